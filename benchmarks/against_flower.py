@@ -1,4 +1,4 @@
-"""The embedded engine with two workers beside Flower's simulation on Ray with two: the same jobs, in turns.
+"""The single-machine engine with two workers beside Flower's simulation on Ray with two: the same jobs, in turns.
 
 python benchmarks/against_flower.py [JOB ...]      jobs: compute, overhead, idle-62k, idle-11m; all by default
 """

@@ -19,7 +19,7 @@ import torch
 from mc_dropout import BATCH, PAIRS, ratio
 from torch import Tensor
 
-from caveat.core import Data, Decision, Payload, Prediction, Site, State
+from caveat.core import Data, Decision, Payload, Prediction, SiloContext, State
 from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.methods import FedAvg, FedPN
@@ -38,9 +38,9 @@ FLOWS = ((10, 16), (10, 64), (100, 64))
 LAYERS = 30
 
 
-def silo(module: torch.nn.Module) -> Site:
+def silo(module: torch.nn.Module) -> SiloContext:
     none = Data(torch.zeros(0), torch.zeros(0, dtype=torch.long))
-    return Site("silo", none, none, none, module)
+    return SiloContext("silo", none, none, none, module)
 
 
 def fedavg(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> float:
@@ -87,12 +87,12 @@ def flows(classes: int, features: int) -> float:
     return ratio(lambda: together.log_prob(z), lambda: [one.log_prob(z) for one in apart])
 
 
-def least(work: Callable[[], object]) -> float:
+def least(task: Callable[[], object]) -> float:
     """Milliseconds of the fastest of many times."""
     found = []
     for _ in range(300):
         began = time.perf_counter()
-        work()
+        task()
         found.append(time.perf_counter() - began)
     return 1000 * min(found)
 

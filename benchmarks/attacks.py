@@ -1,4 +1,5 @@
-"""What one silo that lies does to the others, with each `federation.robust`: nine silos of digits, embedded engine.
+"""What one silo that lies does to the others, with each `federation.robust`: nine silos of digits, single-machine
+engine.
 
 Of every seed, which decides splits, weights and which silo lies: the test accuracy, mean over the eight honest silos
 after the last round, less that of the federation of these eight alone with `robust = "off"`. Means of these paired
@@ -35,7 +36,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from caveat import FedAvg, FedBN, ModelSettings, Training, config, data
-from caveat.core import CaveatError, Data, Payload, Silo, Site, State, Update, Weights
+from caveat.core import CaveatError, Data, Payload, Silo, SiloContext, State, Update, Weights
 from caveat.core.aggregation import RunningSums
 from caveat.core.silo_info import FederationInfo
 from caveat.engines.checks.norms import NormBound
@@ -49,7 +50,7 @@ from caveat.runs.spec import RunSpec
 from caveat.training.modules import in_batches
 from caveat.wrappers.robust import Robust
 
-RULES = ("off", "bound", "median", "trimmed", "geometric", "krum")
+RULES = ("off", "bound", "median", "trimmed_mean", "geometric_median", "krum")
 BOTH = "change x-1.4 and rows x 10"
 """The worst that is known of a liar within the bound whose rows are believed."""
 ATTACKS = ("none", "x1e5", "x-10", "random", "change x-1", "rows", "rows x 10", BOTH)
@@ -89,9 +90,9 @@ class Lying:
     attack: str
     rows: int
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, after = super().train(down, state, site)  # type: ignore[misc]
-        return (corrupted(update, down, self.attack, self.rows) if site.id == self.liar else update), after
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, after = super().train(down, state, context)  # type: ignore[misc]
+        return (corrupted(update, down, self.attack, self.rows) if context.id == self.liar else update), after
 
     @property
     def linear(self) -> Weights | None:
@@ -150,17 +151,17 @@ def trained(
     """Train with those that are asked; the mean test accuracy of the honest."""
     info = FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype)
     spec = RunSpec(method=method, model=MODEL, seed=seed)
-    around, site = robust.around(method, len(asked)), spec.server_site(info)
+    around, context = robust.around(method, len(asked)), spec.server_context(info)
     place = Executor(around, spec.build(info), asked, SiloStore(folder), seed)
     norms = NormBound(robust.bounds) if robust.watches else None
     with EmbeddedEngine(place) as engine:
-        server = run(around, engine, site, spec.init_server(info, site, around),
+        server = run(around, engine, context, spec.init_server(info, context, around),
                      participation=Participation(seed), after=after, norms=norms)  # fmt: skip
         down = around.broadcast(server)
         found = []
         for name, silo in honest.items():
             state = place.state(name, engine.states.get(name))
-            (_, module), *_ = around.loaded(down, state, place.site(name))
+            (_, module), *_ = around.loaded(down, state, place.context(name))
             logits = in_batches(module.eval(), silo.test.x)
             if not logits.isfinite().all():
                 return 0.0
@@ -182,7 +183,7 @@ def honest(name: str, seed: int) -> tuple[int, int, float]:
     method = EVERY[name](**{"rounds": ROUNDS, "training": TRAINING, **OPTIONS.get(name, {})})
     info = FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype)
     spec = RunSpec(method=method, model=MODEL, seed=seed)
-    site, updates, over = spec.server_site(info), list[int](), list[float]()
+    context, updates, over = spec.server_context(info), list[int](), list[float]()
 
     def count(done: FinishedRound, server: State) -> None:
         updates.append(len(done.replies) if done.step.trains or done.step.origin else 0)
@@ -192,7 +193,7 @@ def honest(name: str, seed: int) -> tuple[int, int, float]:
         own = spec.build_personal_models(info)
         place = Executor(method, spec.build(info), silos.by_name, SiloStore(Path(folder)), seed, own)
         with EmbeddedEngine(place) as engine:
-            run(method, engine, site, spec.init_server(info, site, method), participation=Participation(seed),
+            run(method, engine, context, spec.init_server(info, context, method), participation=Participation(seed),
                 after=count, norms=NormBound())  # fmt: skip
     return sum(updates), len(over), max(over, default=0.0)
 
@@ -212,7 +213,7 @@ def cost() -> str:
     """Milliseconds of CPU time per update, the least of five rounds of nine silos."""
     step = next(iter(FedAvg().schedule()))
     none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-    site, lines = Site("server", none, none, none, torch.nn.Linear(1, 1)), list[str]()
+    context, lines = SiloContext("server", none, none, none, torch.nn.Linear(1, 1)), list[str]()
     for shapes in ([(64, 64)] * 4 + [(64,)] * 4, [(512, 512, 3, 3)] * 4 + [(512,)] * 8):
         sent = {"model": {str(k): torch.randn(*shape) for k, shape in enumerate(shapes)}}
         moved = ({n: t + 0.01 * torch.randn_like(t) for n, t in sent["model"].items()} for _ in range(9))
@@ -220,7 +221,7 @@ def cost() -> str:
         looked, added = math.inf, math.inf
         for _ in range(5):
             start = time.process_time()
-            if (admission := NormBound().admission(step, sent, site)) is not None:
+            if (admission := NormBound().admission(step, sent, context)) is not None:
                 admission.admit(updates)
                 admission.noted()
             middle = time.process_time()

@@ -4,7 +4,7 @@ They are plugins, `caveat compare RECIPE --plugin benchmarks/controls.py --varia
 the pages say of Ditto, of FedRoD and of UEFL's growth is of
 
     caveat compare uefl-mnist --plugin benchmarks/controls.py --seeds 400,401,402,403,404 --methods fedavg \\
-        --set training.lr=0.003 [the settings below [cpu] in home-rotated.toml or home-skewed.toml] \\
+        --set training.lr=0.003 [the settings below [cpu] in native-rotated.toml or native-skewed.toml] \\
         --variant "Ditto: method.name=ditto method.lam=0.03" --variant "tuned: method.name=tuned" \\
         --variant "tuned, 20: method.name=tuned method.epochs=20 method.lr=0.001" \\
         --variant "last: method.name=tuned method.epochs=20 method.lr=0.001 method.part=last" \\
@@ -28,7 +28,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from caveat.core import Answers, Decision, Payload, Prediction, Round, Site, State, Update
+from caveat.core import Answers, Decision, Payload, Prediction, Round, SiloContext, State, Update
 from caveat.core.settings import frozen_settings
 from caveat.methods import FedAvg, register
 from caveat.methods.fedbabu import fit_alone
@@ -59,17 +59,17 @@ class Tuned(FedAvg):
         yield from super().schedule()
         yield Round(self.broadcast, self.personalise, everyone=True, trains=False, name="personalise")
 
-    def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = load(site.module, down["model"])
+    def personalise(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = load(context.module, down["model"])
         training = replace(self.training, local_epochs=self.epochs, local_steps=None)
         if self.lr:
             training = replace(training, lr=self.lr, lr_decay=1.0, lr_hold=0)
         loss = self.objective(module, down)
         if self.part == "all":
-            training.fit(site, loss)
+            training.fit(context, loss)
         else:
-            fit_alone(training, site, loss, path_of_part(module, "last", self.name))
-        return Update({}, site.examples), state | {"own": snapshot(module)}
+            fit_alone(training, context, loss, path_of_part(module, "last", self.name))
+        return Update({}, context.examples), state | {"own": snapshot(module)}
 
 
 @register
@@ -86,13 +86,13 @@ class Shares(FedAvg):
         yield from super().schedule()
         yield Round(self.broadcast, self.count, everyone=True, trains=False, name="count")
 
-    def count(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        classes = in_batches(load(site.module, down["model"]).eval(), site.train.x[:1]).shape[1]
-        n = torch.bincount(site.train.y.cpu(), minlength=classes).float() + self.smooth
-        return Update({}, site.examples), state | {"shares": {"log": (n / n.sum()).log()}}
+    def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        classes = in_batches(load(context.module, down["model"]).eval(), context.train.x[:1]).shape[1]
+        n = torch.bincount(context.train.y.cpu(), minlength=classes).float() + self.smooth
+        return Update({}, context.examples), state | {"shares": {"log": (n / n.sum()).log()}}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        module = load(site.module, down["model"])
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        module = load(context.module, down["model"])
         logits = in_batches(lambda part: mc_dropout(module, part, self.mc_samples), x, dim=1)
         found = {Decision.GLOBAL: Prediction.from_logits(logits, Decision.GLOBAL)}
         if "shares" in state:
@@ -111,19 +111,19 @@ class OwnWords(UEFL):
                 module.codebook.shared.fill_(FAR)
         return module
 
-    def workspace(self, down: Payload, state: State, site: Site) -> nn.Module:
-        return self.alone(super().workspace(down, state, site))
+    def workspace(self, down: Payload, state: State, context: SiloContext) -> nn.Module:
+        return self.alone(super().workspace(down, state, context))
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        for whose, module in super().loaded(down, state, site):
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        for whose, module in super().loaded(down, state, context):
             yield whose, self.alone(module)
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if state["entropy"]["due"]:
             first = int(state["model"]["codebook.used"]) == 0
             state = state | {"entropy": {"due": torch.tensor(first), "atleast": torch.tensor(1e6)}}
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
-    def extend(self, module: nn.Module, site: Site) -> None:
-        super().extend(module, site)
+    def extend(self, module: nn.Module, context: SiloContext) -> None:
+        super().extend(module, context)
         self.alone(module)

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from caveat import FedPN, Training
-from caveat.core import Data, Site
+from caveat.core import Data, SiloContext
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.posterior import log_evidence
 
-CENTRES = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+CENTERS = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
 EACH = 600
 """Samples of a Gaussian."""
 SEEDS = 3
@@ -27,25 +27,25 @@ SEEDS = 3
 def log_density(classes: int, method: FedPN, seed: int) -> float:
     """In the centre of the middle Gaussian, after training."""
     torch.manual_seed(seed)
-    x = torch.cat([centre + 0.1 * torch.randn(EACH, 2) for centre in CENTRES])
+    x = torch.cat([center + 0.1 * torch.randn(EACH, 2) for center in CENTERS])
     y = torch.cat([torch.zeros(EACH), torch.ones(EACH), torch.arange(EACH) % classes]).long()
     head = nn.Sequential(nn.Flatten(), nn.Linear(2, 48), nn.ReLU(), nn.Linear(48, classes))
     network = method.build(Model(Tokens(), head, tokens=1, features=2))
     data = Data(x, y)
     Training(local_epochs=30, batch_size=64, lr=0.003).fit(
-        Site("silo", data, data, data, network), method.objective(network.posterior, network.encoder)
+        SiloContext("silo", data, data, data, network), method.objective(network.posterior, network.encoder)
     )
     shares = torch.bincount(y, minlength=classes) / len(y)
     with torch.no_grad():
-        evidence = network.posterior(CENTRES[2].view(1, 1, 2), shares.log())[1]
+        evidence = network.posterior(CENTERS[2].view(1, 1, 2), shares.log())[1]
     return float(evidence - log_evidence(torch.tensor(0.0), 2))
 
 
 def main() -> None:
     torch.set_num_threads(1)
     losses = {
-        "eq. 8": FedPN(normalise=False, floor=-50),
-        "eq. 5": FedPN(normalise=False, floor=-50, stop_gradient="none", gamma=0),
+        "eq. 8": FedPN(normalize=False, floor=-50),
+        "eq. 5": FedPN(normalize=False, floor=-50, stop_gradient="none", gamma=0),
     }
     print("median over seeds of ln p in the middle; true value 1.67")
     for classes in (3, 10, 50, 200):

@@ -1,4 +1,4 @@
-"""What the embedded engine costs beside bare loops, in one process and in two, and what two workers gain.
+"""What the single-machine engine costs beside bare loops, in one process and in two, and what two workers gain.
 
 python benchmarks/engine.py [JOB ...]      jobs: lenet5, residual; both by default. Rounds are in turns.
 """

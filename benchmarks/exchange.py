@@ -30,7 +30,7 @@ from caveat.federation.project import write_project
 
 CONFIG = """rounds = {rounds}
 [data]
-source = "silos"
+source = "on_site"
 target = "ill"
 classes = ["no", "yes"]
 [model]
@@ -44,8 +44,8 @@ batch_size = 16
 [evaluation]
 every = 1000
 [federation]
-begin_with = {silos}
-deadline = 300
+min_available_silos = {silos}
+round_timeout = 300
 [engine]
 name = "flower"
 """
@@ -55,7 +55,7 @@ state = "state"
 source = "csv:{name}.csv"
 target = "ill"
 small_counts = true
-[data.labels]
+[data.label_codes]
 0 = "no"
 1 = "yes"
 """

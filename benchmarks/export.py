@@ -42,16 +42,16 @@ FEW = {
     "uefl": ["method.iterations=2", "method.extra_rounds=1", "method.codewords=16"],
     "fedpn": ["method.personal_epochs=2"],
 }
-DIGITS = ["rounds=3", "data.silos=3", "beside=[]", "engine.workers=1"]
+DIGITS = ["rounds=3", "data.n_silos=3", "baselines=[]", "engine.workers=1"]
 HEART = [
     "data.source=csv:uci_heart_cleveland.csv,uci_heart_hungarian.csv,uci_heart_switzerland.csv,uci_heart_va.csv",
-    "data.target=disease", "model.name=mlp", "model.width=64", "rounds=5", "beside=[]", "engine.workers=1",
+    "data.target=disease", "model.name=mlp", "model.width=64", "rounds=5", "baselines=[]", "engine.workers=1",
 ]  # fmt: skip
 POLICIES = {
     "fedper, guaranteed": ["method.name=fedper", "uncertainty.policy=guaranteed", "uncertainty.risk=0.2", *DIGITS],
-    "apfl, switch, sets": ["method.name=apfl", "uncertainty.policy=switch", "uncertainty.sets=0.9", *DIGITS],
+    "apfl, switch, sets": ["method.name=apfl", "uncertainty.policy=switch", "uncertainty.set_coverage=0.9", *DIGITS],
     "fedavg, laplace": ["method.name=fedavg", "uncertainty.source=laplace", "uncertainty.policy=switch", *DIGITS],
-    "fedbn, ensemble": ["method.name=fedbn", "uncertainty.source=ensemble", "uncertainty.members=3", *DIGITS],
+    "fedbn, ensemble": ["method.name=fedbn", "uncertainty.source=ensemble", "uncertainty.ensemble_size=3", *DIGITS],
 }
 
 
@@ -149,7 +149,7 @@ def row(name: str, run: caveat.Run) -> str:
     found = dict(zip(names, model.run(names, given), strict=True))
     expected = outputs(predict(prepared))
     ties = near_ties(lambda x: outputs(predict(x)), prepared)
-    same = (found["answerer"] == expected["answerer"].numpy()) | ~ties["answerer"].numpy()
+    same = (found["answered_by"] == expected["answered_by"].numpy()) | ~ties["answered_by"].numpy()
     far = float(np.abs(found["probs"] - expected["probs"].numpy())[same].max())
     cells = [f"{name:20s}", f"{far:.0e}"]
     for key in ("label", "decision", "familiarity", "sets"):

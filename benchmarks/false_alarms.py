@@ -20,7 +20,7 @@ from torch import Tensor
 
 import caveat
 from caveat.analysis.statistics import holm
-from caveat.core import Payload, Site, State
+from caveat.core import Payload, SiloContext, State
 from caveat.uncertainty.familiarity import conformal
 from caveat.wrappers.base import find
 from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, whose_stage
@@ -37,9 +37,9 @@ def pooled(run: caveat.Run, name: str) -> tuple[Tensor, int]:
     silo = run.silos.named(name)
     x = torch.cat([silo.calibration.x, silo.test.x[:MOST]])
 
-    def ask(down: Payload, state: State, site: Site, x: Tensor) -> Tensor:
+    def ask(down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensor:
         known = down[GROUP] | state[GROUP]
-        answers, numbers = familiar.observed(down, state, site, x)
+        answers, numbers = familiar.observed(down, state, context, x)
         whose = list(answers)[-1].name.lower()
         stages = [s for s in numbers if whose_stage(s) in (INPUT, whose) and f"{s}.whiten" in known]
         return torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)

@@ -35,7 +35,7 @@ ROWS = {
     "trfeddis": (caveat.TrFedDis(), "vacuity"),
     "fedpn": (caveat.FedPN(**FEDPN), "log_evidence"),
     "fedpn, as released": (caveat.FedPN(**FEDPN), "dirichlet_entropy"),
-    "fedpn, normalised": (caveat.FedPN(**FEDPN, normalise=True), "log_evidence"),
+    "fedpn, normalised": (caveat.FedPN(**FEDPN, normalize=True), "log_evidence"),
 }
 """A method, and the uncertainty that it is to notice by."""
 

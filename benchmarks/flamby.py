@@ -31,7 +31,7 @@ from torch import Tensor, nn
 import caveat
 from caveat.core import Data, Silo
 
-CENTRES = ("cleveland", "hungarian", "switzerland", "va")
+CENTERS = ("cleveland", "hungarian", "switzerland", "va")
 KEPT = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
 """FLamby drops slope, ca and thal, and then whoever lacks any of these."""
 CODED, TARGET = ("cp", "restecg"), "disease"
@@ -73,7 +73,7 @@ class LogisticRegression(nn.Module):
         return torch.cat([torch.zeros_like(logit), logit], 1)
 
 
-class Centres(caveat.data.Silos):
+class Centers(caveat.data.Silos):
     """Silos of which one may have a single class to train on, which caveat refuses otherwise.
 
     Of Switzerland's 46 patients one is healthy, and at FLamby's split that is one to test on.
@@ -102,9 +102,9 @@ def alone() -> caveat.Method:
 def patients(folder: Path) -> Patients:
     """The patients whom FLamby keeps, in the order of the files; codes but the first become columns at the end."""
     rows = {}
-    for centre in CENTRES:
-        with (folder / f"uci_heart_{centre}.csv").open(newline="") as file:
-            rows[centre] = [row for row in csv.DictReader(file) if all(row[name] for name in (*KEPT, TARGET))]
+    for center in CENTERS:
+        with (folder / f"uci_heart_{center}.csv").open(newline="") as file:
+            rows[center] = [row for row in csv.DictReader(file) if all(row[name] for name in (*KEPT, TARGET))]
     codes = {name: sorted({float(row[name]) for each in rows.values() for row in each})[1:] for name in CODED}
 
     def features(row: Mapping[str, str]) -> list[float]:
@@ -112,8 +112,8 @@ def patients(folder: Path) -> Patients:
         return plain + [float(float(row[name]) == code) for name in CODED for code in codes[name]]
 
     return {
-        centre: Data(torch.tensor([features(row) for row in each]), torch.tensor([int(r[TARGET]) for r in each]))
-        for centre, each in rows.items()
+        center: Data(torch.tensor([features(row) for row in each]), torch.tensor([int(r[TARGET]) for r in each]))
+        for center, each in rows.items()
     }
 
 
@@ -127,7 +127,7 @@ def divided(data: Data, seed: int) -> tuple[Data, Data]:
     return data.part(torch.from_numpy(np.sort(train))), data.part(torch.from_numpy(np.sort(test)))
 
 
-def normalised(data: Data, by: Data) -> Data:
+def normalized(data: Data, by: Data) -> Data:
     """By means and standard deviations of training data."""
     return Data((data.x - by.x.mean(0)) / (by.x.std(0) + 1e-9), data.y)
 
@@ -140,30 +140,30 @@ def silo(name: str, train: Data, test: Data) -> Silo:
 
 def measured(found: Patients, seed: int, initial: int, row: str, small: bool = False) -> dict[str, dict[str, float]]:
     """Accuracies by row and centre; `pooled` gives two rows."""
-    parts = {centre: divided(data, seed) for centre, data in found.items()}
-    tests = {centre: normalised(test, train) for centre, (train, test) in parts.items()}
+    parts = {center: divided(data, seed) for center, data in found.items()}
+    tests = {center: normalized(test, train) for center, (train, test) in parts.items()}
     if row == MAJORITY:
-        most = {centre: int(train.y.bincount().argmax()) for centre, (train, _) in parts.items()}
-        return {row: {centre: float((test.y == most[centre]).double().mean()) for centre, test in tests.items()}}
+        most = {center: int(train.y.bincount().argmax()) for center, (train, _) in parts.items()}
+        return {row: {center: float((test.y == most[center]).double().mean()) for center, test in tests.items()}}
     if row == POOLED:
         whole = Data(*(torch.cat(each) for each in zip(*(train for train, _ in parts.values()), strict=True)))
         test = Data(*(torch.cat(each) for each in zip(*(test for _, test in parts.values()), strict=True)))
         run = trained(
-            [silo("pooled", normalised(whole, whole), normalised(test, whole))], alone(), None, initial, small
+            [silo("pooled", normalized(whole, whole), normalized(test, whole))], alone(), None, initial, small
         )
-        alike = {centre: normalised(test, whole) for centre, (_, test) in parts.items()}
+        alike = {center: normalized(test, whole) for center, (_, test) in parts.items()}
         of = {
             name: {c: ("pooled", each) for c, each in given.items()} for name, given in ((row, tests), (ALIKE, alike))
         }
     else:
         method, server = (alone(), None) if row == LOCAL else federated()[row]
-        silos = [silo(centre, normalised(train, train), tests[centre]) for centre, (train, _) in parts.items()]
+        silos = [silo(center, normalized(train, train), tests[center]) for center, (train, _) in parts.items()]
         run = trained(silos, method, server, initial, small)
-        of = {row: {centre: (centre, each) for centre, each in tests.items()}}
+        of = {row: {center: (center, each) for center, each in tests.items()}}
     return {
         name: {
-            centre: float((run.predictor(whose)(test.x).label == test.y).double().mean())
-            for centre, (whose, test) in given.items()
+            center: float((run.predictor(whose)(test.x).label == test.y).double().mean())
+            for center, (whose, test) in given.items()
         }
         for name, given in of.items()
     }
@@ -172,10 +172,10 @@ def measured(found: Patients, seed: int, initial: int, row: str, small: bool = F
 def trained(
     silos: list[Silo], method: caveat.Method, server: caveat.ServerOptimizer | None, initial: int, small: bool
 ) -> caveat.Run:
-    plain = caveat.Uncertainty(mc_samples=1, temperature=False, familiarity=False)
+    plain = caveat.Uncertainty(mc_samples=1, temperature_scaling=False, familiarity=False)
     short = caveat.Training(local_steps=2, batch_size=4, optimizer="sgd")
     given: dict[str, Any] = {"rounds": 1, "training": short} if small else {}
-    federation = Centres(tuple(silos), ("healthy", "ill"))
+    federation = Centers(tuple(silos), ("healthy", "ill"))
     return caveat.run(
         federation, method, model=LogisticRegression(initial), server=server, seed=initial, every=1000,
         uncertainty=plain, **given,
@@ -186,11 +186,11 @@ def unlike(found: Patients, seed: int) -> int:
     """How many test patients have a feature that is constant in their centre's training data, and other there: its
     standard deviation is 0, so that it comes to 1e9 in size."""
     parts = [divided(data, seed) for data in found.values()]
-    return sum(int((normalised(test, train).x.abs() > 1e6).any(1).sum()) for train, test in parts)
+    return sum(int((normalized(test, train).x.abs() > 1e6).any(1).sum()) for train, test in parts)
 
 
 def table(rows: list[dict[str, Any]], found: Patients) -> Iterator[str]:
-    sizes = {centre: tuple(map(len, divided(data, SPLIT))) for centre, data in found.items()}
+    sizes = {center: tuple(map(len, divided(data, SPLIT))) for center, data in found.items()}
     at_home, others = ([e for e in rows if (e["split"] == SPLIT) is home] for home in (True, False))
     yield from as_published(at_home, sizes)
     whole = len(names(rows))
@@ -219,16 +219,16 @@ def table(rows: list[dict[str, Any]], found: Patients) -> Iterator[str]:
 
 def as_published(rows: list[dict[str, Any]], sizes: Sizes) -> Iterator[str]:
     """FLamby's split, by its five initial weights."""
-    yield from head([f"split {SPLIT}", "published", "here", "most apart", *CENTRES, "all patients"])
+    yield from head([f"split {SPLIT}", "published", "here", "most apart", *CENTERS, "all patients"])
     for row in names(rows):
         of = {each["initial"]: each["figures"] for each in rows if each["row"] == row}
         means = {initial: fmean(own.values()) for initial, own in of.items()}
         published = {i: v for i, v in zip(INITIAL, PUBLISHED.get(row, ()), strict=False) if i in means}
         apart = f"{max(abs(means[i] - value) for i, value in published.items()):.3f}" if published else ""
         said = f"{fmean(published.values()):.3f}" if published else ""
-        centres = [f"{fmean(own[centre] for own in of.values()):.3f}" for centre in CENTRES]
+        centers = [f"{fmean(own[center] for own in of.values()):.3f}" for center in CENTERS]
         everyone = f"{fmean(over_patients(own, sizes) for own in of.values()):.3f}"
-        yield line([row, said, f"{fmean(means.values()):.3f}", apart, *centres, everyone])
+        yield line([row, said, f"{fmean(means.values()):.3f}", apart, *centers, everyone])
 
 
 def over_splits(what: str, of_rows: Mapping[str, Mapping[int, float]], ratio: float) -> Iterator[str]:
@@ -258,7 +258,7 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
 
 def over_patients(own: Mapping[str, float], sizes: Sizes) -> float:
     """The accuracy over all test patients together."""
-    return sum(own[centre] * sizes[centre][1] for centre in own) / sum(test for _, test in sizes.values())
+    return sum(own[center] * sizes[center][1] for center in own) / sum(test for _, test in sizes.values())
 
 
 def gaps(what: str) -> list[str]:

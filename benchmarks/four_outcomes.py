@@ -5,7 +5,8 @@ inputs of a silo are known and clean (digits 0 to 4 that it has), known and nois
 more of these labels, so that they are ambiguous there), or unknown: digits 0 to 4 that others have. Printed are which
 share of each kind the silo answers by its own model, hands to the federation's, and abstains from, and how well
 aleatoric uncertainty and log-evidence of its own model tell noisy from clean, and unknown from clean, as AUROC in
-percent. Thresholds come from calibration data: `outliers` 0.1, `abstain` 0.05; above 0.5 nats an input is ambiguous.
+percent. Thresholds come from calibration data: `handover_rate` 0.1, `abstain_rate` 0.05; above 0.5 nats an input is
+ambiguous.
 
     CAVEAT_DATA=DIR python benchmarks/four_outcomes.py [ROUNDS]        about 10 minutes on 2 cores
 """
@@ -20,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import caveat
-from caveat.data import Streams
+from caveat.data import OodSettings
 
 SHARES = (0.0, 0.25, 0.5, 1.0)
 KINDS = ("known, clean", "known, noisy", "unknown")
@@ -41,11 +42,13 @@ def kinds_of(silo: caveat.data.Silo) -> dict[str, Tensor]:
 
 def measure(share: float, rounds: int) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Shares of decisions by kind, and AUROCs by what is told from what."""
-    silos = noisy_mnist(0, share, Streams(ood_local="classes"))
+    silos = noisy_mnist(0, share, OodSettings(local="classes"))
     method = caveat.FedPN(rounds=rounds, density_trains_encoder=True)
     training = caveat.Training(local_steps=20, lr=0.003, lr_decay=0.97)
     model = caveat.ModelSettings(name="lenet5", features=16, hidden=48, dropout=0)
-    decided = caveat.Uncertainty(policy="switch", score="log_evidence", outliers=0.1, ambiguous=0.5, alarm=0)
+    decided = caveat.Uncertainty(
+        policy="switch", score="log_evidence", handover_rate=0.1, max_aleatoric=0.5, false_alarm_rate=0
+    )
     result = caveat.run(silos, method, model=model, training=training, uncertainty=decided, workers=2, every=1000)
     decisions: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     scores: dict[tuple[str, str], list[Tensor]] = {

@@ -7,7 +7,7 @@ calibration inputs from them with replacement, so that it is known exactly wheth
 from. Per number of calibration inputs of a silo: what the federation's promise answers on average, as a share of what
 the best common threshold of raw scores would answer if the labels were known (ranks of the silo's own for `--rank own`,
 as before), in how many resplits it is broken or promises nothing, and the same of every silo's own promise. About a
-minute for a run and size at 1,000 resplits. The run to ask is one with the policy "own", such as
+minute for a run and size at 1,000 resplits. The run to ask is one with the policy "always", such as
 
     caveat run benchmarks/four_digits.toml --out RUN
 """

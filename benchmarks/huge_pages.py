@@ -17,7 +17,7 @@ import os, sys, time, torch
 torch.zeros(1 << 22).add_(1)  # torch has read the variable by now
 import caveat
 path = os.path.join(os.environ["CAVEAT_DATA"], "mnist.npz")
-settings = caveat.data.DataSettings(source=f"npz:{path}", silos=3, samples_per_silo=200, test_per_silo=100)
+settings = caveat.data.DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=200, test_per_silo=100)
 silos = caveat.data.load(settings, 0)
 model = caveat.ModelSettings(name=sys.argv[1])
 method = caveat.FedAvg(training=caveat.Training(local_epochs=1))

@@ -12,7 +12,7 @@ import torch
 from jobs import LENET, Job, one_thread, rounds
 from torch import nn
 
-from caveat.core import Payload, Site, State, Update
+from caveat.core import Payload, SiloContext, State, Update
 from caveat.core.aggregation import RunningSums, all_finite
 from caveat.engines.allocator import keep_freed_memory, use_huge_pages
 from caveat.engines.executor import channels_last
@@ -27,9 +27,9 @@ SILOS, TIMES = 40, 9
 class Idle(FedAvg):
     """FedAvg whose silos send back what they were sent, through their module."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        load(site.module, down["model"])
-        return Update({"model": snapshot(site.module)}, 1), state
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        load(context.module, down["model"])
+        return Update({"model": snapshot(context.module)}, 1), state
 
 
 class Large(Job):
@@ -38,12 +38,12 @@ class Large(Job):
         return channels_last(nn.Linear(1000, 11_000))
 
 
-def least(work: Callable[[], object]) -> float:
+def least(task: Callable[[], object]) -> float:
     """Milliseconds of the fastest of a few times."""
     found = []
     for _ in range(TIMES):
         began = time.perf_counter()
-        work()
+        task()
         found.append(time.perf_counter() - began)
     return 1000 * min(found)
 

@@ -134,13 +134,14 @@ def rounds(
     asked: int = 0,
     device: torch.device = CPU,
 ) -> Iterator[Callable[[], None]]:
-    """A function that carries out the next round on the embedded engine, of all silos or of so many that are drawn."""
+    """A function that carries out the next round on the single-machine engine, of all silos or of so many that are
+    drawn."""
     with TemporaryDirectory() as folder:
         module = channels_last(method.build(job.module()))
         names = None if isinstance(silos, dict) else silos.population.names  # type: ignore[attr-defined]
         place = Executor(Evaluated(method), module, silos, SiloStore(Path(folder)), 0, names=names, device=device)
-        site = place.site(next(iter(silos)))
-        server, t = method.init_server(site), 0
+        context = place.context(next(iter(silos)))
+        server, t = method.init_server(context), 0
         steps = iter(place.schedule)
         participation = Participation(0, asked / len(silos) if asked else 1.0)
         with EmbeddedEngine(place, workers, stacking=stacking) as engine:
@@ -150,24 +151,24 @@ def rounds(
                 step = next(steps)
                 cohort = participation.cohort(t, step, engine.silos)
                 replies = engine.exchange(t, step.address, step.broadcast(server), cohort, step.linear)
-                server = step.aggregate(server, replies, site)
+                server = step.aggregate(server, replies, context)
                 t += 1
 
             yield round
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(task: Callable[[], object]) -> float:
     start = time.perf_counter()
-    work()
+    task()
     return time.perf_counter() - start
 
 
 def side_by_side(*works: Callable[[], object], pairs: int = 7, warm: int = 2) -> list[list[float]]:
     """Seconds of each work, in turns, so that what else the machine does hits all alike."""
     for _ in range(warm):
-        for work in works:
-            work()
-    return [list(each) for each in zip(*([seconds(work) for work in works] for _ in range(pairs)), strict=True)]
+        for task in works:
+            task()
+    return [list(each) for each in zip(*([seconds(task) for task in works] for _ in range(pairs)), strict=True)]
 
 
 def ratio(one: list[float], other: list[float]) -> float:

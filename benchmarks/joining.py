@@ -75,7 +75,7 @@ def measured(seed: int, name: str, split: str) -> dict[str, Any]:
 
 def alone(silos: caveat.data.Silos, name: str, seed: int) -> caveat.Run:
     """A silo that trains by itself, for as many steps."""
-    one = caveat.data.Silos((silos.named(name),), silos.classes, silos.normalise)
+    one = caveat.data.Silos((silos.named(name),), silos.classes, silos.normalize)
     return caveat.run(one, Local(**COMMON), seed=seed, **SETTINGS)
 
 

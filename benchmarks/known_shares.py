@@ -2,11 +2,11 @@
 
 Both are of the table fedpn-shares (Fashion-MNIST, 20 silos that drew three classes each).
 
-    CAVEAT_DATA=DIR python benchmarks/known_shares.py choose OUT      about 5 minutes: the share of outliers
+    CAVEAT_DATA=DIR python benchmarks/known_shares.py choose OUT      about 5 minutes: the handover rate
     python benchmarks/known_shares.py curve DIR                       the table's right answers, by share
 
 `choose` trains the table's FedPN with the seeds that the table tunes on, none of which it uses, and prints how accurate
-the switch would be for several shares of outliers, on validation images: the silo's own, and other silos' of classes
+the switch would be for several handover rates, on validation images: the silo's own, and other silos' of classes
 that it does not know. No test image is looked at. `curve` reads what `caveat reproduce fedpn-shares --out DIR` has kept
 and prints means over silos and ten seeds.
 """
@@ -54,7 +54,7 @@ def trained(out: Path) -> list[Run]:
 
 
 def validated(run: Run) -> dict[str, tuple[float, float]]:
-    """By model, or by share of outliers: the accuracy on known and on foreign validation images, mean over silos."""
+    """By model, or by handover rate: the accuracy on known and on foreign validation images, mean over silos."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for silo in run.silos:
         ask, known = run.answers(silo.name), silo.validation
@@ -67,14 +67,14 @@ def validated(run: Run) -> dict[str, tuple[float, float]]:
         right = [{whose: each.label == labels for whose, each in answers.items()} for answers, labels in parts]
         for whose, name in ((Decision.LOCAL, "own model"), (Decision.GLOBAL, "federation's model")):
             found[name].append(tuple(share(part[whose]) for part in right))
-        for outliers in OUTLIERS:
-            limit = finite_sample_quantile(limits, 1 - outliers)
+        for handover_rate in OUTLIERS:
+            limit = finite_sample_quantile(limits, 1 - handover_rate)
             within = [answers[Decision.LOCAL].score(SCORE) <= limit for answers, _ in parts]
             chosen = [
                 torch.where(own, part[Decision.LOCAL], part[Decision.GLOBAL])
                 for own, part in zip(within, right, strict=True)
             ]
-            found[f"switch, outliers {outliers}"].append((share(chosen[0]), share(chosen[1])))
+            found[f"switch, handover rate {handover_rate}"].append((share(chosen[0]), share(chosen[1])))
     return {name: (fmean(k for k, _ in each), fmean(f for _, f in each)) for name, each in found.items()}
 
 

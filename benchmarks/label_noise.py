@@ -18,13 +18,13 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import caveat
-from caveat.data import DataSettings, Labels, Normalise, Streams
+from caveat.data import DataSettings, Normalize, OodSettings, Partition
 
 NOISY = 5
 """The first of the digits whose labels are noise."""
 
 
-def noisy_mnist(seed: int, share: float = 1.0, streams: Streams | None = None) -> caveat.data.Silos:
+def noisy_mnist(seed: int, share: float = 1.0, streams: OodSettings | None = None) -> caveat.data.Silos:
     """MNIST in 20 silos, with a share of the labels of the noisy digits drawn anew among these."""
     rng = np.random.default_rng(seed)
     arrays = dict(np.load(Path(os.environ["CAVEAT_DATA"]) / "mnist.npz"))
@@ -35,9 +35,9 @@ def noisy_mnist(seed: int, share: float = 1.0, streams: Streams | None = None) -
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "noisy.npz", **arrays)
         source = f"npz:{folder}/noisy.npz"
-        labels, normalise = Labels(partition="draws", per_silo=3), Normalise(mean=(0.1307,), std=(0.3081,))
-        streams = streams or Streams()
-        settings = DataSettings(source=source, silos=20, labels=labels, normalise=normalise, streams=streams)
+        labels, normalize = Partition(scheme="draws", per_silo=3), Normalize(mean=(0.1307,), std=(0.3081,))
+        streams = streams or OodSettings()
+        settings = DataSettings(source=source, n_silos=20, partition=labels, normalize=normalize, ood=streams)
         return caveat.data.load(settings, seed)
 
 

@@ -33,10 +33,10 @@ BURST = 0.1
 """Seconds of deterministic passes in a measurement, so that models of a millisecond are measured too."""
 
 
-def seconds(work: Callable[[], object], times: int = 1) -> float:
+def seconds(task: Callable[[], object], times: int = 1) -> float:
     start = time.perf_counter()
     for _ in range(times):
-        work()
+        task()
     return (time.perf_counter() - start) / times
 
 

@@ -1,4 +1,4 @@
-"""The job of flower_job.py on caveat's embedded engine with two workers; the same arguments."""
+"""The job of flower_job.py on caveat's single-machine engine with two workers; the same arguments."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import torch
 from jobs import LENET, Job, fedavg, rounds
 from torch import nn
 
-from caveat.core import Payload, Site, State, Update
+from caveat.core import Payload, SiloContext, State, Update
 from caveat.core.devices import find_device
 from caveat.engines.allocator import use_huge_pages
 from caveat.engines.executor import channels_last
@@ -25,9 +25,9 @@ MODEL = sys.argv[3]
 class Idle(FedAvg):
     """FedAvg whose silos send back what they were sent, through their module."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        load(site.module, down["model"])
-        return Update({"model": snapshot(site.module)}, 1), state
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        load(context.module, down["model"])
+        return Update({"model": snapshot(context.module)}, 1), state
 
 
 class Plain(Job):

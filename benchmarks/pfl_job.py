@@ -135,8 +135,8 @@ def caveat() -> list[float]:
     method = FedAvg(rounds=ROUNDS, training=Training(batch_size=BATCH, optimizer="sgd", lr=RATE))
     with TemporaryDirectory() as folder:
         place = Executor(Evaluated(method), channels_last(CNN()), silos, SiloStore(Path(folder)), 0, device=device())
-        site = place.site("0000")
-        server = method.init_server(site)
+        context = place.context("0000")
+        server = method.init_server(context)
         steps = place.schedule
         with EmbeddedEngine(place, WORKERS) as engine:
 
@@ -144,7 +144,7 @@ def caveat() -> list[float]:
                 nonlocal server
                 cohort = Participation(0, COHORT / USERS).cohort(t, steps[t], engine.silos)
                 replies = engine.exchange(t, steps[t].address, steps[t].broadcast(server), cohort, steps[t].linear)
-                server = steps[t].aggregate(server, replies, site)
+                server = steps[t].aggregate(server, replies, context)
 
             return clocked(round)
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-ALONE = "beside=[]"
+ALONE = "baselines=[]"
 RUNS: dict[str, tuple[str, list[str]]] = {
     "make run": ("digits", []),
     "uefl": ("digits", [ALONE]),
@@ -26,7 +26,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "perceptron, 100 silos": (
         "digits",
         [
-            ALONE, "method.name=fedavg", "model.name=mlp", "data.silos=100", "data.shift.angles=[0]",
+            ALONE, "method.name=fedavg", "model.name=mlp", "data.n_silos=100", "data.shift.angles=[0]",
             "training.batch_size=4", "training.local_epochs=2", "rounds=20",
         ],
     ),

@@ -67,7 +67,7 @@ def run(count: int, method: str) -> dict[str, float]:
         with suppress(Enough):
             caveat.run(
                 silos, METHODS[method], rounds=10 * ROUNDS, training=training, participation=COHORT / count,
-                measured=10,
+                n_silos=10,
                 model=caveat.ModelSettings(name="lenet5"), every=10**6, out=out, progress=clock,
             )  # fmt: skip
         checkpoint = sum(path.stat().st_size for path in (out / "state").glob("*") if path.is_file())

@@ -18,8 +18,8 @@ import torch
 from mc_dropout import seconds
 
 import caveat
-from caveat.core import Data, Site
-from caveat.data import DataSettings, Normalise
+from caveat.core import Data, SiloContext
+from caveat.data import DataSettings, Normalize
 from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
 from caveat.nn.models import build_model
@@ -39,11 +39,11 @@ def ratios(settings: caveat.ModelSettings, shape: tuple[int, ...]) -> list[float
     x, y = torch.randn(64 * STEPS, *shape), torch.randint(10, (64 * STEPS,))
     none = Data(x[:0], y[:0])
 
-    def train(site: Site, training: caveat.Training) -> object:
-        return training.fit(site, caveat.FedAvg().objective(site.module, {}))
+    def train(context: SiloContext, training: caveat.Training) -> object:
+        return training.fit(context, caveat.FedAvg().objective(context.module, {}))
 
     sites = {
-        name: Site(name, Data(x, y), none, none, channels_last(build_model(settings, shape, 10, seed=0)))
+        name: SiloContext(name, Data(x, y), none, none, channels_last(build_model(settings, shape, 10, seed=0)))
         for name in PRECISIONS
     }
     pairs = [
@@ -67,10 +67,10 @@ def percent_right(precision: str, seed: int, drawn: int) -> float:
     """Of the test images, with weights and batches that `drawn` decides; `seed` decides what the silos hold."""
     settings = DataSettings(
         source="npz:mnist.npz",
-        silos=2,
+        n_silos=2,
         samples_per_silo=3000,
         test_per_silo="all",
-        normalise=Normalise((0.1307,), (0.3081,)),
+        normalize=Normalize((0.1307,), (0.3081,)),
     )
     silos = caveat.data.load(settings, seed)
     method = caveat.FedAvg(rounds=8, training=replace(PRECISIONS[precision], lr=0.002, lr_decay=0.7), mc_samples=1)

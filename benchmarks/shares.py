@@ -13,9 +13,9 @@ from caveat.config import load
 from caveat.runs.start import start
 
 RUNS = {
-    "digits, uefl": ["beside=[]"],
-    "digits, fedavg": ["beside=[]", "method.name=fedavg"],
-    "digits, fedpn": ["beside=[]", "method.name=fedpn"],
+    "digits, uefl": ["baselines=[]"],
+    "digits, fedavg": ["baselines=[]", "method.name=fedavg"],
+    "digits, fedpn": ["baselines=[]", "method.name=fedpn"],
 }
 
 

@@ -2,7 +2,7 @@
 
 python benchmarks/stacked.py [JOB ...]      jobs: see JOBS; all by default. Two workers on both sides, rounds in turns.
 
-Behind each ratio are the kB that a silo's step of training takes, and whether `stacked = "auto"` stacks by its rule.
+Behind each ratio are the kB that a silo's step of training takes, and whether `vectorized = "auto"` stacks by its rule.
 """
 
 from __future__ import annotations

@@ -36,14 +36,14 @@ def kind_of(name: str) -> str:
     return next((kind for kind, names in KINDS.items() if operation in names), OTHER)
 
 
-def fastest(work: Callable[[], object], times: int = 7) -> float:
-    return min(seconds(work) for _ in range(times))
+def fastest(task: Callable[[], object], times: int = 7) -> float:
+    return min(seconds(task) for _ in range(times))
 
 
-def profiled(work: Callable[[], object]) -> tuple[float, profile]:
+def profiled(task: Callable[[], object]) -> tuple[float, profile]:
     """The seconds of some work, and where they went."""
     with profile(activities=[ProfilerActivity.CPU]) as found:
-        took = seconds(work)
+        took = seconds(task)
     return took, found
 
 

@@ -32,13 +32,13 @@ FEDERATIONS = {
         "uefl-mnist", "fedavg fedper",
         "rounds=8 data.samples_per_silo=400 data.test_per_silo=300 model.name=cnn training.local_epochs=2",
     ),
-    "Office-Caltech10": ("trfeddis-office", "trfeddis fedbn", "rounds=20 data.size=32 data.streams.ood_global=''"),
+    "Office-Caltech10": ("trfeddis-office", "trfeddis fedbn", "rounds=20 data.size=32 data.ood.global_source=''"),
     "heart": (
         None, "fedavg fedper",
         f"rounds=15 data.source={HOSPITALS} data.target=disease "
         "model.name=mlp model.width=32 training.local_epochs=2 training.batch_size=16 training.lr=0.003",
     ),
-    "EuroSAT": ("fmlu-eurosat", "fedavg fml", "rounds=8 data.silos=10 data.samples_per_silo=200"),
+    "EuroSAT": ("fmlu-eurosat", "fedavg fml", "rounds=8 data.n_silos=10 data.samples_per_silo=200"),
 }  # fmt: skip
 """Recipe, methods, and what is set besides."""
 WIDTHS = (0.1, 0.2, 0.4, 0.8)
@@ -58,11 +58,11 @@ class Said(NamedTuple):
 
 def trained(name: str, method: str, seed: int) -> list[Said]:
     recipe, _, sets = FEDERATIONS[name]
-    asked = config.load(recipe, [*sets.split(), f"method.name={method}", f"seed={seed}", "beside=[]"])
+    asked = config.load(recipe, [*sets.split(), f"method.name={method}", f"seed={seed}", "baselines=[]"])
     silos = caveat.data.load(asked.data, seed)
     run = caveat.run(
         silos, asked.build_method(), model=asked.model, seed=seed, every=1000,
-        uncertainty=caveat.Uncertainty(temperature=False, policy="own", mc_samples=10),
+        uncertainty=caveat.Uncertainty(temperature_scaling=False, policy="always", mc_samples=10),
     )  # fmt: skip
     found = []
     for silo in silos:

@@ -4,8 +4,8 @@ Each recipe is trained as it is, once per seed: a temperature changes no weights
 itself says. Per recipe and seed: the negative log-likelihood of test labels in nats, mean over silos, without and with
 the temperature, and by how much it is worse with it (below 0: better). "own" is the recipe's own seed. Then the mean
 over all seeds of a recipe. Nobody lies in these runs: how many updates of training exceeded the bound of
-docs/robust.md is said, too; where none did, the run has the bits of one without the bound. `digits` needs no data; the
-others take CAVEAT_DATA.
+docs/byzantine.md is said, too; where none did, the run has the bits of one without the bound. `digits` needs no data;
+the others take CAVEAT_DATA.
 
 CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,2] [--rounds N] [--set KEY=VALUE]...
 """
@@ -45,9 +45,9 @@ class Measured(NamedTuple):
 
 
 def measured(recipe: str, sets: Sequence[str]) -> Measured:
-    asked = config.load(recipe, [*sets, "beside=[]"])
-    if not asked.uncertainty.temperature:
-        raise SystemExit(f"{recipe}: uncertainty.temperature is off")
+    asked = config.load(recipe, [*sets, "baselines=[]"])
+    if not asked.uncertainty.temperature_scaling:
+        raise SystemExit(f"{recipe}: uncertainty.temperature_scaling is off")
     silos = caveat.data.load(asked.data, asked.seed)
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -58,7 +58,7 @@ def measured(recipe: str, sets: Sequence[str]) -> Measured:
         rows = []
         for silo in silos:
             said = run.predictor(silo.name)(silo.test.x)
-            rows.append((nll(said.untempered, silo.test.y), nll(said.probs, silo.test.y)))
+            rows.append((nll(said.uncalibrated, silo.test.y), nll(said.probs, silo.test.y)))
         above = sum(json.loads(line).get("times_bound") is not None for line in lines(out / "rounds.jsonl"))
         updates = sum(json.loads(line).get("phase") == "train" for line in lines(out / "ledger.jsonl"))
     without, with_ = (mean(column) for column in zip(*rows, strict=True))

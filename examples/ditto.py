@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from caveat import Decision, FedAvg, Payload, Site, State, Update, frozen_settings, register
+from caveat import Decision, FedAvg, Payload, SiloContext, State, Update, frozen_settings, register
 from caveat.methods.tools import LARGE, Loss, learning, load, snapshot
 
 
@@ -31,12 +31,12 @@ class MyDitto(FedAvg):
     """Lambda, the weight of half the squared distance to the federation's model; 0 is training alone."""
 
     def __post_init__(self) -> None:
-        self.training.leave(self.name, "a silo trains two models, one after the other", "state")
+        self.training.leave(self.name, "a silo trains two models, one after the other", "optimizer_state")
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, kept = super().train(down, state, site)
-        own = load(site.module, state.get("own", down["model"]))
-        self.training.fit(site, self.near(own, down))
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, kept = super().train(down, state, context)
+        own = load(context.module, state.get("own", down["model"]))
+        self.training.fit(context, self.near(own, down))
         return update, kept | {"own": snapshot(own)}
 
     def near(self, own: nn.Module, down: Payload) -> Loss:

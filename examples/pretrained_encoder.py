@@ -23,7 +23,7 @@ def silos(folder: Path, seed: int = 0) -> caveat.data.Silos:
     for name in DOMAINS:
         file = np.load(folder / f"office_caltech10_{name}.npz")
         arrays[name] = tuple(file[part] for part in ("x_train", "y_train", "x_test", "y_test"))
-    return caveat.data.from_arrays(arrays, seed=seed, normalise=caveat.data.Normalise(mean=(0.5,), std=(0.5,)))
+    return caveat.data.from_arrays(arrays, seed=seed, normalize=caveat.data.Normalize(mean=(0.5,), std=(0.5,)))
 
 
 LINEAR = {"hidden": 0}, caveat.Training(optimizer="sgd", lr=0.1, momentum=0.9)

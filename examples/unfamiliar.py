@@ -34,13 +34,14 @@ draw, font = ImageDraw.Draw(page), ImageFont.load_default(18)
 for i, (name, picture) in enumerate(zip(asked, silos.to_image(inputs), strict=True)):
     page.paste(Image.fromarray(picture[..., 0]).resize((SIDE, SIDE), Image.Resampling.NEAREST), (WIDE * i + 40, 10))
     abstains = answer.decision[i] == caveat.Decision.ABSTAIN
+    unfamiliar = answer.is_unfamiliar[i]
     lines = [
         name,
         f"says {answer.label[i]}, {answer.probs[i].max():.1%} sure",
         f"familiarity p = {answer.familiarity[i]:.2f}",
-        f"{'abstains' if abstains else 'answers'}{': unfamiliar' if answer.alarmed[i] else ': unsure' * abstains}",
+        f"{'abstains' if abstains else 'answers'}{': unfamiliar' if unfamiliar else ': unsure' * abstains}",
     ]
     for row, line in enumerate(lines):
-        colour = ("#b00020" if abstains else "#006b3c") if row == 3 else "black"
-        draw.text((WIDE * i + 40, SIDE + 20 + row * LINE), line, colour, font)
+        color = ("#b00020" if abstains else "#006b3c") if row == 3 else "black"
+        draw.text((WIDE * i + 40, SIDE + 20 + row * LINE), line, color, font)
 page.save(sys.argv[1] if len(sys.argv) > 1 else "unfamiliar.png")

@@ -37,9 +37,9 @@ class Fault:
 
 
 KEEPING = """
-        self.training.fit(site, self.objective(site.module, down))
-        shared, own = split(snapshot(site.module), self.private(site.module))
-        return Update({"model": shared}, site.examples), state | {"model": own}
+        self.training.fit(context, self.objective(context.module, down))
+        shared, own = split(snapshot(context.module), self.private(context.module))
+        return Update({"model": shared}, context.examples), state | {"model": own}
 """
 FAULTS = (
     Fault(
@@ -80,8 +80,8 @@ FAULTS = (
     ),
     Fault(
         "IFCA chooses the cluster with dropout switched on",
-        "load(site.module, model_of(down, cluster)).eval()",
-        "load(site.module, model_of(down, cluster)).train()",
+        "load(context.module, model_of(down, cluster)).eval()",
+        "load(context.module, model_of(down, cluster)).train()",
         "test_clusters methods",
     ),
     Fault(
@@ -92,8 +92,8 @@ FAULTS = (
     ),
     Fault(
         "training on calibration rows",
-        "Site(self.name, *splits, module, round=round",
-        "Site(self.name, self.calibration, *splits[1:], module, round=round",
+        "SiloContext(self.name, *splits, module, round=round",
+        "SiloContext(self.name, self.calibration, *splits[1:], module, round=round",
         "test_data core data methods",
     ),
     Fault(
@@ -104,8 +104,8 @@ FAULTS = (
     ),
     Fault(
         "prediction sets calibrated on validation rows",
-        "x, y = site.calibration\n        probs = mean_probs(",
-        "x, y = site.validation\n        probs = mean_probs(",
+        "x, y = context.calibration\n        probs = mean_probs(",
+        "x, y = context.validation\n        probs = mean_probs(",
         "test_conformal wrappers uncertainty",
     ),
     Fault(
@@ -182,8 +182,8 @@ FAULTS = (
     ),
     Fault(
         "noise divided among too many silos",
-        "self.noise * self.clip / math.sqrt(self.silos)",
-        "self.noise * self.clip / self.silos",
+        "self.noise_multiplier * self.clip_norm / math.sqrt(self.silos)",
+        "self.noise_multiplier * self.clip_norm / self.silos",
         "test_private wrappers",
     ),
 )

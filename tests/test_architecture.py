@@ -43,7 +43,7 @@ WITHIN = {
         {"stacking", "flower_messages"},
         {"processes", "flower"},
     ),
-    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "foreign"}),
+    "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "ood"}),
 }
 """The layers within a folder."""
 

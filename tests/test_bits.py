@@ -94,7 +94,7 @@ def plain(value: Any, key: str = "") -> Any:
 
 def of_prediction(prediction: library.Prediction) -> str:
     optional = {"log_evidence": prediction.log_evidence, "sets": prediction.sets, "source": prediction.source}
-    parts = {"probs": prediction.probs, "decision": prediction.decision, "answerer": prediction.answerer}
+    parts = {"probs": prediction.probs, "decision": prediction.decision, "answered_by": prediction.answered_by}
     scores = {f"score {name}": values for name, values in prediction.scores.items()}
     return of_tensors(parts | scores | {name: values for name, values in optional.items() if values is not None})
 
@@ -154,7 +154,7 @@ def comparison(folder: Path) -> Hashes:
 
 
 def audit(folder: Path) -> Hashes:
-    out = carried_out("audit", folder, AUDITED, "--seeds", "0,1", "--shares", "1/2,1")
+    out = carried_out("audit", folder, AUDITED, "--seeds", "0,1", "--fractions", "1/2,1")
     return {"audit": of_document(out / "audit.json")}
 
 
@@ -163,11 +163,11 @@ def in_python(folder: Path) -> Hashes:
     x = np.sin(np.arange(3 * 120 * 4)).reshape(3, 120, 4)
     silos = library.data.from_arrays({f"ward-{k}": (x[k] + k, (x[k].sum(1) > 0).astype(int)) for k in range(3)})
     run = library.run(
-        silos, library.FedProx(mu=0.1), rounds=3, seed=3, workers=2, out=folder, every=2, measured=1,
+        silos, library.FedProx(mu=0.1), rounds=3, seed=3, workers=2, out=folder, every=2, n_silos=1,
         model=library.ModelSettings(name="mlp", width=8, features=4, hidden=8), newcomers=["ward-2"],
         training=library.Training(batch_size=16, lr=0.01, local_steps=5), participation=0.5, min_silos=2,
-        privacy=library.Privacy(clip=1.0, noise=0.1),
-        uncertainty=library.Uncertainty(policy="switch", abstain=0.2),
+        privacy=library.Privacy(clip_norm=1.0, noise_multiplier=0.1),
+        uncertainty=library.Uncertainty(policy="switch", abstain_rate=0.2),
     )  # fmt: skip
     return of_run(run)
 

@@ -18,7 +18,7 @@ from caveat.methods.plugins import use
 from caveat.testing import check_method
 
 FILE = Path(__file__).parents[1] / "examples" / "ditto.py"
-TINY = ["model.name=mlp", "model.hidden=8", "rounds=2", "training.local_epochs=1", "data.silos=3"]
+TINY = ["model.name=mlp", "model.hidden=8", "rounds=2", "training.local_epochs=1", "data.n_silos=3"]
 TINY += ["uncertainty.mc_samples=2"]
 
 

@@ -66,7 +66,7 @@ def test_a_frozen_encoder_sees_every_image_once_and_a_linear_head_is_all_that_tr
     module = example("pretrained_encoder")
     whole = module.silos(Path(DATA))
     parts = {each.name: (whole.to_image(each.train.x[:20]), each.train.y[:20].numpy()) for each in whole}
-    silos = caveat.data.from_arrays(parts, normalise=whole.normalise, classes=whole.classes)
+    silos = caveat.data.from_arrays(parts, normalize=whole.normalize, classes=whole.classes)
     model = caveat.ModelSettings(encoder=module.lite0, frozen=True, hidden=0)
     training = caveat.Training(batch_size=6, optimizer="sgd", lr=0.1)
     run = caveat.run(silos, caveat.FedAvg(rounds=10, training=training), model=model, every=10, out=tmp_path / "run")

@@ -19,8 +19,8 @@ COLUMNS = [*flamby.KEPT, "slope", "ca", "thal", flamby.TARGET]
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty patients a centre and one without chol; of Switzerland one is healthy, chol is constant, ca lacks."""
     folder = tmp_path_factory.mktemp("uci")
-    for number, centre in enumerate(flamby.CENTRES):
-        swiss = centre == "switzerland"
+    for number, center in enumerate(flamby.CENTERS):
+        swiss = center == "switzerland"
         rows = []
         for i in range(40):
             row = {name: (i * 7 + number + j) % 11 for j, name in enumerate(flamby.KEPT)}
@@ -33,7 +33,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
             rows.append(",".join(str(row[name]) for name in COLUMNS))
         lacks = ["" if name == "chol" else "1" for name in COLUMNS]
-        (folder / f"uci_heart_{centre}.csv").write_text("\n".join([",".join(COLUMNS), *rows, ",".join(lacks)]) + "\n")
+        (folder / f"uci_heart_{center}.csv").write_text("\n".join([",".join(COLUMNS), *rows, ",".join(lacks)]) + "\n")
     return folder
 
 
@@ -60,12 +60,12 @@ def test_split_is_sized_and_stratified_as_flambys_and_follows_its_seed(tables: P
 
 def test_test_patients_are_normalised_by_training_patients_of_their_centre(tables: Path) -> None:
     train, test = flamby.divided(flamby.patients(tables)["switzerland"], 43)
-    x = flamby.normalised(train, train).x
+    x = flamby.normalized(train, train).x
     assert x[:, 3].eq(0).all()  # a constant column
     varies = [0, 1, 2, *range(4, 13)]
     torch.testing.assert_close(x[:, varies].std(0), torch.ones(12))
     torch.testing.assert_close(
-        flamby.normalised(test, train).x[:, 0], (test.x[:, 0] - train.x[:, 0].mean()) / train.x[:, 0].std()
+        flamby.normalized(test, train).x[:, 0], (test.x[:, 0] - train.x[:, 0].mean()) / train.x[:, 0].std()
     )
 
 
@@ -89,7 +89,7 @@ def test_every_row_trains_even_where_a_centre_has_one_class(tables: Path) -> Non
     for row in (flamby.MAJORITY, flamby.LOCAL, flamby.POOLED, *flamby.federated()):
         for name, figures in flamby.measured(found, seed, 42, row, small=True).items():
             rows += [{"split": split, "initial": 42, "row": name, "figures": figures} for split in (43, 100, 101)]
-            assert list(figures) == list(flamby.CENTRES)
+            assert list(figures) == list(flamby.CENTERS)
             assert all(0 <= value <= 1 for value in figures.values())
     assert rows[0]["figures"]["switzerland"] == pytest.approx(13 / 14)
     assert sum(line.startswith("| majority") for line in flamby.table(rows, found)) == 3
@@ -98,5 +98,5 @@ def test_every_row_trains_even_where_a_centre_has_one_class(tables: Path) -> Non
 @pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
 def test_real_tables_have_as_many_patients_as_flambys() -> None:
     found = flamby.patients(Path(os.environ["CAVEAT_DATA"]))
-    sizes = {centre: tuple(map(len, flamby.divided(data, flamby.SPLIT))) for centre, data in found.items()}
+    sizes = {center: tuple(map(len, flamby.divided(data, flamby.SPLIT))) for center, data in found.items()}
     assert sizes == {"cleveland": (199, 104), "hungarian": (172, 89), "switzerland": (30, 16), "va": (85, 45)}

@@ -48,7 +48,7 @@ def test_twenty_lines_of_python_run(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_picture_shows_what_its_command_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["unfamiliar.py", str(tmp_path / "drawn.png")])
     names = runpy.run_path(str(ROOT / "examples" / "unfamiliar.py"))
-    assert names["answer"].alarmed.tolist() == [False, False, True, True]
+    assert names["answer"].is_unfamiliar.tolist() == [False, False, True, True]
     assert [caveat.Decision(each).name for each in names["answer"].decision.tolist()] == ["GLOBAL"] + ["ABSTAIN"] * 3
     with Image.open(tmp_path / "drawn.png") as drawn, Image.open(ROOT / "docs" / "unfamiliar.png") as kept:
         assert drawn.size == kept.size
@@ -66,7 +66,7 @@ def test_every_command_that_is_named_is_there() -> None:
 
 
 def test_every_method_is_in_the_table() -> None:
-    table = (ROOT / "docs" / "included.md").read_text()
+    table = (ROOT / "docs" / "methods.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(METHODS)
 
 

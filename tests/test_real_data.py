@@ -21,7 +21,7 @@ SHORT = [
     "rounds=1",
     "training.local_steps=4",
     "method.iterations=1",
-    "beside=[]",
+    "baselines=[]",
     "evaluation.every=9",
     "model.width=4",
     "uncertainty.mc_samples=2",
@@ -81,7 +81,7 @@ def test_four_hospitals_train_and_predict(tmp_path: Path) -> None:
     sources = ",".join(f"uci_heart_{hospital}.csv" for hospital in HOSPITALS)
     sets = [
         f"data.source=csv:{sources}", "data.target=disease", "model.name=mlp", "model.dropout=0.2", "rounds=8",
-        "training.batch_size=16", "training.lr=0.01", "method.name=uefl", "method.iterations=2", "beside=[]",
+        "training.batch_size=16", "training.lr=0.01", "method.name=uefl", "method.iterations=2", "baselines=[]",
     ]  # fmt: skip
     run = open_run(start(load(None, sets), tmp_path / "run"))
     summary = run.summary

@@ -83,7 +83,7 @@ def _refuse_codes(server_says: Callable[[], str], name: str, machine: Machine) -
 def refuse_digging(server: Machine, run: str, hospitals: Sequence[Machine]) -> None:
     """Runs whose configuration asks for what no hospital tells: all refuse, and the run fails."""
     for number, (what, (override, told)) in enumerate(DIGGING.items()):
-        options = (override, "federation.patience=60")
+        options = (override, "federation.start_timeout=60")
         server.start("digging", "./run.sh", f"runs/{run}-digging-{number}", *options)
         wait_for("a run that asks for too much ends", 300, lambda: server.ended("digging") is not None)
         if not server.ended("digging"):

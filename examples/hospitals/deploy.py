@@ -34,7 +34,7 @@ from caveat.federation.project import write_project
 
 HERE = Path(__file__).parent
 HOSPITALS = ("cleveland", "hungarian", "va")
-VICTIM, RELABELLED, NAMED = "va", "hungarian", "cleveland"
+VICTIM, RELABELED, NAMED = "va", "hungarian", "cleveland"
 """Who is killed, whose labels are flipped while the server is away, and whose table has a column of surnames."""
 NEWCOMER = "switzerland"
 """Who comes when the run is over."""
@@ -47,12 +47,12 @@ DECLARED = {
     "# categorical = [] ": 'categorical = ["sex", "cp", "fbs", "restecg", "exang", "slope", "thal"] ',
     "small_counts = false ": "small_counts = true ",
     "# dictionary = ": "dictionary = ",
-    "# [data.labels] ": "[data.labels] ",
+    "# [data.label_codes] ": "[data.label_codes] ",
     "# 0 =": "0 =",
     "# 1 =": "1 =",
 }
 """What each hospital says of its table, in place of lines of the template of `silo.toml`."""
-LABELS = ("# [data.labels] ", "# 0 =", "# 1 =")
+LABELS = ("# [data.label_codes] ", "# 0 =", "# 1 =")
 """The lines that say what its labels mean."""
 
 
@@ -275,16 +275,16 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     if (deployment.run / "summary.json").exists():
         raise Failed("the run was complete before its server was killed")
     step(f"server killed after round {last}")
-    table = deployment.table(RELABELLED)
+    table = deployment.table(RELABELED)
     before = flip(table)
     deployment.start_server()
     wait_for("three silos are online", 120, lambda: deployment.online() == 3)
     step("server back, and three silos online again")
     deployment.submit()
-    log = deployment.hospitals[RELABELLED].log("silo")
-    wait_for(f"{RELABELLED} notices its labels", 240, lambda: "of another label; put it back" in log.read_text(), 2)
+    log = deployment.hospitals[RELABELED].log("silo")
+    wait_for(f"{RELABELED} notices its labels", 240, lambda: "of another label; put it back" in log.read_text(), 2)
     table.write_text(before)
-    step(f"labels of {RELABELLED} were flipped in between: it refuses, and its table is put back")
+    step(f"labels of {RELABELED} were flipped in between: it refuses, and its table is put back")
     deployment.counts(f"{VICTIM} has trained in the last round", VICTIM, deployment.last_training - 1, 600)
     deployment.hospitals[VICTIM].stop("silo")
     step(f"{VICTIM} is switched off after the last round of training")

@@ -14,10 +14,10 @@ from machines import Failed, Machine, wait_for
 LIAR = "liar"
 FOLDER = Path(__file__).parent / LIAR
 """What its machine imports, which changes what it sends."""
-WEIGHTS = ("rounds=3", "federation.begin_with=4", "federation.quorum=3")
-WITHOUT = (*WEIGHTS, "federation.patience=120")
+WEIGHTS = ("rounds=3", "federation.min_available_silos=4", "federation.quorum=3")
+WITHOUT = (*WEIGHTS, "federation.start_timeout=120")
 """The same for a run that goes on without the fourth, for which it waits so many seconds."""
-ROWS = ("rounds=1", "federation.begin_with=4", "federation.quorum=3", "federation.patience=20")
+ROWS = ("rounds=1", "federation.min_available_silos=4", "federation.quorum=3", "federation.start_timeout=20")
 """What the server's configuration says beside its file: a fourth silo is waited for."""
 
 

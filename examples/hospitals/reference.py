@@ -60,7 +60,7 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     began, took_part = spec_in(run, run_file(run)), counted(run)
     assert began.data is not None
     codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(began.data.classes))
-    local = dataclasses.replace(began.data, source=f"csv:{','.join(map(str, tables))}", codes=codes)
+    local = dataclasses.replace(began.data, source=f"csv:{','.join(map(str, tables))}", label_codes=codes)
     specified = {field.name: getattr(began, field.name) for field in dataclasses.fields(RunSpec)}
     spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)

@@ -23,7 +23,7 @@ from .core import Replies as Replies
 from .core import Round as Round
 from .core import RunError as RunError
 from .core import Silo as Silo
-from .core import Site as Site
+from .core import SiloContext as SiloContext
 from .core import State as State
 from .core import Tensors as Tensors
 from .core import Update as Update
@@ -58,7 +58,7 @@ from .methods import Local as Local
 from .methods import PerFedAvg as PerFedAvg
 from .methods import TrFedDis as TrFedDis
 from .methods import register as register
-from .metrics.own import metric as metric
+from .metrics.custom_metrics import metric as metric
 from .nn.models import ModelSettings as ModelSettings
 from .nn.models import PersonalModel as PersonalModel
 from .runs.callbacks import Callback as Callback

@@ -21,7 +21,7 @@ from .files.checkpoints import StateLost
 from .files.locks import locked
 from .files.reading import RUN
 from .files.schema.comparison import Comparison, read_comparison
-from .nn.own import Make
+from .nn.custom_model import Make
 from .runs import python_calls
 from .runs.base import FIXED
 from .runs.callbacks import Callback, Told, check_callbacks
@@ -42,7 +42,7 @@ def run(
     *,
     workers: int = 1,
     device: str = "cpu",
-    stacked: Mode = "off",
+    vectorized: Mode = "off",
     out: str | Path | None = None,
     progress: Progress | None = None,
     callbacks: Sequence[Callback] = (),
@@ -56,7 +56,7 @@ def run(
     have such models. `uncertainty` says how predictions are calibrated and decided upon,
     `privacy` whether what silos send is clipped and gets noise. Every
     `every` rounds silos are evaluated on their validation split, at the end on the test split: all of them, or
-    `measured` of them, the same ones every time. `metrics` are functions by name, from NumPy's arrays of
+    `n_silos` of them, the same ones every time. `metrics` are functions by name, from NumPy's arrays of
     labels (N,) and probabilities (N, C) of a silo's test split to a number, or NaN where they are not defined:
     `summary` has them beside accuracy (`caveat.metric`). `newcomers` are the names of silos that take no
     part and are measured on their test split in the end, as if they had joined then. `out` is a folder
@@ -66,14 +66,14 @@ def run(
     continues, since their private states were lost. `progress` is told what is shown on a terminal
     (`caveat.runs.progress` has `Plain` and `Live`), and `callbacks` are told all that `caveat.Callback` says, trackers
     of experiments among them. `device` is where silos train and predict: "cpu", "cuda", "cuda:1", "mps", or "auto", the
-    first GPU if there is one; what is returned is on the CPU. `stacked` is whether silos are trained side by side, as
-    one batched model, which is much faster for many silos with small models: "auto" by a rule on silos and model, "on"
-    wherever it can be; numbers then differ by rounding (docs/hardware.md). Results do not depend on `workers`. Raises
-    ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    first GPU if there is one; what is returned is on the CPU. `vectorized` is whether silos are trained side by side,
+    as one batched model, which is much faster for many silos with small models: "auto" by a rule on silos and model,
+    "on" wherever it can be; numbers then differ by rounding (docs/hardware.md). Results do not depend on `workers`.
+    Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        engine = EngineSettings(workers=workers, device=device, stacked=stacked)
+        engine = EngineSettings(workers=workers, device=device, vectorized=vectorized)
         devices = find_devices(engine.device, engine.workers, "device")
     if progress is not None:
         check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
@@ -116,7 +116,7 @@ def plan(
     *,
     workers: int = 1,
     device: str = "cpu",
-    stacked: Mode = "off",
+    vectorized: Mode = "off",
     **settings: Unpack[python_calls.RunArguments],
 ) -> Plan:
     """Estimate what the same call of `run` will cost: rounds, optimizer steps, bytes, memory and seconds.
@@ -125,7 +125,7 @@ def plan(
     `methods[0]` of what is returned has the figures, and `as_dict()` all as plain values. Raises what `run` does before
     anything runs, and RunError if a silo fails in the rehearsal.
     """
-    return plan_run(_checked(silos, method, workers, device, stacked, settings))
+    return plan_run(_checked(silos, method, workers, device, vectorized, settings))
 
 
 def _check_finished(run: LocalRun) -> None:
@@ -235,19 +235,19 @@ def compare(
 
 
 def _check_call(
-    silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", stacked: Mode = "off", **settings: Any
+    silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", vectorized: Mode = "off", **settings: Any
 ) -> None:
     """Raises ConfigurationError or DataError for a call of `run` that cannot be carried out; writes nothing."""
-    _checked(silos, method, workers, device, stacked, settings)
+    _checked(silos, method, workers, device, vectorized, settings)
 
 
 def _checked(
-    silos: Silos, method: Method, workers: int, device: str, stacked: Mode, settings: Mapping[str, Any]
+    silos: Silos, method: Method, workers: int, device: str, vectorized: Mode, settings: Mapping[str, Any]
 ) -> LocalRun:
     """The run of a call, in no folder. Raises ConfigurationError or DataError where it cannot be carried out."""
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.RunArguments)
     with python_calls.explained():
-        engine = EngineSettings(workers=workers, device=device, stacked=stacked)
+        engine = EngineSettings(workers=workers, device=device, vectorized=vectorized)
         devices = find_devices(engine.device, engine.workers, "device")
     local_run = LocalRun(folder=Path(), spec=spec, silos=silos, engine_settings=engine, devices=devices)
     local_run.check()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .api import load, run
 from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Silo
 from .core.devices import find_device
-from .core.errors import shown
+from .core.errors import short_repr
 from .data import Silos, from_arrays
 from .methods import METHODS
 from .nn.models import ModelSettings
@@ -135,7 +135,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _trained(self, arrays: Mapping[str, tuple[Any, Any]]) -> Run:
         silos = from_arrays(arrays, classes=list(map(str, range(len(self.classes_)))), seed=int(self.random_state))
-        silos = self._standardised(silos)
+        silos = self._standardized(silos)
         method = self._method()
         training = getattr(method, "training", None)
         if training is not None:
@@ -158,10 +158,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.method, Method):
             return self.method
         if self.method not in METHODS:
-            raise ValueError(f"method = {shown(self.method)}: expected a method or one of {', '.join(METHODS)}")
+            raise ValueError(f"method = {short_repr(self.method)}: expected a method or one of {', '.join(METHODS)}")
         return METHODS[self.method]()
 
-    def _standardised(self, silos: Silos) -> Silos:
+    def _standardized(self, silos: Silos) -> Silos:
         """The silos with columns of mean 0 and deviation 1, by sums over training splits; keeps which."""
         rows = sum(len(silo.train) for silo in silos)
         mean = torch.stack([silo.train.x.double().sum(0) for silo in silos]).sum(0) / rows

@@ -70,9 +70,9 @@ def test_epochs_become_the_steps_of_a_silo_with_all_data(silos: Silos) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"shares": (1 / 2, 1.5, 1)}, r"shares: 1\.5 is no share"),
-        ({"shares": (0, 1)}, "shares: 0 is no share"),
-        ({"shares": (1 / 2,)}, "1 is missing"),
+        ({"fractions": (1 / 2, 1.5, 1)}, r"fractions: 1\.5 is no share"),
+        ({"fractions": (0, 1)}, "fractions: 0 is no share"),
+        ({"fractions": (1 / 2,)}, "1 is missing"),
         ({"seeds": (1, 1)}, "seeds: 1, 1 are not all different"),
         ({"seeds": ()}, "seeds: expected"),
     ],
@@ -87,7 +87,7 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(
 
 def test_a_silo_that_is_too_small_for_a_share_is_named(silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"share of 0\.005 of the training data: silo 'silo-0'"):
-        library.audit(silos, library.FedAvg(rounds=1), shares=(0.005, 1), out=tmp_path / "out")
+        library.audit(silos, library.FedAvg(rounds=1), fractions=(0.005, 1), out=tmp_path / "out")
     assert files(tmp_path) == set()
 
 
@@ -100,7 +100,7 @@ def audited(silos: Silos, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     folder = tmp_path_factory.mktemp("audits") / "one"
     method = library.FedAvg(mc_samples=3)
     return folder, library.audit(
-        silos, method, rounds=1, seeds=(0, 1), shares=(1 / 2, 1), model=SMALL, training=QUICK, out=folder
+        silos, method, rounds=1, seeds=(0, 1), fractions=(1 / 2, 1), model=SMALL, training=QUICK, out=folder
     )
 
 
@@ -142,18 +142,18 @@ def test_what_is_finished_is_not_run_again(audited: tuple[Path, Any], silos: Sil
             self.titles.append(title)
 
     again = {"rounds": 1, "model": SMALL, "training": QUICK, "out": folder, "progress": (begun := Begun())}
-    same = library.audit(silos, library.FedAvg(mc_samples=3), seeds=(0, 1), shares=(1 / 2, 1), **again)
+    same = library.audit(silos, library.FedAvg(mc_samples=3), seeds=(0, 1), fractions=(1 / 2, 1), **again)
     assert (same.record, begun.titles) == (audit.record, [])
-    library.audit(silos, library.FedAvg(mc_samples=3), seeds=(0, 1), shares=(1 / 4, 1 / 2, 1), **again)
+    library.audit(silos, library.FedAvg(mc_samples=3), seeds=(0, 1), fractions=(1 / 4, 1 / 2, 1), **again)
     assert [title.split(":")[1] for title in begun.titles] == [f" 0.25 of the data, seed {seed}" for seed in (0, 1)]
     assert {path: path.stat().st_mtime_ns for path in before} == before
     with pytest.raises(ConfigurationError, match="other settings: method"):
-        library.audit(silos, library.FedAvg(mc_samples=4), seeds=(0, 1), shares=(1 / 2, 1), **again)
+        library.audit(silos, library.FedAvg(mc_samples=4), seeds=(0, 1), fractions=(1 / 2, 1), **again)
 
 
 def test_an_audit_of_dirichlet_distributions(silos: Silos) -> None:
     method = library.FedPN(layers=2, personal_epochs=1, floor=-2)
-    audit = library.audit(silos, method, rounds=1, seeds=(0, 1), shares=(1 / 2, 1), model=SMALL, training=QUICK)
+    audit = library.audit(silos, method, rounds=1, seeds=(0, 1), fractions=(1 / 2, 1), model=SMALL, training=QUICK)
     verdicts = {finding.name: finding.verdict for finding in audit.findings}
     assert {"epistemic and data", "vacuity and data"} <= set(verdicts)
     assert "does not apply" not in verdicts.values()
@@ -166,8 +166,9 @@ def test_a_temperature_leaves_the_opinions_behind_probabilities_as_they_are(silo
     fused = []
     for temperature in (True, False):
         audit = library.audit(
-            silos, library.FedPN(layers=2, personal_epochs=1, floor=-2), rounds=1, seeds=(0,), shares=(1,),
-            model=SMALL, training=QUICK, uncertainty=library.Uncertainty(temperature=temperature, policy="own"),
+            silos, library.FedPN(layers=2, personal_epochs=1, floor=-2), rounds=1, seeds=(0,), fractions=(1,),
+            model=SMALL, training=QUICK,
+            uncertainty=library.Uncertainty(temperature_scaling=temperature, policy="always"),
         )  # fmt: skip
         fused.append(audit.record["fusion"])
     assert fused[0] == fused[1] != {}
@@ -175,7 +176,7 @@ def test_a_temperature_leaves_the_opinions_behind_probabilities_as_they_are(silo
 
 def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     untrained = library.Training(local_steps=1, batch_size=16, lr=1e-9)
-    settings: dict[str, Any] = {"rounds": 1, "seeds": (0, 1), "shares": (1 / 2, 1), "model": SMALL}
+    settings: dict[str, Any] = {"rounds": 1, "seeds": (0, 1), "fractions": (1 / 2, 1), "model": SMALL}
     audit = library.audit(silos, library.FedAvg(mc_samples=3), training=untrained, **settings)
     warning = "These models have not learned."
     assert audit.record["accuracy"]["warning"].startswith(warning)
@@ -195,7 +196,7 @@ def test_the_page_has_shares_as_fractions() -> None:
 def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) -> None:
     model = replace(SMALL, dropout=0.0)
     audit = library.audit(
-        silos, library.FedAvg(mc_samples=3), rounds=1, seeds=(0,), shares=(1 / 2, 1), model=model, training=QUICK
+        silos, library.FedAvg(mc_samples=3), rounds=1, seeds=(0,), fractions=(1 / 2, 1), model=model, training=QUICK
     )
     silent = [finding.name for finding in audit.findings if finding.sentence == findings.SILENT]
     assert silent == ["epistemic and data", "aleatoric and epistemic", "disagreement", "seeds"]
@@ -223,7 +224,7 @@ def test_an_interrupted_audit_goes_on_where_it_was(silos: Silos, tmp_path: Path)
             if self.begun == 2:
                 raise KeyboardInterrupt
 
-    settings: dict[str, Any] = {"rounds": 1, "seeds": (0,), "shares": (1 / 2, 1), "model": SMALL, "training": QUICK}
+    settings: dict[str, Any] = {"rounds": 1, "seeds": (0,), "fractions": (1 / 2, 1), "model": SMALL, "training": QUICK}
     with pytest.raises(KeyboardInterrupt):
         library.audit(silos, library.FedAvg(), out=tmp_path, progress=Impatient(), **settings)
     assert [path.parent.name for path in tmp_path.glob("runs/*/summary.json")] == ["share-0.5-seed-0"]
@@ -240,7 +241,7 @@ def test_the_command_writes_a_folder_and_continues_it(nowhere: Path) -> None:
         *sets(*TINY, "data.samples_per_silo=60"),
         "--seeds",
         "0,1",
-        "--shares",
+        "--fractions",
         "1/2,1",
         "--out",
         "here",
@@ -258,9 +259,9 @@ def test_the_command_writes_a_folder_and_continues_it(nowhere: Path) -> None:
 
 
 def test_the_command_tells_what_is_wrong(nowhere: Path) -> None:
-    assert "--shares 1/0,1: expected numbers" in one_error(caveat("audit", "--shares", "1/0,1"), 2)
+    assert "--fractions 1/0,1: expected numbers" in one_error(caveat("audit", "--fractions", "1/0,1"), 2)
     assert "--seeds one: expected numbers" in one_error(caveat("audit", "--seeds", "one"), 2)
-    assert "shares: 1 is missing" in one_error(caveat("audit", "--shares", "1/2"), 2)
+    assert "fractions: 1 is missing" in one_error(caveat("audit", "--fractions", "1/2"), 2)
     (nowhere / "full").mkdir()
     (nowhere / "full" / "mine").write_text("")
     assert "exists and is not an audit" in one_error(caveat("audit", "--out", "full"), 2)

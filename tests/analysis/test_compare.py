@@ -34,7 +34,7 @@ from caveat.runs.progress import Silent
 
 FAST = (
     "model.name=mlp", "model.hidden=16", "rounds=2", "training.local_epochs=1", "uncertainty.mc_samples=2",
-    "data.silos=3", "data.samples_per_silo=80",
+    "data.n_silos=3", "data.samples_per_silo=80",
 )  # fmt: skip
 TIMES = {"seconds"}
 
@@ -43,9 +43,9 @@ FINISHED = {"schema": 1, "method": "x", "rounds_run": 2, "complete": True, "silo
 
 
 def small(
-    *rows: MethodVariant, seeds: tuple[int, ...] = (0, 1), tuning: TuningPlan | None = None, rounds_of: str = ""
+    *rows: MethodVariant, seeds: tuple[int, ...] = (0, 1), tuning: TuningPlan | None = None, match_rounds: str = ""
 ) -> Grid:
-    return Grid("small", rows, (Setting("", None, FAST),), seeds, tuning, rounds_of)
+    return Grid("small", rows, (Setting("", None, FAST),), seeds, tuning, match_rounds)
 
 
 FEDAVG, LOCAL = MethodVariant("fedavg", ("method.name=fedavg",)), MethodVariant("alone", ("method.name=local",))
@@ -117,7 +117,7 @@ def test_each_run_is_a_run_like_any_other(compared: Path, tmp_path: Path) -> Non
     from caveat.config import load
     from caveat.runs.start import start
 
-    config = load(None, [*FAST, "method.name=fedavg", "seed=1", "beside=[]", "engine.workers=1"])
+    config = load(None, [*FAST, "method.name=fedavg", "seed=1", "baselines=[]", "engine.workers=1"])
     single = start(config, tmp_path / "single")
     of_grid = compared / "runs" / "fedavg" / "seed-1"
     for file in ("rounds.jsonl", "splits.json", "model/model.safetensors", "config.toml"):
@@ -155,7 +155,7 @@ def test_runs_of_a_grid_that_was_changed_are_not_mixed_with_new_ones(tmp_path: P
     folder = tmp_path / "grid"
     compare(small(FEDAVG, seeds=(0,)), folder, 1, Silent())
     with pytest.raises(ConfigurationError, match=r"other settings: rounds = 2, now 3"):
-        compare(small(FEDAVG, UEFL, seeds=(0,), rounds_of="uefl"), folder, 1, Silent())
+        compare(small(FEDAVG, UEFL, seeds=(0,), match_rounds="uefl"), folder, 1, Silent())
 
 
 def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_tuning_looks_at_the_model_that_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> None:
-    compare(small(FEDAVG, UEFL, seeds=(0,), rounds_of="uefl"), tmp_path / "grid", 2, Silent())
+    compare(small(FEDAVG, UEFL, seeds=(0,), match_rounds="uefl"), tmp_path / "grid", 2, Silent())
     rounds = {
         cell["row"]: cell["rounds"] for cell in json.loads((tmp_path / "grid" / "comparison.json").read_text())["cells"]
     }
@@ -283,21 +283,24 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
     ("grid", "message"),
     [
         (small(FEDAVG, FEDAVG), "more than one row is called 'fedavg'"),
-        (small(MethodVariant("x", ("method.name=fedavg", "data.silos=9"))), r"row 'x' sets data\.silos=9"),
+        (small(MethodVariant("x", ("method.name=fedavg", "data.n_silos=9"))), r"row 'x' sets data\.n_silos=9"),
         (small(MethodVariant("x", ("method.name=fedavg", "method.gamma=1"))), r"x: .*method\.gamma"),
         (small(FEDAVG, seeds=(1, 1)), "all different"),
         (small(FEDAVG, seeds=(0, -1)), r"seed = -1"),
-        (small(MethodVariant("x", ("method.name=fedavg", "evaluation.silos=2"))), r"row 'x' sets evaluation\.silos=2"),
+        (
+            small(MethodVariant("x", ("method.name=fedavg", "evaluation.n_silos=2"))),
+            r"row 'x' sets evaluation\.n_silos=2",
+        ),
         (
             small(MethodVariant("x", (*FEDAVG.sets, "training.lr=1")), tuning=TuningPlan("training.lr", (1, 2))),
             "row 'x' sets it",
         ),
         (small(FEDAVG, tuning=TuningPlan("training.lr", (0.1, -5))), r"training\.lr = -5"),
-        (small(FEDAVG, tuning=TuningPlan("data.silos", (2, 3))), r"data\.silos cannot be tuned"),
-        (small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, rounds_of="uefl"), "takes the rounds of uefl"),
+        (small(FEDAVG, tuning=TuningPlan("data.n_silos", (2, 3))), r"data\.n_silos cannot be tuned"),
+        (small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, match_rounds="uefl"), "takes the rounds of uefl"),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept over"),
         (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
-        (small(FEDAVG, rounds_of="uefl"), "no row 'uefl'"),
+        (small(FEDAVG, match_rounds="uefl"), "no row 'uefl'"),
         (
             small(FEDAVG, MethodVariant("x", LOCAL.sets, (1, 2, 3)), tuning=TuningPlan("training.lr", (1, 2))),
             "every row gets as many",
@@ -313,7 +316,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(
 
 
 def test_columns_whose_data_cannot_be_made_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    columns = (Setting("three", None, FAST), Setting("too many", None, (*FAST, "data.silos=900")))
+    columns = (Setting("three", None, FAST), Setting("too many", None, (*FAST, "data.n_silos=900")))
     with pytest.raises(DataError):
         compare(Grid("columns", (FEDAVG,), columns, (0,)), tmp_path / "grid", 1, Silent())
     assert not (tmp_path / "grid").exists()
@@ -352,12 +355,12 @@ def test_a_run_that_cannot_even_leave_a_note_ends_without_a_traceback(tmp_path: 
 def test_options_become_rows_and_columns() -> None:
     grid = asked(
         "digits", "fedavg,uefl", ["static: method.name=uefl 'method.iterations=1'"], "0,3", ["rounds=2"],
-        ["data.labels.alpha=0.1,1", "uncertainty.score=a,b"], "training.lr=0.01,0.1", 2, "uefl",
+        ["data.partition.alpha=0.1,1", "uncertainty.score=a,b"], "training.lr=0.01,0.1", 2, "uefl",
     )  # fmt: skip
     assert [row.name for row in grid.rows] == ["fedavg", "uefl", "static"]
     assert grid.rows[2].sets == ("method.name=uefl", "method.iterations=1")
     assert [column.name for column in grid.columns][:2] == ['alpha=0.1, score="a"', 'alpha=0.1, score="b"']
-    assert grid.columns[3].sets == ("rounds=2", "data.labels.alpha=1", 'uncertainty.score="b"')
+    assert grid.columns[3].sets == ("rounds=2", "data.partition.alpha=1", 'uncertainty.score="b"')
     assert grid.seeds == (0, 3)
     assert grid.tuning == TuningPlan("training.lr", (0.01, 0.1), seeds=2)
 
@@ -380,7 +383,7 @@ def test_options_become_rows_and_columns() -> None:
 )
 def test_options_that_cannot_be_read_are_named(options: dict[str, Any], message: str) -> None:
     usual: dict[str, Any] = {"source": None, "methods": "fedavg", "variants": [], "seeds": "0", "sets": [],
-                             "sweeps": [], "tune": None, "tune_seeds": 1, "rounds_of": None}  # fmt: skip
+                             "sweeps": [], "tune": None, "tune_seeds": 1, "match_rounds": None}  # fmt: skip
     with pytest.raises(ConfigurationError, match=message):
         asked(**usual | options)
 

@@ -32,10 +32,10 @@ def silos(seed: int = 0) -> Silos:
 class Breaks(caveat.FedAvg):
     """Fails with seed 1."""
 
-    def train(self, down: Any, state: Any, site: Any) -> Any:
+    def train(self, down: Any, state: Any, context: Any) -> Any:
         if (down["model"]["head.1.bias"] * 0 + self.training.lr).sum() > 1:
             raise RunError("no luck")
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 METHODS = {"mean": caveat.FedAvg(), "near": caveat.FedProx(mu=1.0)}
@@ -126,10 +126,10 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_silos_can_be_stacked(tmp_path: Path) -> None:
-    """`stacked` is an argument of `caveat.run`, and is checked like the others before anything runs."""
-    caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0], stacked="on", **GIVEN)
+    """`vectorized` is an argument of `caveat.run`, and is checked like the others before anything runs."""
+    caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0], vectorized="on", **GIVEN)
     (run,) = (tmp_path / "it").rglob("mean/**/summary.json")
     assert json.loads(run.read_text())["stacked"]["train"]["stacked"]
     with pytest.raises(ConfigurationError, match="mean: stacked = 'some'"):
-        caveat.compare(silos, METHODS, out=tmp_path / "other", stacked="some", **GIVEN)
+        caveat.compare(silos, METHODS, out=tmp_path / "other", vectorized="some", **GIVEN)
     assert not (tmp_path / "other").exists()

@@ -30,7 +30,7 @@ values = [0.001, 0.01]
 [cpu]
 "rounds" = 1
 "model.name" = "mlp"
-"data.silos" = 3
+"data.n_silos" = 3
 "training.local_epochs" = 1
 [paper]
 "rounds" = 100
@@ -46,7 +46,7 @@ path = "models/*/mean/accuracy"
 name = "even"
 [[columns]]
 name = "skewed"
-sets = {"data.labels.partition" = "dirichlet"}
+sets = {"data.partition.scheme" = "dirichlet"}
 [[rows]]
 name = "FedAvg"
 sets = {"method.name" = "fedavg"}

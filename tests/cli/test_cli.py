@@ -20,8 +20,8 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--stacked", "--tracker", "--quiet"},
-    "plan": {"--plugin", "--set", "--workers", "--device", "--stacked", "--json"},
+    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--vectorized", "--tracker", "--quiet"},
+    "plan": {"--plugin", "--set", "--workers", "--device", "--vectorized", "--json"},
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--set", "--rounds", "--workers", "--device", "--tracker",
         "--quiet",
@@ -32,19 +32,20 @@ COMMANDS = {
     "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},
     "export": {"--silo", "--format", "--out", "--model", "--plugin"},
     "report": {"--out"},
-    "audit": {"--plugin", "--set", "--seeds", "--shares", "--out", "--workers", "--quiet"},
+    "audit": {"--plugin", "--set", "--seeds", "--fractions", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},
     "config": {"--plugin", "--set"},
     "data": {
-        "--target", "--silo", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary", "--config",
+        "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary",
+        "--config",
         "--plugin",
     },
     "compare": {
-        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--rounds-of", "--out",
+        "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",
         "--plugin", "--workers", "--device", "--quiet",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--device", "--quiet"},
-    "foreign": {
+    "ood": {
         "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--model", "--workers", "--quiet",
         "--list",
     },
@@ -117,7 +118,7 @@ def test_a_run_is_a_function_of_its_configuration(nowhere: Path) -> None:
 @pytest.mark.long
 def test_workers_do_not_wait_for_threads_of_their_parent(nowhere: Path) -> None:
     """A forked worker has no OpenMP threads: weights large enough to be copied by several must not stop it."""
-    settings = sets("method.name=fedavg", "model.width=16", "rounds=1", "training.local_steps=1", "beside=[]")
+    settings = sets("method.name=fedavg", "model.width=16", "rounds=1", "training.local_steps=1", "baselines=[]")
     free = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "caveat", "run", *settings, "--workers", "2", "--quiet", "--out", "out"]
     done = subprocess.run(command, capture_output=True, text=True, env=free, timeout=60, check=False)
@@ -149,7 +150,7 @@ def test_predictions_are_rows_that_add_up(finished: tuple[Path, Result], nowhere
         probabilities = {name[2:]: float(value) for name, value in row.items() if name.startswith("p_")}
         assert sum(probabilities.values()) == pytest.approx(1)
         assert row["label"] == max(probabilities, key=probabilities.__getitem__)
-        total, aleatoric, epistemic = (float(row[name]) for name in ("total", "aleatoric", "epistemic"))
+        total, aleatoric, epistemic = (float(row[name]) for name in ("total_uncertainty", "aleatoric", "epistemic"))
         assert aleatoric <= total <= aleatoric + epistemic + 1e-8
         assert row["decision"] == "global"
     assert caveat("predict", folder, "new.npz", "--silo", "silo-1", "--out", "new.csv").stdout == ""
@@ -163,12 +164,12 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     own = [
         "method.name=fedpn",
         "method.personal_epochs=1",
-        "method.normalise=true",
+        "method.normalize=true",
         "model.features=4",
         "model.dropout=0",
     ]
-    own += ["data.labels.partition=draws", "data.streams.ood_local=classes", 'data.streams.hold_out=["9"]']
-    own += ["uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.temperature=true"]
+    own += ["data.partition.scheme=draws", "data.ood.local=classes", 'data.ood.held_out_classes=["9"]']
+    own += ["uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.temperature_scaling=true"]
     return folder, caveat("run", *sets(*TINY, *own), "--quiet", "--out", folder)
 
 
@@ -205,7 +206,15 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
     assert result.exit_code == 0, result.stderr
     rows = list(csv.DictReader(result.stdout.splitlines()))
     names = [name for name in rows[0] if not name.startswith("p_")]
-    scores = ["total", "aleatoric", "epistemic", "dirichlet_entropy", "vacuity", "unfamiliar", "log_evidence"]
+    scores = [
+        "total_uncertainty",
+        "aleatoric",
+        "epistemic",
+        "dirichlet_entropy",
+        "vacuity",
+        "unfamiliar",
+        "log_evidence",
+    ]
     assert names == ["row", "label", *scores, "familiarity", "decision"]
     assert all(0 < float(row["familiarity"]) <= 1 for row in rows)
     assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("nowhere")
         (sets("data.source=npz:nothing.npz"), 3, "nothing.npz"),
         (["--device", "cuda:99"], 2, "engine.device = 'cuda:99'"),
         (["--device", "gpu"], 2, "engine.device = 'gpu'"),
-        (sets("data.silos=3000"), 3, "3000"),
+        (sets("data.n_silos=3000"), 3, "3000"),
         (sets("training.batch_size=1000"), 3, "1000"),
     ],
 )

@@ -14,7 +14,7 @@ from torch import nn
 
 import caveat as library
 from caveat.core import ConfigurationError, RunError
-from caveat.nn.own import KNOWN
+from caveat.nn.custom_model import KNOWN
 from caveat.runs.user_code import allow
 
 CODE = """
@@ -80,7 +80,7 @@ def test_a_run_of_own_code_is_shown_without_importing_it(here: Path) -> None:
     assert caveat("config", "run/config.toml").exit_code == 0
     assert caveat("resume", "run").exit_code == 0, "it is finished"
     assert caveat("flower", "ledger", "run").exit_code == 0
-    for command in (("predict", "run", "digits.npz", "--silo", "silo-0"), ("foreign", "run")):
+    for command in (("predict", "run", "digits.npz", "--silo", "silo-0"), ("ood", "run")):
         said = one_error(caveat(*command), 2)
         assert "'net.py:Net' is code of your own, and what a folder names is never imported" in said
         assert "--model net.py:Net" in said
@@ -200,7 +200,7 @@ def test_other_code_does_not_predict(here: Path) -> None:
         (["model=net.py:fails"], "classes = 10, fails: ValueError: no weights for this"),
         (["model=net.py:Net", "model.weights=gone.pt"], "model.weights = 'gone.pt': no such file"),
         (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no meaning for model 'own'"),
-        (["model=net.py:Net", "init=gone"], "init = 'gone' is not a finished run"),
+        (["model=net.py:Net", "init_from=gone"], "init_from = 'gone' is not a finished run"),
         (["model=net.py:body"], "gives (2, 8) float32 for 2 inputs, expected (2, 10) float32: a logit for each class"),
     ],
 )
@@ -227,12 +227,12 @@ def test_configurations_say_it_in_a_key_or_in_a_table(here: Path) -> None:
 
 
 def test_comparisons_and_audits_import_what_their_configuration_names(here: Path) -> None:
-    items = [each for each in (*SMALL, "model=net.py:Net") if not each.startswith("beside")]
+    items = [each for each in (*SMALL, "model=net.py:Net") if not each.startswith("baselines")]
     several = ["--methods", "fedavg,fedbn", "--seeds", "0"]
     compared = caveat("compare", *sets(*items), *several, "--out", "c", "--quiet")
     assert compared.exit_code == 0, compared.stderr
     audited = caveat(
-        "audit", *sets(*SMALL, "model=net.py:Net", "method.name=fedavg"), "--seeds", "0,1", "--shares", "1/2,1",
+        "audit", *sets(*SMALL, "model=net.py:Net", "method.name=fedavg"), "--seeds", "0,1", "--fractions", "1/2,1",
         "--out", "a", "--quiet",
     )  # fmt: skip
     assert audited.exit_code == 0, audited.stderr
@@ -242,7 +242,7 @@ def test_comparisons_and_audits_import_what_their_configuration_names(here: Path
 
 
 def test_a_comparison_does_not_go_on_with_other_weights_than_its_finished_runs_began_with(here: Path) -> None:
-    items = [each for each in (*SMALL, "model=net.py:Net", "model.weights=net.pt") if not each.startswith("beside")]
+    items = [each for each in (*SMALL, "model=net.py:Net", "model.weights=net.pt") if not each.startswith("baselines")]
 
     def compare(methods: str) -> Result:
         KNOWN.clear()

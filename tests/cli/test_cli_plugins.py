@@ -37,7 +37,7 @@ class Mine(FedAvg):
     strength: float = 0.5
     """How much of it."""
 
-    def describe(self, down, state, site, x):
+    def describe(self, down, state, context, x):
         return {"seen": torch.tensor(float(len(x)))}
 
     def summarise(self, sums):
@@ -142,7 +142,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
 
 def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
     failing = """
-    def average(self, *args):
+    def aggregate(self, *args):
         raise ValueError("the server is out of order")
 """
     done = caveat("run", *MINE, "--plugin", write(OWN + failing), "--out", "run", "--quiet")
@@ -151,10 +151,10 @@ def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
 
 
 KILLING = """
-    def average(self, *args):
+    def aggregate(self, *args):
         if Path("kill").exists() and Path("cut/rounds.jsonl").exists():
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().average(*args)
+        return super().aggregate(*args)
 
     linear = "examples"
 """
@@ -170,14 +170,14 @@ def kill_after_a_round(out: str) -> int:
 
 
 def test_what_is_beside_a_run_may_be_of_a_plugin() -> None:
-    done = caveat("run", *sets(*TINY, 'beside=["mine"]'), "--plugin", write(), "--out", "run")
+    done = caveat("run", *sets(*TINY, 'baselines=["mine"]'), "--plugin", write(), "--out", "run")
     assert done.exit_code == 0, done.stderr
     forget()
     assert caveat("report", "run").exit_code == 0
 
 
 def test_a_comparison_is_reported_without_the_plugin_and_goes_on_with_it() -> None:
-    tiny = sets(*(each for each in TINY if not each.startswith(("method", "beside", "engine"))))
+    tiny = sets(*(each for each in TINY if not each.startswith(("method", "baselines", "engine"))))
     command = ["compare", "digits", "--methods", "fedavg,mine", "--seeds", "0", *tiny, "--out", "both"]
     done = caveat(*command, "--plugin", write())
     assert done.exit_code == 0, done.stderr
@@ -274,7 +274,7 @@ def test_a_name_that_is_typed_is_imported_and_one_in_a_folder_is_not() -> None:
     ],
 )
 def test_a_comparison_takes_typed_names_too(options: list[str]) -> None:
-    tiny = sets(*(each for each in TINY if not each.startswith(("method", "beside", "engine"))))
+    tiny = sets(*(each for each in TINY if not each.startswith(("method", "baselines", "engine"))))
     done = caveat("compare", "digits", *options, "--seeds", "0", *tiny, "--out", "both")
     assert done.exit_code == 0, done.stderr
     forget()
@@ -340,7 +340,7 @@ def test_what_cannot_be_written_is_one_line_and_writes_nothing(arguments: list[s
 
 @pytest.mark.long
 def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
-    done = caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", write())
+    done = caveat("flower", "init", "project", *sets("method.name=mine", "data.n_silos=3"), "--plugin", write())
     assert done.exit_code == 0, done.stderr
     assert Path("project/federation/mine.py").read_text() == Path("mine.py").read_text()
     assert "\nfrom . import mine  # noqa: F401\n" in Path("project/federation/__init__.py").read_text()
@@ -355,7 +355,7 @@ def test_a_federation_s_project_has_the_plugin_and_imports_it_visibly() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_package_is_imported_by_name_and_has_to_be_installed_everywhere() -> None:
-    done = caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", "mine")
+    done = caveat("flower", "init", "project", *sets("method.name=mine", "data.n_silos=3"), "--plugin", "mine")
     assert done.exit_code == 0, done.stderr
     assert "\nimport caveat_mine  # noqa: F401\n" in Path("project/federation/__init__.py").read_text()
     assert files(Path("project/federation")) == {"__init__.py", "client_app.py", "server_app.py"}
@@ -366,7 +366,7 @@ def test_a_package_is_imported_by_name_and_has_to_be_installed_everywhere() -> N
 def test_a_file_that_the_project_cannot_have_is_refused(name: str) -> None:
     Path(name).write_text(OWN)
     error = one_error(
-        caveat("flower", "init", "project", *sets("method.name=mine", "data.silos=3"), "--plugin", name), 2
+        caveat("flower", "init", "project", *sets("method.name=mine", "data.n_silos=3"), "--plugin", name), 2
     )
     assert f"--plugin {name}: {name} cannot be a module of the project; rename the file" in error
     assert not Path("project").exists()

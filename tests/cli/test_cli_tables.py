@@ -63,8 +63,8 @@ def silo_file(folder: Path, *lines: str) -> None:
 def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
     """Before anything is started, at the silo: what a federation would make of the table, or refuse."""
     write(nowhere / "a.csv", ",", labels="12")
-    silo_file(nowhere, 'decimal = ","', 'categorical = ["kind"]', "[data.labels]", '1 = "well"', '2 = "ill"',
-              "[data.columns]", 'code = "kind"')  # fmt: skip
+    silo_file(nowhere, 'decimal = ","', 'categorical = ["kind"]', "[data.label_codes]", '1 = "well"', '2 = "ill"',
+              "[data.rename_columns]", 'code = "kind"')  # fmt: skip
     result = caveat("data", "silo.toml")
     assert result.exit_code == 0
     assert "class well" in result.stdout
@@ -150,7 +150,7 @@ def test_a_project_has_the_dictionary_that_its_silos_may_copy(nowhere: Path) -> 
         '["dose, daily"]\nunit = "mg"\nrange = [0, 500]\nmissing = [0, "none"]\n[kind]\ntype = "category"\n'
         'values = ["a", "b"]\noutside = "missing"\n'
     )
-    asked = sets("data.source=silos", "data.target=ill", 'data.classes=["well", "ill"]', "data.dictionary=d.toml")
+    asked = sets("data.source=on_site", "data.target=ill", 'data.classes=["well", "ill"]', "data.dictionary=d.toml")
     assert caveat("flower", "init", "project", *asked).exit_code == 0
     assert read_dictionary(nowhere / "project" / "dictionary.toml") == read_dictionary(nowhere / "d.toml")
     assert caveat("flower", "init", "plain", *asked[:-2]).exit_code == 0

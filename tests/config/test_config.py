@@ -16,9 +16,9 @@ from caveat.recipes import recipes
 VALID = [
     "seed=7",
     "rounds=3",
-    "beside=['local', 'scaffold']",
+    "baselines=['local', 'scaffold']",
     "data.samples_per_silo=100",
-    "data.labels={partition='dirichlet', alpha=0.1}",
+    "data.partition={scheme='dirichlet', alpha=0.1}",
     "data.shift.noise_std=[0, 2.5, 10]",
     "data.source=csv:a b.csv",
     "model.hidden=7",
@@ -53,7 +53,7 @@ def written(tmp_path: Path):
 def test_every_recipe_loads_and_builds_its_methods(recipe: str) -> None:
     config = load(recipe)
     assert type(config.build_method()) is METHODS[config.method.name]
-    assert all(type(config.build_method(name)) is METHODS[name] for name in config.beside)
+    assert all(type(config.build_method(name)) is METHODS[name] for name in config.baselines)
 
 
 @pytest.mark.parametrize("trial", range(20))
@@ -130,7 +130,7 @@ rounds = 0
 [data.shift]
 angels = [1]
 angles = ["a"]
-[data.labels]
+[data.partition]
 alpha = 0.5
 [model]
 name = "lenet5"
@@ -183,7 +183,7 @@ def test_a_file_needs_a_method(written) -> None:
 def test_an_unknown_recipe_or_method_names_the_nearest(tmp_path: Path) -> None:
     assert "did you mean uefl-mnist?" in problems("uefl-mnits")[0]
     assert "did you mean fedavg?" in problems(None, "method.name=fedavgg")[0]
-    assert "did you mean scaffold?" in problems(None, "beside=['scafold']")[0]
+    assert "did you mean scaffold?" in problems(None, "baselines=['scafold']")[0]
     assert "is a folder" in problems(str(tmp_path))[0]
 
 
@@ -286,16 +286,18 @@ def test_another_method_starts_its_section_afresh() -> None:
 
 def test_another_policy_drops_what_belongs_to_that_of_the_file() -> None:
     own = load("fedpn-mnist")
-    assert own.uncertainty.outliers is not None
+    assert own.uncertainty.handover_rate is not None
     guaranteed = load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.risk=0.1"]).uncertainty
-    assert (guaranteed.outliers, guaranteed.score, guaranteed.risk) == (None, own.uncertainty.score, 0.1)
+    assert (guaranteed.handover_rate, guaranteed.score, guaranteed.risk) == (None, own.uncertainty.score, 0.1)
     assert load("fedpn-mnist", ["uncertainty.policy=switch"]) == own
-    with pytest.raises(ConfigurationError, match=r"uncertainty\.outliers = 0\.2 is ignored by policy 'guaranteed'"):
-        load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.outliers=0.2"])
+    with pytest.raises(
+        ConfigurationError, match=r"uncertainty\.handover_rate = 0\.2 is ignored by policy 'guaranteed'"
+    ):
+        load("fedpn-mnist", ["uncertainty.policy=guaranteed", "uncertainty.handover_rate=0.2"])
 
 
 def test_the_method_does_not_run_beside_itself() -> None:
-    assert load("digits", ["method.name=fedavg", "beside=['fedavg', 'local', 'local']"]).beside == ("local",)
+    assert load("digits", ["method.name=fedavg", "baselines=['fedavg', 'local', 'local']"]).baselines == ("local",)
 
 
 def test_a_built_method_has_the_shared_settings() -> None:
@@ -322,7 +324,7 @@ def test_parameters_in_python_are_checked_too() -> None:
     with pytest.raises(ConfigurationError, match=r"method\.mu = -1"):
         MethodSettings("fedprox", {"mu": -1})
     with pytest.raises(ConfigurationError, match="no such method"):
-        Config(method=MethodSettings("fedprox"), beside=("nothing",))
+        Config(method=MethodSettings("fedprox"), baselines=("nothing",))
 
 
 def test_what_classes_of_settings_know_of_themselves_is_no_key() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from caveat.config import dump, load
 from caveat.core import ConfigurationError
-from caveat.data import Labels
+from caveat.data import Partition
 
 PERSONAL = 'personal=[{name = "mlp"}]'
 
@@ -23,12 +23,12 @@ def test_a_method_takes_the_learning_rate_of_a_file_whose_optimiser_it_can_use(m
 def test_a_method_brings_its_rate_with_its_optimiser() -> None:
     training = load("digits", ["method.name=scaffold"]).training
     assert (training.optimizer, training.lr) == ("sgd", 0.05)
-    beside = load("digits", ['beside=["scaffold"]']).build_method("scaffold").training  # type: ignore[attr-defined]
+    beside = load("digits", ['baselines=["scaffold"]']).build_method("scaffold").training  # type: ignore[attr-defined]
     assert (beside.optimizer, beside.lr) == ("sgd", 0.05)
 
 
 def test_a_method_beside_takes_the_learning_rate_too() -> None:
-    config = load("trfeddis-digits", ['beside=["scaffold"]'])
+    config = load("trfeddis-digits", ['baselines=["scaffold"]'])
     assert config.build_method("scaffold").training.lr == 0.01  # type: ignore[attr-defined]
 
 
@@ -49,7 +49,7 @@ def test_they_go_with_the_method_that_they_were_for(tmp_path: Path) -> None:
 
 
 def test_a_method_beside_may_be_the_one_that_has_them() -> None:
-    assert load(None, ["method.name=fedavg", 'beside=["fml"]', PERSONAL]).personal[0].name == "mlp"
+    assert load(None, ["method.name=fedavg", 'baselines=["fml"]', PERSONAL]).personal[0].name == "mlp"
 
 
 def test_they_are_written_and_read_back(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
             ["method.name=fmlu", "method.weigh_loss=false", "method.weigh_mean=false", "method.shuffled=true"],
             "shuffled = true has no meaning",
         ),
-        (["data.labels.noise=[1.5]"], r"labels.noise\[0\] = 1.5: must be at most 1"),
-        (["data.labels.noise=[-0.1]"], r"labels.noise\[0\] = -0.1: must be"),
-        (["data.labels.noise=0.4"], "labels.noise = 0.4: must be"),
-        (["data.labels.noise=[nan]"], "labels.noise.* = nan"),
-        (["data.source=silos", "data.labels.noise=[0.4]"], "labels.noise = .* needs the data of all silos"),
-        (["data.labels.partition=iid", "data.labels.minimum=20"], "minimum = 20 is ignored by partition 'iid'"),
+        (["data.label_noise=[1.5]"], r"label_noise\[0\] = 1.5: must be at most 1"),
+        (["data.label_noise=[-0.1]"], r"label_noise\[0\] = -0.1: must be"),
+        (["data.label_noise=0.4"], "label_noise = 0.4: must be"),
+        (["data.label_noise=[nan]"], "label_noise.* = nan"),
+        (["data.source=on_site", "data.label_noise=[0.4]"], "label_noise = .* needs the data of all silos"),
+        (["data.partition.scheme=iid", "data.partition.minimum=20"], "minimum = 20 is ignored by partition 'iid'"),
         (
-            ["data.labels.partition=dirichlet", "data.labels.minimum=99", "data.samples_per_silo=50"],
+            ["data.partition.scheme=dirichlet", "data.partition.minimum=99", "data.samples_per_silo=50"],
             "minimum = 99, expected at most data.samples_per_silo = 50",
         ),
     ],
@@ -103,8 +103,8 @@ def test_a_key_without_meaning_is_refused(sets: list[str], message: str) -> None
 def test_another_partition_leaves_a_recipes_alpha_behind_and_no_wrong_labels(tmp_path: Path) -> None:
     file = tmp_path / "noisy.toml"
     labels = 'partition = "dirichlet"\nalpha = 0.1\nnoise = [0, 0.4]'
-    file.write_text(f'[method]\nname = "fedavg"\n\n[data]\nsilos = 4\n\n[data.labels]\n{labels}\n')
-    found = load(str(file), ["data.labels.partition=iid"])
-    assert found.data.labels == Labels(noise=(0, 0.4))
+    file.write_text(f'[method]\nname = "fedavg"\n\n[data]\nn_silos = 4\n\n[data.partition]\n{labels}\n')
+    found = load(str(file), ["data.partition.scheme=iid"])
+    assert found.data.partition == Partition(noise=(0, 0.4))
     (tmp_path / "written.toml").write_text(dump(found))
     assert load(str(tmp_path / "written.toml")) == found

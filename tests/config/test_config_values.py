@@ -32,7 +32,7 @@ def told(*sets: str) -> str:
         "method.name",
         "engine.name",
         "data.source",
-        "data.labels.partition",
+        "data.partition.scheme",
         "training.lr",
         "rounds",
         "seed",
@@ -65,7 +65,7 @@ def test_nor_are_they_settings_in_python(make: object) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "rounds", "seed", "model.width", "model.hidden", "model.second", "data.size", "data.silos", "engine.workers",
+        "rounds", "seed", "model.width", "model.hidden", "model.second", "data.size", "data.n_silos", "engine.workers",
         "uncertainty.mc_samples", "training.local_steps", "training.local_epochs", "training.batch_size",
         "method.codewords", "method.iterations", "method.extra_rounds",
     ],
@@ -83,7 +83,7 @@ def test_absurd_sizes_have_an_honest_bound(key: str, value: str) -> None:
     "setting",
     [
         "training.weight_decay=1e30", "data.shift.noise_std=[1e30]", "data.shift.angles=[1e30]",
-        "uncertainty.risk=1e-300", "method.threshold=1e30", "data.normalise.std=[1e-300]",
+        "uncertainty.risk=1e-300", "method.threshold=1e30", "data.normalize.std=[1e-300]",
     ],
 )  # fmt: skip
 def test_so_do_absurd_weights_and_rates(setting: str) -> None:
@@ -91,8 +91,8 @@ def test_so_do_absurd_weights_and_rates(setting: str) -> None:
 
 
 def test_so_does_the_noise_of_privacy() -> None:
-    for key in ("clip", "noise"):
-        sets = ["method.name=fedavg", "privacy.clip=1", f"privacy.{key}=1e30"]
+    for key in ("clip_norm", "noise_multiplier"):
+        sets = ["method.name=fedavg", "privacy.clip_norm=1", f"privacy.{key}=1e30"]
         assert f"privacy.{key} = 1e+30: must be at most 1000000" in told(*sets)
 
 
@@ -137,7 +137,7 @@ def test_an_empty_table_is_no_override() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ['evaluation.splits=["test","test"]', 'data.streams.hold_out=["3","3"]'],
+    ['evaluation.splits=["test","test"]', 'data.ood.held_out_classes=["3","3"]'],
 )
 def test_a_list_that_names_something_twice_is_refused(setting: str) -> None:
     assert told(setting).endswith(" twice")
@@ -145,7 +145,7 @@ def test_a_list_that_names_something_twice_is_refused(setting: str) -> None:
 
 def test_a_list_of_wrong_values_is_one_message() -> None:
     assert told("federation.newcomers=[1,2,3]") == "--set: federation.newcomers[0] = 1: must be a valid string"
-    assert told('data.normalise.std=["a","b"]').startswith("--set: data.normalise.std[0]")
+    assert told('data.normalize.std=["a","b"]').startswith("--set: data.normalize.std[0]")
 
 
 # Keys

@@ -17,7 +17,7 @@ from caveat.core.robust import (
     squared_distances,
 )
 
-RULES: tuple[Rule, ...] = ("median", "trimmed", "geometric", "krum")
+RULES: tuple[Rule, ...] = ("median", "trimmed_mean", "geometric_median", "krum")
 
 
 def payloads(count: int, seed: int = 0) -> list[Payload]:
@@ -46,21 +46,21 @@ def test_median_and_trimmed_mean_are_those_of_each_coordinate(count: int) -> Non
     values = np.stack([flat(each) for each in found])
     np.testing.assert_allclose(flat(combined("median", found, 1)), np.median(values, 0), rtol=1e-6)
     middle = np.sort(values, 0)[2:-2]
-    np.testing.assert_allclose(flat(combined("trimmed", found, 2)), middle.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(flat(combined("trimmed_mean", found, 2)), middle.mean(0), rtol=1e-6)
 
 
 def test_the_geometric_median_has_the_least_sum_of_distances() -> None:
     found = payloads(7)
     values = np.stack([flat(each) for each in found])
     least = minimize(lambda z: np.linalg.norm(values - z, axis=1).sum(), values.mean(0), tol=1e-10)
-    mine = flat(combined("geometric", found, 1))
+    mine = flat(combined("geometric_median", found, 1))
     assert np.linalg.norm(values - mine, axis=1).sum() <= least.fun * (1 + 1e-6)
     np.testing.assert_allclose(mine, least.x, atol=1e-3)
 
 
 def test_the_geometric_median_of_replies_that_are_all_the_same_is_that_one() -> None:
     found = [payloads(1)[0] for _ in range(3)]
-    np.testing.assert_allclose(flat(combined("geometric", found, 1)), flat(found[0]), rtol=1e-6)
+    np.testing.assert_allclose(flat(combined("geometric_median", found, 1)), flat(found[0]), rtol=1e-6)
     assert geometric_weights(torch.zeros(4, 4, dtype=torch.float64)) == [0.25] * 4
 
 
@@ -98,7 +98,7 @@ def test_types_shapes_and_counters_stay(rule: Rule) -> None:
     assert after["model"]["count"] == 0
 
 
-@pytest.mark.parametrize(("rule", "least"), [("median", 5), ("trimmed", 5), ("geometric", 5), ("krum", 7)])
+@pytest.mark.parametrize(("rule", "least"), [("median", 5), ("trimmed_mean", 5), ("geometric_median", 5), ("krum", 7)])
 def test_too_few_replies_are_refused(rule: Rule, least: int) -> None:
     assert silos_needed(rule, 2) == least
     combined(rule, payloads(least), 2)

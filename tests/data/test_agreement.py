@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_samples import SEED, SILOS, TABLES, edit_csv, labelled_images, same, write_csv, write_images
+from data_samples import SEED, SILOS, TABLES, edit_csv, labeled_images, same, write_csv, write_images
 from PIL import Image
 
 from caveat import data
 from caveat.core import DataError
-from caveat.data import DataSettings, Normalise, Silos, Split, Streams
+from caveat.data import DataSettings, Normalize, OodSettings, Silos, Split
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.splits import hashes
@@ -108,7 +108,7 @@ def test_a_column_that_is_empty_at_one_silo_holds_what_it_holds_elsewhere(wards:
 def test_a_category_of_a_test_split_alone_is_neither_told_nor_encoded(tmp_path: Path) -> None:
     """The "x" of a test split would make the order of 2 and 10 that of texts."""
     paths = [write_csv(tmp_path / f"{name}.csv", 60, seed, ("2", "10")) for seed, name in enumerate("ab")]
-    settings = DataSettings(source="silos", target="ill", categorical=("town",))
+    settings = DataSettings(source="on_site", target="ill", categorical=("town",))
     _, silos = apart(settings, {path.stem: f"csv:{path}" for path in paths})
     edit_csv(paths[0], int(silos["a"][0].indices["test"][0]), 2, "x")
     shared = assert_same_tables(settings, *paths)
@@ -132,7 +132,7 @@ def test_four_hospitals(categorical: tuple[str, ...]) -> None:
     files = [
         Path(os.environ["CAVEAT_DATA"], f"uci_heart_{h}.csv") for h in ("cleveland", "hungarian", "switzerland", "va")
     ]
-    settings = DataSettings(source="silos", target="disease", categorical=categorical, split=Split(test=0.3))
+    settings = DataSettings(source="on_site", target="disease", categorical=categorical, split=Split(test=0.3))
     shared, silos = apart(settings, {path.stem: f"csv:{path.name}" for path in files})
     joined = DataSettings(
         source=f"csv:{','.join(path.name for path in files)}",
@@ -170,19 +170,19 @@ def test_features(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [None, 4])
 def test_grey_and_coloured_images_with_test_parts_and_a_stream(tmp_path: Path, size: int | None) -> None:
-    x, y = labelled_images(120)
-    coloured = np.random.default_rng(1).integers(0, 256, (40, 6, 6, 3), dtype=np.uint8)
+    x, y = labeled_images(120)
+    colored = np.random.default_rng(1).integers(0, 256, (40, 6, 6, 3), dtype=np.uint8)
     names = np.array(["stop", "left", "right"])  # in an order of their own
     np.savez(tmp_path / "silo-0.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], classes=names)
-    np.savez(tmp_path / "silo-1.npz", x=coloured, y=np.arange(40) % 2, classes=names)
+    np.savez(tmp_path / "silo-1.npz", x=colored, y=np.arange(40) % 2, classes=names)
     np.savez(tmp_path / "unknown.npz", x=x, y=y)
     common = {
         "size": size,
-        "normalise": Normalise(mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.3)),
-        "streams": Streams(ood_global=f"npz:{tmp_path / 'unknown.npz'}"),
+        "normalize": Normalize(mean=(0.4, 0.5, 0.6), std=(0.2, 0.2, 0.3)),
+        "ood": OodSettings(global_source=f"npz:{tmp_path / 'unknown.npz'}"),
     }
     sources = {f"silo-{n}": f"npz:{tmp_path / f'silo-{n}.npz'}" for n in range(2)}
-    shared, silos = apart(DataSettings(source="silos", **common), sources)
+    shared, silos = apart(DataSettings(source="on_site", **common), sources)
     joined = f"npz:{tmp_path / 'silo-0.npz'},{tmp_path / 'silo-1.npz'}"
     assert_same(data.load(DataSettings(source=joined, **common), SEED), shared, silos)
     assert shared.shape == (size or 6, size or 6, 3)
@@ -196,7 +196,7 @@ def test_folders_of_images(tmp_path: Path, own: str, channels: Any) -> None:
     folder = write_images(tmp_path / "all", {"east": {"2": 9, "10": 9}, "west": {"10": 9, "7": 9}})
     rgb = np.random.default_rng(0).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     Image.fromarray(rgb).save(folder / "west" / "7" / "zz.png")
-    settings = DataSettings(source="silos", channels=channels)
+    settings = DataSettings(source="on_site", channels=channels)
     sources = {name: f"images:{own.format(folder).format(name)}" for name in ("east", "west")}
     shared, silos = apart(settings, sources)
     assert_same(data.load(DataSettings(source=f"images:{folder}", channels=channels), SEED), shared, silos)

@@ -11,7 +11,7 @@ from data_samples import SEED, SILOS, TABLES, edit_csv, write_csv, write_images
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Labels, Normalise, Shift, Streams
+from caveat.data import DataSettings, Normalize, OodSettings, Partition, Shift
 from caveat.data.agreement import check_fits, own_schema, own_settings, shared_schema
 from caveat.data.schemas import DataSchema, SharedSchema
 
@@ -27,8 +27,8 @@ def test_silos_is_no_source_to_read() -> None:
         data.load(TABLES, SEED)
     with pytest.raises(ConfigurationError, match="silos cannot be joined"):
         DataSettings(source="digits + silos")
-    with pytest.raises(ConfigurationError, match=r"streams.ood_global = 'silos'"):
-        Streams(ood_global="silos")
+    with pytest.raises(ConfigurationError, match=r"ood.global_source = 'silos'"):
+        OodSettings(global_source="silos")
     with pytest.raises(ConfigurationError, match="or silos"):
         DataSettings(source="silos:here")
 
@@ -36,18 +36,18 @@ def test_silos_is_no_source_to_read() -> None:
 @pytest.mark.parametrize(
     ("key", "settings"),
     [
-        ("data.silos = 3", {"silos": 3}),
-        ("data.silo = 'ward' is ignored", {"silo": "ward"}),
+        ("data.n_silos = 3", {"silos": 3}),
+        ("data.silo_column = 'ward' is ignored", {"silo": "ward"}),
         ("data.shift.angles", {"shift": Shift(angles=(0, 90))}),
         ("data.shift.noise_std", {"shift": Shift(noise_std=(1.0,))}),
-        ("data.labels.partition = 'classes'", {"labels": Labels(partition="classes")}),
-        ("data.streams.ood_local = 'classes'", {"streams": Streams(ood_local="classes")}),
-        ("data.streams.hold_out", {"streams": Streams(hold_out=("7",))}),
+        ("data.partition.scheme = 'classes'", {"partition": Partition(scheme="classes")}),
+        ("data.ood.local = 'classes'", {"ood": OodSettings(local="classes")}),
+        ("data.ood.held_out_classes", {"ood": OodSettings(held_out_classes=("7",))}),
     ],
 )
 def test_what_needs_the_data_of_other_silos_is_refused(key: str, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        DataSettings(source="silos", **settings)
+        DataSettings(source="on_site", **settings)
     assert key in str(caught.value)
     assert "silos" in str(caught.value)
 
@@ -128,14 +128,14 @@ def test_silos_that_cannot_agree_are_told_who_differs_in_what(silos: dict[str, D
 
 
 def test_settings_that_do_not_fit_what_silos_have() -> None:
-    with pytest.raises(ConfigurationError, match=r"data.normalise is for images"):
-        shared_schema({"a": FEATURES}, DataSettings(source="silos", normalise=Normalise(mean=(0.1,))))
+    with pytest.raises(ConfigurationError, match=r"data.normalize is for images"):
+        shared_schema({"a": FEATURES}, DataSettings(source="on_site", normalize=Normalize(mean=(0.1,))))
     with pytest.raises(ConfigurationError, match=r"data.size = 8 is for images"):
-        shared_schema({"a": FEATURES}, DataSettings(source="silos", size=8))
+        shared_schema({"a": FEATURES}, DataSettings(source="on_site", size=8))
 
 
 def test_categories_of_numbers_by_name() -> None:
-    settings = DataSettings(source="silos", categorical=("u",))
+    settings = DataSettings(source="on_site", categorical=("u",))
     shared = shared_schema({"a": table(u="texts"), "b": table(u="nothing")}, settings)
     assert shared.columns[0].categories == ("x",)
     assert shared_schema({"a": table(u="nothing")}, settings).columns[0].categories == ()
@@ -165,7 +165,9 @@ def test_a_later_silo_has_the_agreed_size_and_colours() -> None:
     for shape in ((5, 6, 1), (4,)):
         with pytest.raises(DataError, match="silo 'late' has inputs of shape"):
             check_fits(shared, "late", DataSchema(("0",), shape))
-    check_fits(shared_schema({"a": GREY}, DataSettings(source="silos", size=4)), "late", DataSchema(("0",), (99, 7, 1)))
+    check_fits(
+        shared_schema({"a": GREY}, DataSettings(source="on_site", size=4)), "late", DataSchema(("0",), (99, 7, 1))
+    )
 
 
 SAID = table(u="numbers", v="texts").to_json()

@@ -140,18 +140,18 @@ def test_a_run_goes_on_with_the_changes_that_it_began_with(tmp_path: Path) -> No
 
 
 def test_a_configuration_names_changes() -> None:
-    silos = data.load(DataSettings(silos=3, augment=("flip", "erase")), 0)
+    silos = data.load(DataSettings(n_silos=3, augment=("flip", "erase")), 0)
     for silo in silos:
         assert isinstance(silo.train, AugmentedData)
         assert silo.train.names == ("flip", "erase")
         assert not isinstance(silo.test, AugmentedData)
-    plain = data.load(DataSettings(silos=3), 0)
+    plain = data.load(DataSettings(n_silos=3), 0)
     assert torch.equal(plain[0].train.x, silos[0].train.x)
 
 
 def test_parts_of_changed_data_are_changed_too() -> None:
     whole = data.augmented(Data(torch.zeros(6, 2), torch.arange(6)), lambda x: x + 1)
-    for each in (whole.part(torch.tensor([1, 4])), whole.labelled(torch.arange(6))):
+    for each in (whole.part(torch.tensor([1, 4])), whole.labeled(torch.arange(6))):
         assert bool((each.batch(torch.tensor([0]))[0] == 1).all())
         assert bool((each.x == 0).all())
 

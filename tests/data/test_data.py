@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_samples import labelled_images, same, write_csv, write_npz
+from data_samples import labeled_images, same, write_csv, write_npz
 
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
-from caveat.data import DataSettings, Labels, Shift, Split
-from caveat.data.partitions import deal, mislabelled, partition
+from caveat.data import DataSettings, Partition, Shift, Split
+from caveat.data.partitions import deal, mislabeled, partition
 from caveat.data.splits import NAMES, stratified
 from caveat.data.transforms import rotate
 
@@ -61,14 +61,14 @@ def test_hashes_are_those_of_little_endian_int64() -> None:
     assert record["train"]["examples"] == sum(record["train"]["class_counts"]) == len(silos[0].train)
 
 
-@pytest.mark.parametrize("labels", [Labels(), Labels(partition="dirichlet"), Labels(partition="classes")])
-def test_test_labels_move_nothing_but_themselves(tmp_path: Path, labels: Labels) -> None:
-    y_test = labelled_images(40, seed=1)[1]
+@pytest.mark.parametrize("labels", [Partition(), Partition(scheme="dirichlet"), Partition(scheme="classes")])
+def test_test_labels_move_nothing_but_themselves(tmp_path: Path, labels: Partition) -> None:
+    y_test = labeled_images(40, seed=1)[1]
     straight = write_npz(tmp_path / "a.npz", y_test=y_test)
     turned = write_npz(tmp_path / "b.npz", y_test=y_test[::-1])
     shift = Shift(angles=(0, 90), noise_std=(0, 5))
     a, b = (
-        data.load(DataSettings(source=f"npz:{path}", silos=2, labels=labels, shift=shift), 0)
+        data.load(DataSettings(source=f"npz:{path}", n_silos=2, partition=labels, shift=shift), 0)
         for path in (straight, turned)
     )
     assert all(same(p, q, NAMES[:3]) for p, q in zip(a, b, strict=True))
@@ -85,18 +85,18 @@ def test_every_class_is_in_train_and_parts_have_its_share() -> None:
 
 def test_an_own_test_part_is_kept_apart_and_its_positions_follow(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", x_val=np.zeros((30, 6, 6), np.uint8), y_val=np.zeros(30, np.uint8))
-    silos = data.load(DataSettings(source=f"npz:{path}", silos=3), 0)
+    silos = data.load(DataSettings(source=f"npz:{path}", n_silos=3), 0)
     assert sorted(i for silo in silos for i in silo.indices["test"].tolist()) == list(range(150, 190))
     assert sorted(i for silo in silos for n in NAMES[:3] for i in silo.indices[n].tolist()) == list(range(150))
 
 
 def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz")
-    settings = DataSettings(source=f"npz:{path}", silos=3, samples_per_silo=40, split=Split(0.5, 0.25, 0.25))
+    settings = DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, split=Split(0.5, 0.25, 0.25))
     for silo in data.load(settings, 0):
         assert [len(getattr(silo, name)) for name in NAMES] == [20, 10, 10, 10]
     with pytest.raises(DataError, match=r"3 silos of 14 test samples, but there are 40"):
-        data.load(DataSettings(source=f"npz:{path}", silos=3, samples_per_silo=40, test_per_silo=14), 0)
+        data.load(DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, test_per_silo=14), 0)
 
 
 # Shifts
@@ -144,17 +144,17 @@ def test_no_noise_is_drawn_twice() -> None:
 
 
 def test_a_shift_of_fewer_entries_than_silos_comes_in_blocks() -> None:
-    silos = data.load(DataSettings(silos=6, shift=Shift(angles=(0, -50, 120))), 0)
+    silos = data.load(DataSettings(n_silos=6, shift=Shift(angles=(0, -50, 120))), 0)
     assert [silo.domain for silo in silos] == [f"rotate({a})" for a in (0, 0, -50, -50, 120, 120)]
     with pytest.raises(ConfigurationError, match="3 entries for 4 silos"):
-        data.load(DataSettings(silos=4, shift=Shift(angles=(0, -50, 120))), 0)
+        data.load(DataSettings(n_silos=4, shift=Shift(angles=(0, -50, 120))), 0)
 
 
 # Wrong labels
 
 
 def noisy(*shares: float, seed: int = 0, **settings: Any) -> data.Silos:
-    return data.load(DataSettings(silos=4, labels=Labels(noise=shares), **settings), seed)
+    return data.load(DataSettings(n_silos=4, label_noise=shares, **settings), seed)
 
 
 def test_the_share_of_training_labels_that_are_wrong_is_exact_and_nothing_else_changes() -> None:
@@ -172,11 +172,11 @@ def test_the_share_of_training_labels_that_are_wrong_is_exact_and_nothing_else_c
 
 def test_a_wrong_label_is_any_other_class_alike() -> None:
     y = np.repeat(np.arange(4), 3000)
-    found = mislabelled(y, 1, 4, np.random.default_rng(0))
+    found = mislabeled(y, 1, 4, np.random.default_rng(0))
     counts = np.array([np.bincount(found[y == label], minlength=4) for label in range(4)])
     assert np.diag(counts).tolist() == [0] * 4
     assert np.abs(counts + 1000 * np.eye(4) - 1000).max() < 120  # four and a half standard deviations
-    assert mislabelled(y[:7], 0.5, 4, np.random.default_rng(0)).shape == (7,)
+    assert mislabeled(y[:7], 0.5, 4, np.random.default_rng(0)).shape == (7,)
     assert np.array_equal(y, np.repeat(np.arange(4), 3000))
 
 
@@ -196,9 +196,9 @@ def test_wrong_labels_are_made_before_batches_are_changed_and_where_data_comes_i
     assert torch.equal(changed[0].train.y, plain[0].train.y)
     paths = [write_npz(tmp_path / f"{name}.npz") for name in "ab"]
     source = "csv:" + ",".join(str(write_csv(tmp_path / f"{name}.csv")) for name in "ab")
-    for settings in (DataSettings(source="npz:" + ",".join(map(str, paths)), silos=2),
+    for settings in (DataSettings(source="npz:" + ",".join(map(str, paths)), n_silos=2),
                      DataSettings(source=source, target="ill")):  # fmt: skip
-        clean, silos = (data.load(replace(settings, labels=Labels(noise=noise)), 0) for noise in ((), (0, 1)))
+        clean, silos = (data.load(replace(settings, label_noise=noise), 0) for noise in ((), (0, 1)))
         assert same(clean[0], silos[0])
         assert not (clean[1].train.y == silos[1].train.y).any()
         assert same(clean[1], silos[1], NAMES[1:])
@@ -206,18 +206,18 @@ def test_wrong_labels_are_made_before_batches_are_changed_and_where_data_comes_i
 
 @pytest.mark.parametrize("shares", [(0.1, 0.2, 0.3), (0.1,) * 8])
 def test_as_many_shares_as_there_are_silos_or_a_divisor(shares: tuple[float, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^data\.labels\.noise has {len(shares)} entries for 4 silos"):
+    with pytest.raises(ConfigurationError, match=rf"^data\.label_noise has {len(shares)} entries for 4 silos"):
         noisy(*shares)
 
 
 def test_wrong_labels_and_a_stream_of_classes_that_a_silo_lacks_exclude_each_other() -> None:
-    labels = Labels(partition="classes", noise=(0.5,))
-    with pytest.raises(ConfigurationError, match=r"data\.labels\.noise: wrong labels hide"):
-        DataSettings(silos=4, labels=labels, streams=data.Streams(ood_local="classes"))
+    labels = Partition(scheme="classes")
+    with pytest.raises(ConfigurationError, match=r"data\.label_noise: wrong labels hide"):
+        DataSettings(n_silos=4, partition=labels, ood=data.OodSettings(local="classes"))
 
 
 def test_names_sort_as_numbers() -> None:
-    names = [silo.name for silo in data.load(DataSettings(silos=12), 0)]
+    names = [silo.name for silo in data.load(DataSettings(n_silos=12), 0)]
     assert names == sorted(names)
     assert names[1] == "silo-01"
 
@@ -227,7 +227,7 @@ def test_names_sort_as_numbers() -> None:
 
 @pytest.mark.parametrize("alpha", [0.3, 100.0])
 def test_dirichlet_gives_no_sample_twice_and_is_as_unequal_as_alpha_says(alpha: float) -> None:
-    silos = data.load(DataSettings(silos=5, labels=Labels(partition="dirichlet", alpha=alpha)), 0)
+    silos = data.load(DataSettings(n_silos=5, partition=Partition(scheme="dirichlet", alpha=alpha)), 0)
     used = [i for silo in silos for i in positions(silo)]
     assert len(used) == len(set(used))
     counts = torch.stack([silo.train.y.bincount(minlength=10) for silo in silos]).double()
@@ -238,7 +238,7 @@ def test_dirichlet_gives_no_sample_twice_and_is_as_unequal_as_alpha_says(alpha: 
 
 
 def test_classes_per_silo_are_exact_and_used_evenly() -> None:
-    silos = data.load(DataSettings(silos=5, labels=Labels(partition="classes", per_silo=4)), 0)
+    silos = data.load(DataSettings(n_silos=5, partition=Partition(scheme="classes", per_silo=4)), 0)
     assert [len(torch.cat([getattr(silo, name).y for name in NAMES]).unique()) for silo in silos] == [4] * 5
     owners = torch.stack([silo.train.y.bincount(minlength=10) > 0 for silo in silos]).sum(0)
     assert owners.tolist() == [2] * 10
@@ -257,7 +257,7 @@ def test_each_silo_has_as_many_draws_and_each_class_is_split_evenly_over_its_dra
     silos: int, per_silo: int, classes: int
 ) -> None:
     y = np.repeat(np.arange(classes), 600)
-    labels = Labels(partition="draws", per_silo=per_silo)
+    labels = Partition(scheme="draws", per_silo=per_silo)
     fewer = 0
     for seed in range(10):
         parts, shares = partition(labels, y, classes, silos, None, np.random.default_rng(seed))
@@ -278,26 +278,26 @@ def test_each_silo_has_as_many_draws_and_each_class_is_split_evenly_over_its_dra
 
 def test_fewer_draws_than_classes_are_all_different() -> None:
     y = np.repeat(np.arange(9), 60)
-    parts, shares = partition(Labels("draws", per_silo=2), y, 9, 2, None, np.random.default_rng(0))
+    parts, shares = partition(Partition("draws", per_silo=2), y, 9, 2, None, np.random.default_rng(0))
     assert shares is not None
     assert sorted(shares.sum(axis=1)) == [0] * 5 + [1] * 4
     assert [len(part) for part in parts] == [120, 120]
 
 
 def test_draws_deal_the_test_part_by_the_same_shares() -> None:
-    silos = data.load(DataSettings(silos=10, labels=Labels(partition="draws")), 0)
+    silos = data.load(DataSettings(n_silos=10, partition=Partition(scheme="draws")), 0)
     for silo in silos:
         assert set(silo.test.y.tolist()) == set(silo.train.y.tolist())
     used = [i for silo in silos for i in positions(silo)]
     assert len(used) == len(set(used)) == 1797
     with pytest.raises(ConfigurationError, match=r"alpha = 0\.1 is ignored by partition 'draws'"):
-        Labels(partition="draws", alpha=0.1)
+        Partition(scheme="draws", alpha=0.1)
 
 
 def test_partition_that_cannot_be_is_one_clear_error() -> None:
     with pytest.raises(DataError, match="no draw of 100 with partition 'dirichlet' gave each of 100 silos"):
-        data.load(DataSettings(silos=100, labels=Labels(partition="dirichlet", alpha=0.01)), 0)
+        data.load(DataSettings(n_silos=100, partition=Partition(scheme="dirichlet", alpha=0.01)), 0)
     with pytest.raises(DataError, match=r"2000 silos of at least 10 samples need 20000, but there are 1438"):
-        data.load(DataSettings(silos=2000), 0)
+        data.load(DataSettings(n_silos=2000), 0)
     with pytest.raises(ConfigurationError, match="per_silo = 11 but the data has 10 classes"):
-        data.load(DataSettings(silos=5, labels=Labels(partition="classes", per_silo=11)), 0)
+        data.load(DataSettings(n_silos=5, partition=Partition(scheme="classes", per_silo=11)), 0)

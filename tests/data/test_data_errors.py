@@ -10,16 +10,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from data_samples import edit_csv, labelled_images, write_csv, write_images, write_npz
+from data_samples import edit_csv, labeled_images, write_csv, write_images, write_npz
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Labels, Normalise, Shift, Split, preparation
+from caveat.data import DataSettings, Normalize, Partition, Shift, Split, preparation
 from caveat.data.sources import arrays
 
-X, Y = labelled_images(120)
+X, Y = labeled_images(120)
 
 
 def refused(settings: DataSettings, *words: str) -> None:
@@ -40,7 +40,7 @@ def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: s
 def test_truncated_npz(tmp_path: Path, keep: int) -> None:
     path = write_npz(tmp_path / "a.npz")
     path.write_bytes(path.read_bytes()[:keep])
-    refused(DataSettings(source=f"npz:{path}", silos=2), str(path), "not a readable npz file")
+    refused(DataSettings(source=f"npz:{path}", n_silos=2), str(path), "not a readable npz file")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_truncated_npz(tmp_path: Path, keep: int) -> None:
 )
 def test_bad_arrays(tmp_path: Path, arrays: dict[str, np.ndarray], words: list[str]) -> None:
     path = write_npz(tmp_path / "a.npz", **arrays)
-    refused(DataSettings(source=f"npz:{path}", silos=2), str(path), *words)
+    refused(DataSettings(source=f"npz:{path}", n_silos=2), str(path), *words)
 
 
 def write_zeros(path: Path, megabytes: int, name: str = "x") -> Path:
@@ -89,7 +89,7 @@ def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_pat
     path = write_npz(tmp_path / "a.npz")
     with patch.object(arrays, "memory", return_value=5000):
         refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, this machine has")
-    silos = data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
+    silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (
         patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
         pytest.raises(DataError, match=r"40 inputs take .* this machine has"),
@@ -116,8 +116,8 @@ def test_arrays_of_other_names_or_sizes(tmp_path: Path) -> None:
 
 def test_more_silos_than_samples(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", train=6)
-    refused(DataSettings(source=f"npz:{path}", silos=9), "9 silos", "there are 6")
-    refused(DataSettings(silos=9, samples_per_silo=200), "9 silos of at least 200 samples need 1800", "1438")
+    refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are 6")
+    refused(DataSettings(n_silos=9, samples_per_silo=200), "9 silos of at least 200 samples need 1800", "1438")
 
 
 def test_image_folders(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_image_folders(tmp_path: Path) -> None:
 def test_bad_csv(tmp_path: Path, column: int, value: str, words: list[str]) -> None:
     path = write_csv(tmp_path / "a.csv")
     edit_csv(path, 3, column, value)
-    refused(DataSettings(source=f"csv:{path}", target="ill", silos=2), str(path), *words)
+    refused(DataSettings(source=f"csv:{path}", target="ill", n_silos=2), str(path), *words)
 
 
 def test_csv_columns(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_silo_names_of_files_and_of_a_column_that_cannot_be_folders(tmp_path: Pa
         path.write_text(f"a,ill,where\n{rows}")
     for settings in (
         DataSettings(source=f"csv:{table},{hidden}", target="ill"),
-        DataSettings(source=f"csv:{table}", target="ill", silo="where"),
+        DataSettings(source=f"csv:{table}", target="ill", silo_column="where"),
     ):
         with pytest.raises(DataError, match=r"silo name '\.x\.part': expected a name that can be a folder's"):
             data.load(settings, 0)
@@ -222,13 +222,13 @@ def test_check_names_the_silo_that_cannot_train() -> None:
         (lambda: DataSettings(source="npz:"), "data.source = 'npz:'"),
         (lambda: DataSettings(source="csv:a.csv"), "data.target is missing"),
         (lambda: DataSettings(target="ill"), "data.target = 'ill' is ignored"),
-        (lambda: Labels(alpha=0.5), "data.labels.alpha = 0.5 is ignored by partition 'iid'"),
-        (lambda: Labels(partition="dirichlet", per_silo=2), "data.labels.per_silo = 2 is ignored"),
+        (lambda: Partition(alpha=0.5), "data.partition.alpha = 0.5 is ignored by partition 'iid'"),
+        (lambda: Partition(scheme="dirichlet", per_silo=2), "data.partition.per_silo = 2 is ignored"),
         (lambda: Split(train=0.9), r"= 1.1, expected 1"),
-        (lambda: data.load(DataSettings(), 0), "data.silos is missing"),
-        (lambda: data.rotated(data.digits(), normalise=Normalise((0.5, 0.5))), "2 numbers for images of 1 channels"),
+        (lambda: data.load(DataSettings(), 0), "data.n_silos is missing"),
+        (lambda: data.rotated(data.digits(), normalize=Normalize((0.5, 0.5))), "2 numbers for images of 1 channels"),
         (lambda: data.from_arrays({"a": (X[:, 0], Y)}, shift=Shift(angles=(9,))), "only images can be rotated"),
-        (lambda: data.from_arrays({"a": (X[:, 0], Y)}, normalise=Normalise((0.1,))), "data.normalise is for images"),
+        (lambda: data.from_arrays({"a": (X[:, 0], Y)}, normalize=Normalize((0.1,))), "data.normalize is for images"),
     ],
 )
 def test_impossible_settings(make: object, message: str) -> None:
@@ -253,5 +253,5 @@ def test_unknown_keys_and_values_out_of_range(section: dict[str, object]) -> Non
 
 def test_settings_read_what_toml_gives() -> None:
     section = {"silos": 9, "shift": {"angles": [0, -50, 120]}, "labels": {"partition": "dirichlet", "alpha": 1}}
-    expected = DataSettings(silos=9, shift=Shift(angles=(0, -50, 120)), labels=Labels("dirichlet", 1.0))
+    expected = DataSettings(n_silos=9, shift=Shift(angles=(0, -50, 120)), partition=Partition("dirichlet", 1.0))
     assert TypeAdapter(DataSettings).validate_python(section) == expected

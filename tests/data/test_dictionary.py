@@ -15,7 +15,7 @@ from caveat.config import dump, load, loads
 from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data import DataSettings, noted_inputs
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
-from caveat.data.inputs import labelled_inputs
+from caveat.data.inputs import labeled_inputs
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
 from caveat.runs.prepared import as_record, from_record
 
@@ -33,10 +33,10 @@ source = "csv:a.csv"
 target = "ill"
 classes = ["no", "yes"]
 dictionary = "dictionary.toml"
-[data.codes]
+[data.label_codes]
 0 = "no"
 1 = "yes"
-[data.columns]
+[data.rename_columns]
 alter = { name = "age", unit = "months", factor = 0.25 }
 note = false
 [method]
@@ -95,8 +95,8 @@ def test_declared_tables_are_the_plain_ones_together_and_apart(plain: list[Path]
     together = data.load(settings(*coded, classes=CLASSES, codes=CODES, dictionary=COLUMNS), SEED)
     assert together.classes == expected.classes == CLASSES
     assert all(same(a, b) for a, b in zip(together, expected, strict=True))
-    shared = DataSettings(source="silos", target="ill", classes=CLASSES, dictionary=COLUMNS)
-    own = {path.stem: own_settings(shared, f"csv:{path}", codes=CODES) for path in coded}
+    shared = DataSettings(source="on_site", target="ill", classes=CLASSES, dictionary=COLUMNS)
+    own = {path.stem: own_settings(shared, f"csv:{path}", label_codes=CODES) for path in coded}
     schemas = {name: own_schema(each, SEED, name, allowed=("town",)) for name, each in own.items()}
     agreed = shared_schema(schemas, shared)
     for silo in expected:
@@ -137,8 +137,8 @@ def test_rows_to_predict_are_brought_to_what_was_declared(plain: list[Path], cod
     header, *body = rows(coded[0])
     own = write(coded[0], [["alter", *header[1:]], *body])
     columns = (OwnColumn(own="alter", name="age"),)
-    agreed = DataSettings(source="silos", target="ill", classes=CLASSES, dictionary=COLUMNS)
-    mine = own_settings(agreed, f"csv:{own}", codes=CODES, columns=columns)
+    agreed = DataSettings(source="on_site", target="ill", classes=CLASSES, dictionary=COLUMNS)
+    mine = own_settings(agreed, f"csv:{own}", label_codes=CODES, rename_columns=columns)
     shared = shared_schema({"a": own_schema(mine, SEED, "a")}, agreed)
     silos = own_silos(mine, SEED, "a", shared)
     kept = from_record(as_record(silos.preparation), "preparation.json")
@@ -149,7 +149,7 @@ def test_rows_to_predict_are_brought_to_what_was_declared(plain: list[Path], cod
         found = noted_inputs(own, preparation, "a").x
         assert torch.equal(found, noted_inputs(plain[0], expected, "a").x)
         assert torch.equal(found[test], silos[0].test.x)
-        assert torch.equal(labelled_inputs(own, preparation, "a", "ill").y[test], silos[0].test.y)
+        assert torch.equal(labeled_inputs(own, preparation, "a", "ill").y[test], silos[0].test.y)
 
 
 def test_a_prediction_for_an_impossible_age_is_refused(plain: list[Path]) -> None:
@@ -187,8 +187,8 @@ def test_a_configuration_holds_what_the_dictionary_says(tmp_path: Path) -> None:
     age, town = config.data.dictionary
     assert age == DictionaryColumn(name="age", unit="years", range=(0, 120), missing=(-9, "unknown"))
     assert town == DictionaryColumn(name="town", type="category", values=("north", "1"), outside="missing")
-    assert config.data.codes == CODES
-    assert config.data.columns == (
+    assert config.data.label_codes == CODES
+    assert config.data.rename_columns == (
         OwnColumn(own="alter", name="age", unit="months", factor=0.25),
         OwnColumn(own="note"),
     )
@@ -224,15 +224,21 @@ def test_a_dictionary_that_is_none_is_named(dictionary: str | None, told: str, t
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"source": "silos", "codes": CODES}, r"data\.codes is each silo's own: \[data\.labels\] of its silo\.toml"),
-        ({"source": "silos", "columns": (OwnColumn(own="a"),)}, r"data\.columns is each silo's own"),
+        (
+            {"source": "on_site", "label_codes": CODES},
+            r"data\.label_codes is each silo's own: \[data\.label_codes\] of its silo\.toml",
+        ),
+        ({"source": "on_site", "rename_columns": (OwnColumn(own="a"),)}, r"data\.rename_columns is each silo's own"),
         ({"source": "digits", "target": None, "classes": CLASSES}, r"data\.classes = .* is ignored by source"),
         ({"categorical": ("age",), "dictionary": COLUMNS}, "data.categorical has 'age', but data.dictionary says"),
         ({"numeric": ("town",), "dictionary": COLUMNS}, "data.numeric has 'town', but data.dictionary says"),
         ({"classes": ("a", "a")}, "data.classes names 'a' twice"),
         ({"classes": ("a",)}, "expected two classes or more"),
         ({"dictionary": COLUMNS[:1] * 2}, "data.dictionary names 'age' twice"),
-        ({"columns": (OwnColumn(own="a", name="b"), OwnColumn(own="c", name="b"))}, "data.columns names 'b' twice"),
+        (
+            {"rename_columns": (OwnColumn(own="a", name="b"), OwnColumn(own="c", name="b"))},
+            "data.rename_columns names 'b' twice",
+        ),
     ],
 )
 def test_declarations_that_contradict_each_other_are_refused(more: dict[str, Any], told: str) -> None:
@@ -241,7 +247,7 @@ def test_declarations_that_contradict_each_other_are_refused(more: dict[str, Any
 
 
 def test_columns_of_one_s_own_that_no_file_has_are_named(plain: list[Path]) -> None:
-    with pytest.raises(ConfigurationError, match=r"data\.columns names 'alter': .* has age, dose, town, ill"):
+    with pytest.raises(ConfigurationError, match=r"data\.rename_columns names 'alter': .* has age, dose, town, ill"):
         data.load(settings(*plain, columns=(OwnColumn(own="alter", name="age"),)), SEED)
     with pytest.raises(Refused, match="several columns are 'age', expected one"):
         data.load(settings(*plain, columns=(OwnColumn(own="dose", name="age"),)), SEED)

@@ -18,7 +18,7 @@ from caveat import data
 from caveat.config import dump
 from caveat.config import load as configured
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Silos, Split, Streams
+from caveat.data import DataSettings, OodSettings, Silos, Split
 from caveat.data.splits import NAMES
 from caveat.runs.opening import open_run
 from caveat.runs.start import start
@@ -38,7 +38,7 @@ def test_parts_of_a_source_are_its_domains(tmp_path: Path) -> None:
     assert sum(len(silos[0].indices[name]) for name in NAMES) == sum(len(alone.indices[name]) for name in NAMES) == 1797
     index = silos[0].indices["test"].numpy()
     assert np.array_equal(silos.to_image(silos[0].test.x), data.digits().x[index])
-    four = data.load(DataSettings(source=f"digits + npz:{path}", size=8, silos=4), 0)
+    four = data.load(DataSettings(source=f"digits + npz:{path}", size=8, n_silos=4), 0)
     assert [silo.domain for silo in four] == ["digits", "digits", "a", "a"]
 
 
@@ -68,7 +68,7 @@ def test_sources_that_cannot_be_joined(tmp_path: Path) -> None:
     again = f"npz:{tmp_path / '..' / tmp_path.name / 'ten.npz'} + hub:x"
     for part in ("digits", again):
         with pytest.raises(ConfigurationError, match=r"is of data\.source"):
-            data.load(DataSettings(source=f"digits + npz:{ten}", streams=Streams(ood_global=part)), 0)
+            data.load(DataSettings(source=f"digits + npz:{ten}", ood=OodSettings(global_source=part)), 0)
 
 
 def test_what_nobody_knows_can_be_joined_whatever_its_classes(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_what_nobody_knows_can_be_joined_whatever_its_classes(tmp_path: Path) ->
     other = write_npz(
         tmp_path / "b.npz", classes=2, x_test=np.zeros((40, 9, 9), np.uint8), x_train=np.zeros((120, 9, 9), np.uint8)
     )
-    streams = Streams(ood_global=f"npz:{path} + npz:{other}", per_silo=1000)
-    silos = data.load(DataSettings(silos=2, size=8, streams=streams), 0)
+    streams = OodSettings(global_source=f"npz:{path} + npz:{other}", per_silo=1000)
+    silos = data.load(DataSettings(n_silos=2, size=8, ood=streams), 0)
     assert len(silos[0].streams["ood_global"]) == 80
 
 
@@ -99,13 +99,13 @@ def test_survey_shows_the_shape_of_every_domain(tmp_path: Path) -> None:
 
 def test_all_test_samples_are_shared_out_in_each_domain(tmp_path: Path) -> None:
     few, many = write_npz(tmp_path / "few.npz", test=7), write_npz(tmp_path / "many.npz", test=90)
-    settings = DataSettings(source=f"npz:{few},{many}", silos=4, samples_per_silo=40, test_per_silo="all")
+    settings = DataSettings(source=f"npz:{few},{many}", n_silos=4, samples_per_silo=40, test_per_silo="all")
     silos = data.load(settings, 0)
     assert [len(silo.test) for silo in silos] == [4, 3, 45, 45]
     assert {sum(len(getattr(silo, name)) for name in NAMES[:3]) for silo in silos} == {40}
     assert len(set(silos[2].indices["test"].tolist()) | set(silos[3].indices["test"].tolist())) == 90
     with pytest.raises(DataError, match=r"^few: 2 silos of 4 test samples, but there are 7"):
-        data.load(DataSettings(source=f"npz:{few},{many}", silos=4, samples_per_silo=40, test_per_silo=4), 0)
+        data.load(DataSettings(source=f"npz:{few},{many}", n_silos=4, samples_per_silo=40, test_per_silo=4), 0)
 
 
 def test_a_domain_too_small_is_named(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_five_digit_domains_are_five_silos() -> None:
         samples_per_silo=1000,
         test_per_silo="all",
         split=Split(0.743, 0.127, 0.13),
-        streams=Streams("domains", "npz:fashion_mnist.npz", per_silo=200),
+        ood=OodSettings("domains", "npz:fashion_mnist.npz", per_silo=200),
     )
     silos = data.load(settings, 0)
     silos.check(32)
@@ -188,7 +188,7 @@ def test_office_and_pacs_files_are_domains_of_one_shape() -> None:
 def test_a_raw_image_of_a_domain_is_predicted(tmp_path: Path) -> None:
     short = [
         "data.source=digits + npz:usps.npz", "data.size=28", "data.channels=3", "data.samples_per_silo=100",
-        "data.test_per_silo=20", "model.name=mlp", "model.hidden=8", "method.name=fedavg", "rounds=1", "beside=[]",
+        "data.test_per_silo=20", "model.name=mlp", "model.hidden=8", "method.name=fedavg", "rounds=1", "baselines=[]",
         "training.local_epochs=1", "training.batch_size=16", "uncertainty.mc_samples=2",
     ]  # fmt: skip
     run = open_run(start(configured(None, short), tmp_path / "run"))
@@ -201,5 +201,5 @@ def test_a_raw_image_of_a_domain_is_predicted(tmp_path: Path) -> None:
     assert len(predicted) == 3
     for name in ("raw.npz", "raw"):
         inputs = data.read_inputs(tmp_path / name, run.silos, "silo-1")
-        assert torch.equal(inputs, run.silos.prepare(data.recoloured(data.resized(usps[..., None], 28), 3)))
+        assert torch.equal(inputs, run.silos.prepare(data.recolored(data.resized(usps[..., None], 28), 3)))
         assert torch.equal(run.predictor("silo-1")(inputs).probs, predicted.probs)

@@ -132,11 +132,11 @@ def test_an_orientation_that_means_nothing_turns_nothing(tmp_path: Path, orienta
     assert np.array_equal(read_images([turned(tmp_path / "a.png", orientation)])[0], PIXELS)
 
 
-def chunked(path: Path, colour: int) -> Path:
+def chunked(path: Path, color: int) -> Path:
     """A PNG file of 16 bits per channel, which Pillow reads but does not write in colour."""
-    channels = {0: 1, 2: 3, 4: 2, 6: 4}[colour]
+    channels = {0: 1, 2: 3, 4: 2, 6: 4}[color]
     rows = b"".join(b"\0" + bytes(range(8 * 2 * channels)) for _ in range(8))
-    header = struct.pack(">IIBBBBB", 8, 8, 16, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", 8, 8, 16, color, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     body = b"".join(
         struct.pack(">I", len(held)) + kind + held + struct.pack(">I", zlib.crc32(kind + held)) for kind, held in chunks
@@ -145,9 +145,9 @@ def chunked(path: Path, colour: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("colour", [0, 2, 4, 6], ids=["grey", "RGB", "grey and alpha", "RGBA"])
-def test_sixteen_bits_are_refused_by_name(tmp_path: Path, colour: int) -> None:
-    refused(chunked(tmp_path / "deep.png", colour), "16 or 32 bits", "expected 8")
+@pytest.mark.parametrize("color", [0, 2, 4, 6], ids=["grey", "RGB", "grey and alpha", "RGBA"])
+def test_sixteen_bits_are_refused_by_name(tmp_path: Path, color: int) -> None:
+    refused(chunked(tmp_path / "deep.png", color), "16 or 32 bits", "expected 8")
 
 
 def test_cmyk_is_refused_by_name(tmp_path: Path) -> None:

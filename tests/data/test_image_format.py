@@ -9,12 +9,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from data_samples import labelled_images, write_csv, write_images, write_npz
+from data_samples import labeled_images, write_csv, write_images, write_npz
 from PIL import Image
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Shift, Streams
+from caveat.data import DataSettings, OodSettings, Shift
 from caveat.data.splits import NAMES
 
 
@@ -63,7 +63,7 @@ def test_half_the_size_averages_overlapping_pixels() -> None:
 def test_nothing_is_copied_where_the_shape_is_right() -> None:
     images = pictures(2, 6, 6, 3)
     assert data.resized(images, 6) is images
-    assert data.recoloured(images, 3) is images
+    assert data.recolored(images, 3) is images
 
 
 def test_more_images_than_a_chunk_are_each_resized_as_alone() -> None:
@@ -72,12 +72,12 @@ def test_more_images_than_a_chunk_are_each_resized_as_alone() -> None:
 
 
 def test_luma_is_pillows_and_undoes_repetition() -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (1, 200, 200, 3), np.uint8)
-    assert np.array_equal(data.recoloured(colours, 1)[0, ..., 0], np.asarray(Image.fromarray(colours[0]).convert("L")))
+    colors = np.random.default_rng(0).integers(0, 256, (1, 200, 200, 3), np.uint8)
+    assert np.array_equal(data.recolored(colors, 1)[0, ..., 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
     grey = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
-    assert np.array_equal(data.recoloured(data.recoloured(grey, 3), 1), grey)
+    assert np.array_equal(data.recolored(data.recolored(grey, 3), 1), grey)
     with pytest.raises(DataError, match="images of 4 channels to be made ones of 3, expected 1 or 3"):
-        data.recoloured(np.zeros((1, 2, 2, 4), np.uint8), 3)
+        data.recolored(np.zeros((1, 2, 2, 4), np.uint8), 3)
 
 
 # Domains of different shapes
@@ -104,7 +104,7 @@ def test_domains_of_any_shape_become_silos_of_one(tmp_path: Path, channels: int 
         raw = data.npz(tmp_path / f"{silo.domain}.npz").x
         for name in NAMES:
             index = silo.indices[name].numpy()
-            pixels = data.recoloured(data.resized(raw[index], 7), expected)
+            pixels = data.recolored(data.resized(raw[index], 7), expected)
             assert np.array_equal(silos.to_image(getattr(silo, name).x), pixels)
             assert torch.equal(silos.prepare(raw[index], silo.name), getattr(silo, name).x), "as a user predicts it"
 
@@ -113,12 +113,12 @@ def test_resizing_comes_before_shift(tmp_path: Path) -> None:
     source = three_domains(tmp_path)
     silos = data.load(DataSettings(source=source, size=7, shift=Shift(angles=(0, 0, 90))), 0)
     raw = data.npz(tmp_path / "wide.npz").x[silos[2].indices["test"].numpy()]
-    expected = data.transforms.rotate(data.recoloured(data.resized(raw, 7), 3), 90)
+    expected = data.transforms.rotate(data.recolored(data.resized(raw, 7), 3), 90)
     assert np.array_equal(silos.to_image(silos[2].test.x), expected)
 
 
 def test_grey_becomes_colour_without_a_size_where_sizes_agree(tmp_path: Path) -> None:
-    x, y = labelled_images(90)
+    x, y = labeled_images(90)
     silos = data.from_arrays({"grey": (x, y), "colour": (np.stack([x, x, 255 - x], -1), y)})
     assert silos.shape == (3, 6, 6)
     assert np.array_equal(silos.to_image(silos.prepare(x[:9])), np.stack([x[:9]] * 3, -1))
@@ -151,29 +151,29 @@ def test_images_of_the_hub_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.load_dataset = lambda name: {"train": Part(image=x, label=[0, 1] * 30)}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", fake)
     with pytest.raises(DataError, match=r"hub:shapes: images of different sizes.*data\.size"):
-        data.load(DataSettings(source="hub:shapes", silos=2), 0)
-    assert data.load(DataSettings(source="hub:shapes", silos=2, size=8), 0).shape == (1, 8, 8)
+        data.load(DataSettings(source="hub:shapes", n_silos=2), 0)
+    assert data.load(DataSettings(source="hub:shapes", n_silos=2, size=8), 0).shape == (1, 8, 8)
 
 
-@pytest.mark.parametrize("coloured_silos", [True, False])
+@pytest.mark.parametrize("colored_silos", [True, False])
 @pytest.mark.parametrize("size", [None, 7])
-def test_what_nobody_knows_gets_the_silos_shape(tmp_path: Path, coloured_silos: bool, size: int | None) -> None:
+def test_what_nobody_knows_gets_the_silos_shape(tmp_path: Path, colored_silos: bool, size: int | None) -> None:
     side = 6 if size is None else 9
     y = np.arange(120) % 3
-    colour, grey = pictures(120, 6, 6, 3), pictures(120, side, side, 1)
-    np.savez(tmp_path / "colour.npz", x=colour, y=y)
+    color, grey = pictures(120, 6, 6, 3), pictures(120, side, side, 1)
+    np.savez(tmp_path / "colour.npz", x=color, y=y)
     np.savez(tmp_path / "grey.npz", x=grey, y=y)
-    inside, outside = ("colour", "grey") if coloured_silos else ("grey", "colour")
-    streams = Streams(ood_global=f"npz:{tmp_path / outside}.npz", per_silo=1000)
-    settings = DataSettings(source=f"npz:{tmp_path / inside}.npz", silos=2, size=size, streams=streams)
+    inside, outside = ("colour", "grey") if colored_silos else ("grey", "colour")
+    streams = OodSettings(global_source=f"npz:{tmp_path / outside}.npz", per_silo=1000)
+    settings = DataSettings(source=f"npz:{tmp_path / inside}.npz", n_silos=2, size=size, ood=streams)
     silos = data.load(settings, 0)
-    pixels = grey if coloured_silos else colour
-    expected = data.recoloured(pixels if size is None else data.resized(pixels, size), 3 if coloured_silos else 1)
+    pixels = grey if colored_silos else color
+    expected = data.recolored(pixels if size is None else data.resized(pixels, size), 3 if colored_silos else 1)
     assert np.array_equal(silos.to_image(silos[0].streams["ood_global"].x), expected)
 
 
 def test_held_out_classes_of_domains_of_different_shapes(tmp_path: Path) -> None:
-    settings = DataSettings(source=three_domains(tmp_path), size=7, streams=Streams("domains", "digits", ("2",), 5000))
+    settings = DataSettings(source=three_domains(tmp_path), size=7, ood=OodSettings("domains", "digits", ("2",), 5000))
     silos = data.load(settings, 0)
     assert silos.classes == ("0", "1")
     held_out = sum(int((data.npz(tmp_path / f"{name}.npz").y[120:] == 2).sum()) for name in ("small", "colour", "wide"))
@@ -186,11 +186,11 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
     source = three_domains(tmp_path)
     with pytest.raises(DataError, match=r"small\.npz has .*\(6, 6, 1\), .*colour\.npz of \(9, 9, 3\).*set data\.size"):
         data.load(DataSettings(source=source), 0)
-    x, y = labelled_images(90)
+    x, y = labeled_images(90)
     for name in ("size", "channels"):
         with pytest.raises(ConfigurationError, match=rf"data\.{name} = 3 is for images, these inputs are features"):
             data.from_arrays({"a": (x[:, 0], y)}, **{name: 3})  # type: ignore[arg-type]
-    table = DataSettings(source=f"csv:{write_csv(tmp_path / 'a.csv')}", target="ill", silos=2, size=8)
+    table = DataSettings(source=f"csv:{write_csv(tmp_path / 'a.csv')}", target="ill", n_silos=2, size=8)
     with pytest.raises(ConfigurationError, match=r"data\.size = 8 is for images"):
         data.load(table, 0)
     with pytest.raises(DataError, match=r"expected one shape for all$"):

@@ -55,7 +55,7 @@ def both(folder: Path, kind: Any) -> tuple[Silos, Silos]:
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_what_is_read_is_what_memory_would_hold(kind: str, tmp_path: Path) -> None:
     held, lazily = both(tmp_path, kind)
-    assert (lazily.shape, lazily.dtype, lazily.normalise) == (held.shape, held.dtype, held.normalise)
+    assert (lazily.shape, lazily.dtype, lazily.normalize) == (held.shape, held.dtype, held.normalize)
     assert data.splits_record(lazily) == data.splits_record(held)
     for one, other in zip(held, lazily, strict=True):
         for name in NAMES:

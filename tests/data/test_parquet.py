@@ -153,7 +153,7 @@ def taken():  # bytes that are this process's own, files that are mapped into me
 encoding.FITTED = 1 << 18  # of a table this small, one column at a time
 most = taken() + int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-silos = data.load(DataSettings(source=f"csv:{sys.argv[1]}", target="y", silos=2, lazy=sys.argv[3] == "lazy"), 0)
+silos = data.load(DataSettings(source=f"csv:{sys.argv[1]}", target="y", n_silos=2, lazy=sys.argv[3] == "lazy"), 0)
 print(sum(float(part.double().sum()) for silo in silos for part in silo.train.x.split(1024)))
 """
 

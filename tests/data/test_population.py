@@ -48,7 +48,7 @@ def test_a_population_is_made_only_as_far_as_it_takes_part(tmp_path: Path) -> No
 
     result = caveat.run(
         population(100_000, watched, ["no", "yes"]), caveat.SCAFFOLD(), rounds=2, training=TRAINING, model=MODEL,
-        participation=4 / 100_000, measured=3, out=tmp_path / "run",
+        participation=4 / 100_000, n_silos=3, out=tmp_path / "run",
     )  # fmt: skip
     assert len(made) <= 1 + 4 * 4 + 3  # two rounds of training, and two after it, for temperatures and densities
     assert [silo["n_train"] for silo in result.summary["silos"]] == [16, 16, 16]
@@ -61,14 +61,14 @@ def test_a_population_is_made_only_as_far_as_it_takes_part(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "privacy"), [(caveat.Local(), caveat.Privacy()), (caveat.FedAvg(), caveat.Privacy(clip=1.0))]
+    ("method", "privacy"), [(caveat.Local(), caveat.Privacy()), (caveat.FedAvg(), caveat.Privacy(clip_norm=1.0))]
 )
 def test_silos_that_were_not_asked_say_how_familiar_inputs_are_where_nothing_is_shared(
     method: caveat.FedAvg, privacy: caveat.Privacy
 ) -> None:
     result = caveat.run(
         population(300, make, ["no", "yes"]), method, rounds=2, training=TRAINING, model=MODEL, privacy=privacy,
-        participation=0.02, measured=4,
+        participation=0.02, n_silos=4,
     )  # fmt: skip
     for silo in result.summary["silos"]:
         assert silo["test"]["unfamiliar"] is not None
@@ -83,7 +83,7 @@ def test_it_gives_the_bits_of_silos_in_memory(workers: int, tmp_path: Path) -> N
     held = Silos(tuple(lazily), lazily.classes)
     for name, silos in (("lazily", lazily), ("held", held)):
         caveat.run(
-            silos, caveat.SCAFFOLD(), rounds=3, training=TRAINING, model=MODEL, participation=0.2, measured=5,
+            silos, caveat.SCAFFOLD(), rounds=3, training=TRAINING, model=MODEL, participation=0.2, n_silos=5,
             workers=workers, out=tmp_path / name,
         )  # fmt: skip
     for file in ("rounds.jsonl", "ledger.jsonl", "splits.json", "model/model.safetensors"):

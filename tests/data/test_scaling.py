@@ -31,7 +31,7 @@ def real_steps(silos: data.Silos, name: str, masked: bool) -> np.ndarray[Any, An
 @pytest.mark.parametrize(("arrays", "masked"), [(WHOLE, False), (RAGGED, True)])
 def test_it_is_by_the_pooled_values_of_training_steps(arrays: Any, masked: bool) -> None:
     raw = data.from_arrays(arrays, kind="series")
-    own, pooled = (data.from_arrays(arrays, kind="series", standardise=each) for each in ("silo", "federation"))
+    own, pooled = (data.from_arrays(arrays, kind="series", standardize=each) for each in ("silo", "federation"))
     together = np.concatenate([real_steps(raw, name, masked) for name in arrays])
     for name in arrays:
         steps = real_steps(raw, name, masked)
@@ -53,7 +53,7 @@ def test_it_is_by_the_pooled_values_of_training_steps(arrays: Any, masked: bool)
 
 def test_a_channel_that_is_the_same_everywhere_becomes_zero() -> None:
     flat = {name: (np.dstack([x, np.full((N, T), 0.1)]), y) for name, (x, y) in WHOLE.items()}
-    silos = data.from_arrays(flat, kind="series", standardise="silo")
+    silos = data.from_arrays(flat, kind="series", standardize="silo")
     assert silos["a"].train.x[..., 2].abs().max() < 1e-6
 
 
@@ -62,8 +62,8 @@ def test_files_and_a_silo_elsewhere_have_it_too(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "x.npy", x)
         np.save(tmp_path / name / "y.npy", y)
-    settings = DataSettings(source=f"npy:{tmp_path}", kind="series", standardise="silo")
-    held, lazily = data.from_arrays(WHOLE, kind="series", standardise="silo"), data.load(settings, 0)
+    settings = DataSettings(source=f"npy:{tmp_path}", kind="series", standardize="silo")
+    held, lazily = data.from_arrays(WHOLE, kind="series", standardize="silo"), data.load(settings, 0)
     assert held.scalings == lazily.scalings
     assert torch.equal(held["b"].train.x, lazily["b"].train.x[:])
     schemas = {name: agreement.own_schema(settings, 0, name) for name in WHOLE}
@@ -72,7 +72,7 @@ def test_files_and_a_silo_elsewhere_have_it_too(tmp_path: Path) -> None:
 
 
 def test_a_run_that_travels_standardises_new_series(tmp_path: Path) -> None:
-    silos = data.from_arrays(RAGGED, kind="series", standardise="silo")
+    silos = data.from_arrays(RAGGED, kind="series", standardize="silo")
     method = caveat.FedAvg(rounds=1, training=caveat.Training(batch_size=8))
     run = caveat.run(silos, method, model=caveat.ModelSettings(name="mlp", width=4), out=tmp_path / "run")
     there = caveat.load(tmp_path / "run")
@@ -84,10 +84,10 @@ def test_a_run_that_travels_standardises_new_series(tmp_path: Path) -> None:
 
 def test_what_it_does_not_fit_is_refused() -> None:
     features = {name: (x[:, 0], y) for name, (x, y) in WHOLE.items()}
-    with pytest.raises(ConfigurationError, match=r"data.standardise = 'silo' is for series, these inputs are none"):
-        data.from_arrays(features, standardise="silo")
-    with pytest.raises(ConfigurationError, match=r"data.standardise = 'federation' needs the data of all silos"):
-        DataSettings(source="silos", kind="series", standardise="federation")
-    own = data.from_arrays(WHOLE, kind="series", standardise="silo")
-    with pytest.raises(DataError, match=r"set data.standardise to 'federation'"):
+    with pytest.raises(ConfigurationError, match=r"data.standardize = 'silo' is for series, these inputs are none"):
+        data.from_arrays(features, standardize="silo")
+    with pytest.raises(ConfigurationError, match=r"data.standardize = 'federation' needs the data of all silos"):
+        DataSettings(source="on_site", kind="series", standardize="federation")
+    own = data.from_arrays(WHOLE, kind="series", standardize="silo")
+    with pytest.raises(DataError, match=r"set data.standardize to 'federation'"):
         data.with_streams(own, ood_local="domains")

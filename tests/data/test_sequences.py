@@ -125,15 +125,15 @@ def test_files_hold_what_the_configuration_says(tmp_path: Path) -> None:
     tokens, series = tmp_path / "tokens.npz", tmp_path / "series.npz"
     np.savez(tokens, x=IDS, y=Y)
     np.savez(series, x=SERIES, y=Y)
-    found = data.load(DataSettings(source=f"npz:{tokens}", kind="tokens", silos=2), 0)
+    found = data.load(DataSettings(source=f"npz:{tokens}", kind="tokens", n_silos=2), 0)
     assert (found.dtype, found.shape) == (torch.int64, (T,))
     assert data.read_inputs(tokens, found, "silo-0").tolist() == IDS.tolist()
-    found = data.load(DataSettings(source=f"npz:{series}", kind="series", silos=2), 0)
+    found = data.load(DataSettings(source=f"npz:{series}", kind="series", n_silos=2), 0)
     assert (found.dtype, found.shape) == (torch.float32, (T, 3))
     with pytest.warns(DataWarning, match="inputs of int64 are taken for features; set data.kind to 'tokens'"):
-        data.load(DataSettings(source=f"npz:{tokens}", silos=2), 0)
+        data.load(DataSettings(source=f"npz:{tokens}", n_silos=2), 0)
     with pytest.raises(DataError, match="float series N,T,C need kind 'series'"):
-        data.load(DataSettings(source=f"npz:{series}", silos=2), 0)
+        data.load(DataSettings(source=f"npz:{series}", n_silos=2), 0)
     with pytest.raises(ConfigurationError, match=r"data\.kind = 'tokens' is ignored by source 'digits'"):
         DataSettings(source="digits", kind="tokens")
 
@@ -148,7 +148,7 @@ def test_silos_elsewhere_read_the_same(tmp_path: Path, source: str, kind: Any) -
         np.savez(tmp_path / f"{name}.npz", x=x[part], y=Y[part])
         np.save(tmp_path / name / "x.npy", x[part])
         np.save(tmp_path / name / "y.npy", Y[part])
-    shared = DataSettings(source="silos", kind=kind)
+    shared = DataSettings(source="on_site", kind=kind)
     where = {n: f"npz:{tmp_path / n}.npz" if source == "npz" else f"npy:{tmp_path / n}" for n in parts}
     own = {name: own_settings(shared, place) for name, place in where.items()}
     agreed = shared_schema({name: own_schema(each, 3, name) for name, each in own.items()}, shared)

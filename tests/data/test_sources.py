@@ -11,11 +11,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from data_samples import edit_csv, labelled_images, same, write_csv, write_images, write_npz
+from data_samples import edit_csv, labeled_images, same, write_csv, write_images, write_npz
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError, DataWarning
-from caveat.data import DataSettings, Normalise, Shift
+from caveat.data import DataSettings, Normalize, Shift
 from caveat.data.splits import NAMES
 
 real_data = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
@@ -57,7 +57,7 @@ def test_a_row_outside_train_changes_no_training_feature(tmp_path: Path, column:
 
 def test_a_silo_column_names_the_silos(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", 90)
-    silos = data.load(DataSettings(source=f"csv:{path}", target="ill", silo="ward"), 0)
+    silos = data.load(DataSettings(source=f"csv:{path}", target="ill", silo_column="ward"), 0)
     assert [silo.name for silo in silos] == ["ward-0", "ward-1", "ward-2"]
     assert silos.shape == (5,)
 
@@ -65,13 +65,13 @@ def test_a_silo_column_names_the_silos(tmp_path: Path) -> None:
 def test_codes_of_categories_can_be_declared(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("code,ill\n" + "".join(f"{i % 4},{i // 4 % 2}\n" for i in range(80)))
     source = f"csv:{tmp_path / 'a.csv'}"
-    assert data.load(DataSettings(source=source, target="ill", silos=2), 0).shape == (1,)
-    assert data.load(DataSettings(source=source, target="ill", silos=2, categorical=("code",)), 0).shape == (4,)
+    assert data.load(DataSettings(source=source, target="ill", n_silos=2), 0).shape == (1,)
+    assert data.load(DataSettings(source=source, target="ill", n_silos=2, categorical=("code",)), 0).shape == (4,)
 
 
 def test_columns_without_any_value_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("code,dose,age,ill\n" + "".join(f"?,,{i % 9},{i % 2}\n" for i in range(80)))
-    settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="ill", silos=2, categorical=("code",))
+    settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="ill", n_silos=2, categorical=("code",))
     with pytest.warns(DataWarning, match=r"2 of 3 features are the same in all samples: 'code', 'dose'"):
         silos = data.load(settings, 0)
     assert silos.shape == (3,)  # dose, age, dose missing
@@ -95,15 +95,15 @@ def test_image_folders_are_the_silos_and_classes_are_the_union(tmp_path: Path) -
 
 
 def test_pictures_and_inputs_go_back_and_forth(tmp_path: Path) -> None:
-    x, y = labelled_images(60)
-    colour = np.stack([x, 255 - x, x // 2], axis=-1)
-    normalise = Normalise((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
-    silos = data.from_arrays({"home": (colour, y), "away": (colour, y)}, normalise=normalise)
-    inputs = silos.prepare(colour)
+    x, y = labeled_images(60)
+    color = np.stack([x, 255 - x, x // 2], axis=-1)
+    normalize = Normalize((0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+    silos = data.from_arrays({"home": (color, y), "away": (color, y)}, normalize=normalize)
+    inputs = silos.prepare(color)
     assert inputs.shape == (60, 3, 6, 6)
-    assert np.array_equal(silos.to_image(inputs), colour)
-    assert np.array_equal(silos.to_image(inputs[0]), colour[0])
-    np.savez(tmp_path / "new.npz", x=colour)
+    assert np.array_equal(silos.to_image(inputs), color)
+    assert np.array_equal(silos.to_image(inputs[0]), color[0])
+    np.savez(tmp_path / "new.npz", x=color)
     assert torch.equal(data.read_inputs(tmp_path / "new.npz", silos, "away"), inputs)
     with pytest.raises(DataError, match="no silo 'nobody', expected one of home, away"):
         data.read_inputs(tmp_path / "new.npz", silos, "nobody")
@@ -158,11 +158,11 @@ def test_relative_paths_are_looked_up_in_the_data_folder(tmp_path: Path, monkeyp
 
 
 def test_hub_names_its_extra_and_reads_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = DataSettings(source="hub:someone/shapes", silos=2)
+    settings = DataSettings(source="hub:someone/shapes", n_silos=2)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigurationError, match="extra 'hub'"):
         data.load(settings, 0)
-    x, y = labelled_images(60)
+    x, y = labeled_images(60)
 
     class Split(dict):
         features = {"image": None, "label": SimpleNamespace(names=["a", "b", "c"])}  # noqa: RUF012
@@ -179,7 +179,10 @@ def test_hub_names_its_extra_and_reads_images_and_labels(monkeypatch: pytest.Mon
 @real_data
 def test_mnist_makes_nine_silos_of_2000_as_the_paper_has_them() -> None:
     settings = DataSettings(
-        source="npz:mnist.npz", silos=9, samples_per_silo=2000, shift=Shift(angles=(0, -50, 120), noise_std=(0, 0, 10))
+        source="npz:mnist.npz",
+        n_silos=9,
+        samples_per_silo=2000,
+        shift=Shift(angles=(0, -50, 120), noise_std=(0, 0, 10)),
     )
     silos = data.load(settings, 0)
     silos.check(1024)
@@ -209,7 +212,7 @@ def test_four_hospitals_are_four_silos_of_equal_width() -> None:
 @real_data
 def test_office_files_are_domains() -> None:
     source = "npz:office_caltech10_dslr.npz,office_caltech10_webcam.npz"
-    silos = data.load(DataSettings(source=source, silos=4), 0)
+    silos = data.load(DataSettings(source=source, n_silos=4), 0)
     assert [silo.domain for silo in silos] == ["office_caltech10_dslr"] * 2 + ["office_caltech10_webcam"] * 2
     with pytest.raises(DataError, match=r"mnist.npz has inputs of shape \(28, 28, 1\), .*usps.npz of \(16, 16, 1\)"):
         data.load(DataSettings(source="npz:mnist.npz,usps.npz"), 0)

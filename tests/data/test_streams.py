@@ -10,23 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_samples import labelled_images, same, write_csv, write_npz
+from data_samples import labeled_images, same, write_csv, write_npz
 from torch import Tensor
 
 from caveat import data
 from caveat.config import dump
 from caveat.config import load as configured
 from caveat.core import ConfigurationError, Data, DataError, Silo
-from caveat.data import DataSettings, Labels, Shift, Silos, Streams
+from caveat.data import DataSettings, OodSettings, Partition, Shift, Silos
 from caveat.data.splits import NAMES
 
 NEEDS_DATA = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
-CLASSES = Labels(partition="classes", per_silo=4)
+CLASSES = Partition(scheme="classes", per_silo=4)
 
 
-def load(streams: Streams | None = None, seed: int = 0, **settings: object) -> Silos:
+def load(streams: OodSettings | None = None, seed: int = 0, **settings: object) -> Silos:
     settings = {"silos": 5, "labels": CLASSES} | settings
-    return data.load(DataSettings(**settings, streams=streams or Streams()), seed)  # type: ignore[arg-type]
+    return data.load(DataSettings(**settings, ood=streams or OodSettings()), seed)  # type: ignore[arg-type]
 
 
 def inputs(x: Tensor) -> set[bytes]:
@@ -52,7 +52,7 @@ def domains(silo: Silo, silos: Silos) -> set[str]:
 
 
 def test_unknown_classes_come_from_the_test_splits_of_others() -> None:
-    silos = load(Streams(ood_local="classes"))
+    silos = load(OodSettings(local="classes"))
     train = developed(silos)
     assert {silo.name for silo in silos if silo.streams} == {silo.name for silo in silos}
     for silo in silos:
@@ -67,7 +67,9 @@ def test_unknown_classes_come_from_the_test_splits_of_others() -> None:
 
 
 def test_other_domains_are_shown_as_their_silos_see_them() -> None:
-    silos = load(Streams(ood_local="domains", per_silo=40), silos=6, labels=Labels(), shift=Shift(angles=(0, 90, 180)))
+    silos = load(
+        OodSettings(local="domains", per_silo=40), silos=6, partition=Partition(), shift=Shift(angles=(0, 90, 180))
+    )
     for silo in silos:
         assert len(silo.streams["ood_local"]) == 40
         assert domains(silo, silos) == {"rotate(0)", "rotate(90)", "rotate(180)"} - {silo.domain}
@@ -75,7 +77,7 @@ def test_other_domains_are_shown_as_their_silos_see_them() -> None:
 
 
 def test_a_silo_that_knows_everything_has_no_local_stream() -> None:
-    x, y = labelled_images(90)
+    x, y = labeled_images(90)
     silos = data.from_arrays({"all": (x, y), "some": (x[y < 2], y[y < 2]), "few": (x[y < 2], y[y < 2])})
     streamed = data.with_streams(silos, ood_local="classes")
     assert [list(silo.streams) for silo in streamed] == [[], ["ood_local"], ["ood_local"]]
@@ -86,10 +88,10 @@ def test_a_silo_that_knows_everything_has_no_local_stream() -> None:
 @pytest.mark.parametrize("partition", ["iid", "classes", "draws", "dirichlet"])
 def test_asking_for_streams_changes_no_split_and_no_other_stream(tmp_path: Path, partition: str) -> None:
     outside = write_npz(tmp_path / "out.npz", x_train=np.zeros((120, 8, 8), np.uint8), x_test=np.ones((40, 8, 8), "u1"))
-    settings = {"labels": Labels(partition=partition), "shift": Shift(angles=(0, 9, 0, 9, 0), noise_std=(5,))}  # type: ignore[arg-type]
+    settings = {"partition": Partition(scheme=partition), "shift": Shift(angles=(0, 9, 0, 9, 0), noise_std=(5,))}  # type: ignore[arg-type]
     ask = {"ood_global": f"npz:{outside}", "per_silo": 20}
     plain = load(**settings)
-    some, more, again = (load(Streams(ood_local=what, **ask), **settings) for what in ("none", "domains", "domains"))  # type: ignore[arg-type]
+    some, more, again = (load(OodSettings(local=what, **ask), **settings) for what in ("none", "domains", "domains"))  # type: ignore[arg-type]
     for a, b, c, d in zip(plain, some, more, again, strict=True):
         assert same(a, b)
         assert same(a, c)
@@ -97,7 +99,7 @@ def test_asking_for_streams_changes_no_split_and_no_other_stream(tmp_path: Path,
         assert torch.equal(b.streams["ood_global"].x, c.streams["ood_global"].x)
         assert equal(c.streams, d.streams)
         assert (list(a.streams), list(b.streams), len(c.streams)) == ([], ["ood_global"], 2)
-    other = load(Streams(ood_local="domains", **ask), seed=1, **settings)  # type: ignore[arg-type]
+    other = load(OodSettings(local="domains", **ask), seed=1, **settings)  # type: ignore[arg-type]
     assert not equal(more[0].streams, other[0].streams)
 
 
@@ -108,27 +110,27 @@ def test_an_outside_source_gives_its_test_part_without_shift_or_label(tmp_path: 
     x_test = np.random.default_rng(0).integers(0, 256, (30, 8, 8), np.uint8)
     labels = np.arange(30) % 3
     path = write_npz(tmp_path / "out.npz", x_train=np.zeros((120, 8, 8), np.uint8), x_test=x_test, y_test=labels)
-    normalise = data.Normalise((0.2,), (0.4,))
-    settings = {"shift": Shift(angles=(90, 0, 45, 0, 0), noise_std=(20,)), "normalise": normalise}
-    silos = load(Streams(ood_global=f"npz:{path}"), **settings)
+    normalize = data.Normalize((0.2,), (0.4,))
+    settings = {"shift": Shift(angles=(90, 0, 45, 0, 0), noise_std=(20,)), "normalize": normalize}
+    silos = load(OodSettings(global_source=f"npz:{path}"), **settings)
     allowed = inputs((torch.from_numpy(x_test)[:, None].float() / 255 - 0.2) / 0.4)
     for silo in silos:
         x, y = silo.streams["ood_global"]
         assert inputs(x) == allowed, "as many as there are, as the test split has more"
         assert y.tolist() == [-1] * 30
     np.savez(path, x=x_test, y=labels)
-    whole = load(Streams(ood_global=f"npz:{path}"), **settings)
+    whole = load(OodSettings(global_source=f"npz:{path}"), **settings)
     assert inputs(whole[0].streams["ood_global"].x) == allowed, "a source without a test part is unknown as a whole"
 
 
 @pytest.mark.parametrize("own_test", [True, False])
 def test_held_out_classes_are_in_no_split_and_make_the_global_stream(tmp_path: Path, own_test: bool) -> None:
-    x, y = labelled_images(400, classes=5)
+    x, y = labeled_images(400, classes=5)
     names = np.array(["ant", "bee", "cat", "dog", "eel"])
     parts = {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:], "y_test": y[300:]}
     np.savez(tmp_path / "a.npz", classes=names, **(parts if own_test else {"x": x, "y": y}))
-    streams = Streams(hold_out=("bee", "dog"), per_silo=1000)
-    silos = load(streams, source=f"npz:{tmp_path / 'a.npz'}", silos=3, labels=Labels())
+    streams = OodSettings(held_out_classes=("bee", "dog"), per_silo=1000)
+    silos = load(streams, source=f"npz:{tmp_path / 'a.npz'}", silos=3, partition=Partition())
     held_out = np.isin(y, (1, 3))
     assert silos.classes == ("ant", "cat", "eel")
     for silo in silos:
@@ -148,7 +150,9 @@ def test_held_out_classes_are_in_no_split_and_make_the_global_stream(tmp_path: P
 
 def test_held_out_classes_join_an_outside_source(tmp_path: Path) -> None:
     outside = write_npz(tmp_path / "out.npz", x_train=np.zeros((120, 8, 8), np.uint8), x_test=np.ones((40, 8, 8), "u1"))
-    silos = load(Streams(ood_global=f"npz:{outside}", hold_out=("3",), per_silo=10_000), labels=Labels())
+    silos = load(
+        OodSettings(global_source=f"npz:{outside}", held_out_classes=("3",), per_silo=10_000), partition=Partition()
+    )
     ones = (silos[0].streams["ood_global"].x == silos.prepare(np.ones((1, 8, 8), np.uint8))).flatten(1).all(1)
     assert int(ones.sum()) == 40
     assert len(ones) > 60
@@ -157,24 +161,24 @@ def test_held_out_classes_join_an_outside_source(tmp_path: Path) -> None:
 
 def test_held_out_rows_of_a_table_are_encoded_by_the_silo_that_asks(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", rows=120)
-    settings = {"source": f"csv:{path}", "target": "ward", "labels": Labels(), "silos": 2}
-    silos = load(Streams(hold_out=("ward-1",), per_silo=1000), **settings)
+    settings = {"source": f"csv:{path}", "target": "ward", "partition": Partition(), "n_silos": 2}
+    silos = load(OodSettings(held_out_classes=("ward-1",), per_silo=1000), **settings)
     (a, b) = (silo.streams["ood_global"].x for silo in silos)
     assert a.shape == b.shape
     assert 0 < len(a) < 40
     assert not torch.equal(a, b)
     assert torch.isfinite(a).all()
-    with pytest.raises(DataError, match="ood_local = 'classes': each silo encodes"):
-        load(Streams(ood_local="classes"), **settings)
+    with pytest.raises(DataError, match="local = 'classes': each silo encodes"):
+        load(OodSettings(local="classes"), **settings)
 
 
 # For one's own silos, and on record
 
 
 def test_streams_of_silos_in_memory_are_those_of_the_configuration(tmp_path: Path) -> None:
-    x = labelled_images(50, size=8)[0]
+    x = labeled_images(50, size=8)[0]
     path = write_npz(tmp_path / "out.npz", x_train=x, y_train=np.arange(50) % 2, x_test=x, y_test=np.arange(50) % 2)
-    written = load(Streams(ood_local="classes", ood_global=f"npz:{path}", per_silo=30), seed=3)
+    written = load(OodSettings(local="classes", global_source=f"npz:{path}", per_silo=30), seed=3)
     made = data.with_streams(load(seed=3), ood_local="classes", ood_global=x, per_silo=30, seed=3)
     assert all(equal(a.streams, b.streams) for a, b in zip(written, made, strict=True))
     assert data.splits_record(written) == data.splits_record(made)
@@ -185,7 +189,7 @@ def test_streams_of_silos_in_memory_are_those_of_the_configuration(tmp_path: Pat
 
 def test_the_record_lists_streams_only_where_there_are_some() -> None:
     plain = load()
-    silos = data.with_streams(plain, ood_local="classes", ood_global=labelled_images(50, size=8)[0], per_silo=30)
+    silos = data.with_streams(plain, ood_local="classes", ood_global=labeled_images(50, size=8)[0], per_silo=30)
     before, record = data.splits_record(plain), json.loads(json.dumps(data.splits_record(silos)))
     for silo in silos:
         entry = record[silo.name]
@@ -199,9 +203,9 @@ def test_the_record_lists_streams_only_where_there_are_some() -> None:
 
 
 def test_the_section_is_written_and_read_back(tmp_path: Path) -> None:
-    sets = ["data.streams={ood_local='classes', hold_out=['3', '7'], per_silo=9}", "data.streams.ood_global=npz:a.npz"]
+    sets = ["data.ood={local='classes', held_out_classes=['3', '7'], per_silo=9}", "data.ood.global_source=npz:a.npz"]
     config = configured(None, sets)
-    assert config.data.streams == Streams("classes", "npz:a.npz", ("3", "7"), 9)
+    assert config.data.ood == OodSettings("classes", "npz:a.npz", ("3", "7"), 9)
     path = tmp_path / "config.toml"
     path.write_text(dump(config))
     assert configured(str(path)) == config
@@ -211,34 +215,34 @@ def test_the_section_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_settings_of_streams_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"data.streams.ood_global = 'mnist': expected digits, npz:PATH"):
-        Streams(ood_global="mnist")
+    with pytest.raises(ConfigurationError, match=r"data.ood.global_source = 'mnist': expected digits, npz:PATH"):
+        OodSettings(global_source="mnist")
     with pytest.raises(ConfigurationError, match="a table's columns are its own"):
-        Streams(ood_global="csv:a.csv")
-    with pytest.raises(ConfigurationError, match=r"data\.streams\.per_silo = 9 is ignored: no stream is asked for"):
-        Streams(per_silo=9)
-    with pytest.raises(ConfigurationError, match="ood_local = 'both': must be"):
-        Streams(ood_local="both")  # type: ignore[arg-type]
-    path, (x, y) = tmp_path / "cat.npz", labelled_images(120)
+        OodSettings(global_source="csv:a.csv")
+    with pytest.raises(ConfigurationError, match=r"data\.ood\.per_silo = 9 is ignored: no stream is asked for"):
+        OodSettings(per_silo=9)
+    with pytest.raises(ConfigurationError, match="local = 'both': must be"):
+        OodSettings(local="both")  # type: ignore[arg-type]
+    path, (x, y) = tmp_path / "cat.npz", labeled_images(120)
     np.savez(path, x=x, y=y, classes=["badger", "cat", "dog"])
-    source = {"source": f"npz:{path}", "labels": Labels()}
+    source = {"source": f"npz:{path}", "partition": Partition()}
     with pytest.raises(ConfigurationError, match=r"no class 'bagder'; did you mean badger\? \(there are: badger, cat"):
-        load(Streams(hold_out=("cat", "bagder")), **source)
+        load(OodSettings(held_out_classes=("cat", "bagder")), **source)
     with pytest.raises(ConfigurationError, match="1 of 3 classes left, expected at least 2"):
-        load(Streams(hold_out=("cat", "dog")), **source)
+        load(OodSettings(held_out_classes=("cat", "dog")), **source)
     with pytest.raises(ConfigurationError, match=r"is of data\.source"):
-        load(Streams(ood_global=f"npz:{tmp_path / '..' / tmp_path.name / 'cat.npz'}"), **source)
+        load(OodSettings(global_source=f"npz:{tmp_path / '..' / tmp_path.name / 'cat.npz'}"), **source)
     with pytest.raises(DataError, match=r"npz.* has inputs of shape \(6, 6, 1\), but .* shape \(8, 8, 1\)"):
-        load(Streams(ood_global=f"npz:{path}"))
+        load(OodSettings(global_source=f"npz:{path}"))
 
 
 def test_streams_of_nothing_unknown_are_errors() -> None:
     with pytest.raises(DataError, match=r"'classes': every silo trains on all of the 10 classes .* nothing is unknown"):
-        load(Streams(ood_local="classes"), labels=Labels())
+        load(OodSettings(local="classes"), partition=Partition())
     with pytest.raises(DataError, match="'domains': all silos are of one domain, 'digits'"):
-        load(Streams(ood_local="domains"))
+        load(OodSettings(local="domains"))
     silos = load()
-    with pytest.raises(ConfigurationError, match="ood_local = 'both', expected none, classes or domains"):
+    with pytest.raises(ConfigurationError, match="local = 'both', expected none, classes or domains"):
         data.with_streams(silos, ood_local="both")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="per_silo = 0, expected at least 1"):
         data.with_streams(silos, per_silo=0)
@@ -253,9 +257,9 @@ def test_streams_of_nothing_unknown_are_errors() -> None:
 
 @NEEDS_DATA
 def test_the_streams_of_federated_posterior_networks() -> None:
-    settings = {"source": "npz:mnist.npz", "silos": 20, "labels": Labels(partition="draws", per_silo=3)}
+    settings = {"source": "npz:mnist.npz", "n_silos": 20, "partition": Partition(scheme="draws", per_silo=3)}
     plain = load(**settings)
-    streams = Streams(ood_local="classes", ood_global="npz:fashion_mnist.npz")
+    streams = OodSettings(local="classes", global_source="npz:fashion_mnist.npz")
     silos, again = load(streams, **settings), load(streams, **settings)
     assert sum(len(getattr(silo, name)) for silo in silos for name in NAMES) == 70_000
     assert {len(silo.train.y.unique()) for silo in silos} == {2, 3}

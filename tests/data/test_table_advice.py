@@ -29,7 +29,7 @@ def table(folder: Path, chol: list[str], sex: str = "1", labels: tuple[str, str]
 def refusal(path: Path, *, codes: tuple[LabelCode, ...] = (), dictionary: tuple[DictionaryColumn, ...] = ()) -> str:
     """Why a silo does not read its table."""
     settings = DataSettings(
-        source=f"csv:{path}", target="disease", classes=CLASSES, codes=codes, dictionary=dictionary or (CHOL, SEX)
+        source=f"csv:{path}", target="disease", classes=CLASSES, label_codes=codes, dictionary=dictionary or (CHOL, SEX)
     )
     with pytest.raises(Refused) as refused:
         csv_source([path], Reading.of(settings))
@@ -66,7 +66,7 @@ def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Pat
     assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: say in" in told
     coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
     told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
-    assert "'disease' is '0', which [data.labels] of silo.toml" in told
+    assert "'disease' is '0', which [data.label_codes] of silo.toml" in told
     assert "says is 'Healthy', expected one of data.classes (healthy, ill)" in told
 
 
@@ -84,7 +84,7 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
             read_rows(table(tmp_path, ["233", chol], sex), columns, csv_format)
         assert place in str(refused.value)
         assert "none of the file is read" in str(refused.value)
-        assert "data.columns" not in str(refused.value)
+        assert "data.rename_columns" not in str(refused.value)
     other = read_sheet(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
     with pytest.raises(Refused, match=r"is 'Healthy', expected one of data\.classes") as labels:
         declared_labels(other, declared, "disease")
@@ -106,5 +106,7 @@ def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
     rows = [f"Person {i};{i % 2}" for i in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["surname;disease", *rows]) + "\n")
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
-    with pytest.raises(Refused, match=r"leave the column out, 'surname' = false in \[data\.columns\]; or where all is"):
+    with pytest.raises(
+        Refused, match=r"leave the column out, 'surname' = false in \[data\.rename_columns\]; or where all is"
+    ):
         csv_source([tmp_path / "a.csv"], Reading.of(settings))

@@ -28,7 +28,7 @@ def write(path: Path, cell: Callable[[int], object], separator: str = ",", rows:
 
 
 def settings(path: Path, **keys: Any) -> DataSettings:
-    return DataSettings(source=f"csv:{path}", target="ill", silos=2, **keys)
+    return DataSettings(source=f"csv:{path}", target="ill", n_silos=2, **keys)
 
 
 def refused(path: Path, *words: str, **keys: Any) -> None:

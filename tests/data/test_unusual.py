@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_samples import labelled_images, write_csv, write_npz
+from data_samples import labeled_images, write_csv, write_npz
 
 from caveat import data
 from caveat.core import DataError, DataWarning
 from caveat.data import DataSettings
 
-X, Y = labelled_images(120)
+X, Y = labeled_images(120)
 FEATURES = np.random.default_rng(0).normal(size=(120, 4))
 
 
@@ -40,12 +40,12 @@ def test_features_that_are_the_same_everywhere_are_told() -> None:
 def test_a_test_part_that_is_the_training_part_is_refused(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", x_test=X, y_test=Y)
     with pytest.raises(DataError, match=r"a.npz: the test inputs are the training inputs"):
-        data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
+        data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     path = write_npz(tmp_path / "b.npz", x_test=X[5:40], y_test=Y[5:40])
     with pytest.warns(DataWarning, match=r"b.npz: all 35 test inputs are among the training inputs"):
-        data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
+        data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     path = write_npz(tmp_path / "c.npz", x_test=np.concatenate([X[:1], 255 - X[:9]]), y_test=Y[:10])
-    data.load(DataSettings(source=f"npz:{path}", silos=2), 0)
+    data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
 
 
 def test_many_classes_of_few_samples_are_told() -> None:
@@ -57,7 +57,7 @@ def test_many_categories_are_told(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("zip,age,ill\n" + "".join(f"z{i % 150},{i},{i % 2}\n" for i in range(450)))
     with pytest.warns(DataWarning, match="column 'zip' becomes 150 inputs"):
-        data.load(DataSettings(source=f"csv:{path}", target="ill", silos=2), 0)
+        data.load(DataSettings(source=f"csv:{path}", target="ill", n_silos=2), 0)
 
 
 def named(path: Path, classes: object) -> Path:

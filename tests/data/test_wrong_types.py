@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from data_samples import labelled_images
+from data_samples import labeled_images
 
 from caveat import data
 from caveat.core import CaveatError, Silo
 
-X, Y = labelled_images(90, size=8)
+X, Y = labeled_images(90, size=8)
 GOOD = {"a": (X, Y), "b": (X, Y)}
 
 
@@ -41,14 +41,14 @@ def nobody(number: int, name: str) -> Silo:
         (lambda: data.rotated(data.digits(), silos_per_angle=math.nan), "silos_per_angle is a float"),
         (lambda: data.rotated(data.digits(), seed=None), "seed = None: must be a whole number"),
         (lambda: data.load(None, 0), "settings is a NoneType, expected DataSettings"),
-        (lambda: data.load(data.DataSettings(silos=3), math.nan), "seed = nan: must be a whole number"),
+        (lambda: data.load(data.DataSettings(n_silos=3), math.nan), "seed = nan: must be a whole number"),
         (lambda: data.read(None), "settings is a NoneType, expected DataSettings"),
         (lambda: data.survey(3), "source is a int, expected a path or a source"),
         (lambda: data.population(2.5, nobody, ["a"]), "count is a float, expected a whole number"),
         (lambda: data.population(2, 3, ["a"]), "make is a int, expected a function"),
         (lambda: data.resized(X[..., None], math.nan), "size is a float, expected a whole number"),
         (lambda: data.resized(X[..., None], 0), "size = 0: expected at least 1 pixel"),
-        (lambda: data.recoloured(3, 1), "images is a int, expected an array"),
+        (lambda: data.recolored(3, 1), "images is a int, expected an array"),
         (lambda: data.with_streams(3), "silos is a int, expected Silos"),
         (lambda: data.with_streams(data.from_arrays(GOOD), ood_global=3), "ood_global is a int, expected an array"),
     ],

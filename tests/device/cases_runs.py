@@ -46,21 +46,21 @@ MLP = caveat.ModelSettings(name="mlp", width=4, hidden=6)
 WAYS: dict[str, dict[str, Any]] = {
     "own model, balanced": {
         "model": Unusual,
-        "training": dataclasses.replace(FAST, class_weights="balanced", clip=1.0),
+        "training": dataclasses.replace(FAST, class_weights="balanced", clip_norm=1.0),
     },
     "frozen encoder, laplace": {
         "model": caveat.ModelSettings(encoder=Learning, frozen=True, hidden=0),
         "uncertainty": caveat.Uncertainty(source="laplace"),
     },
     "bfloat16, moments": {
-        "training": dataclasses.replace(FAST, precision="bfloat16", state="shared"),
+        "training": dataclasses.replace(FAST, precision="bfloat16", optimizer_state="average"),
         "server": caveat.ServerOptimizer(optimizer="adam"),
     },
     "privacy, guaranteed": {
-        "privacy": caveat.Privacy(clip=1.0, noise=0.1),
-        "uncertainty": caveat.Uncertainty(policy="guaranteed", risk=0.5, sets=0.8),
+        "privacy": caveat.Privacy(clip_norm=1.0, noise_multiplier=0.1),
+        "uncertainty": caveat.Uncertainty(policy="guaranteed", risk=0.5, set_coverage=0.8),
     },
-    "newcomers, ensemble": {"newcomers": ["s2"], "uncertainty": caveat.Uncertainty(source="ensemble", members=2)},
+    "newcomers, ensemble": {"newcomers": ["s2"], "uncertainty": caveat.Uncertainty(source="ensemble", ensemble_size=2)},
     "own models": {"method": caveat.FML(), "personal": [caveat.PersonalModel(name="mlp", width=4)]},
 }
 
@@ -187,13 +187,13 @@ def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_begin_anew_where_a_process_cannot_be_forked(tmp_path: Path) -> None:
     """As this one cannot, on the device or on the CPU, since it has trained on the device."""
     plugin = Path(__file__).parents[1] / "helpers" / "shadow_models.py"
-    given = [*sets(*TINY, "beside=['local']"), "--device", "shadow", "--plugin", plugin, "--quiet"]
+    given = [*sets(*TINY, "baselines=['local']"), "--device", "shadow", "--plugin", plugin, "--quiet"]
     for workers in (1, 2):
         done = command("run", *given, "--workers", workers, "--out", tmp_path / str(workers))
         assert done.exit_code == 0, done.output
     assert not can_fork(torch.device("shadow", 0))
     assert not can_fork(torch.device("cpu"))
-    for part in (Path(), Path("beside", "local")):
+    for part in (Path(), Path("baselines", "local")):
         assert without_device(tmp_path / "1" / part) == without_device(tmp_path / "2" / part)
 
 
@@ -249,7 +249,7 @@ def test_a_silo_names_its_own_device(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"silo.toml: device = 'cuda:9': "):
         read_silo_file(file)
     with pytest.raises(ConfigurationError, match=r"silo's silo.toml says where it computes"):
-        caveat.config.load(None, ["engine.name=flower", "data.source=silos", "engine.device=cuda"])
+        caveat.config.load(None, ["engine.name=flower", "data.source=on_site", "engine.device=cuda"])
 
 
 def test_a_simulation_by_flower_computes_there(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from federations import ADAM, Failing, Federation, assert_same, silos
 
-from caveat.core import ConfigurationError, Method, Payload, Replies, Round, RunError, Silo, Site, State, Update
+from caveat.core import ConfigurationError, Method, Payload, Replies, Round, RunError, Silo, SiloContext, State, Update
 from caveat.core.aggregation import RunningSums
 from caveat.engines.executor import SiloError
 from caveat.engines.processes import collectors
-from caveat.engines.processes.collectors import AHEAD, StreamingMean
+from caveat.engines.processes.collectors import BUFFERS, StreamingMean
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
@@ -69,16 +69,16 @@ def test_adding_up_gives_the_bits_of_keeping_all(tmp_path: Path, workers: int) -
 class Noting(FedAvg):
     """Notes when silos begin; the first by name is slow."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        (Path(os.environ["NOTES"]) / site.id).touch()
-        if site.id == "silo-0":
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        (Path(os.environ["NOTES"]) / context.id).touch()
+        if context.id == "silo-0":
             end = time.monotonic() + 30
-            while len(list(Path(os.environ["NOTES"]).iterdir())) < 4 * AHEAD and time.monotonic() < end:
+            while len(list(Path(os.environ["NOTES"]).iterdir())) < 4 * BUFFERS and time.monotonic() < end:
                 time.sleep(0.05)
             time.sleep(0.5)  # enough for one more, if it were asked
             begun = sorted(path.name for path in Path(os.environ["NOTES"]).iterdir())
             (Path(os.environ["NOTES"]) / "meanwhile").write_text(" ".join(begun))
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 @pytest.mark.usefixtures("few")
@@ -89,7 +89,7 @@ def test_a_slow_silo_holds_up_those_that_memory_is_not_meant_for(
     notes.mkdir()
     monkeypatch.setenv("NOTES", str(notes))
     nine(Noting(rounds=1, training=ADAM), tmp_path / "run", 2)
-    assert (notes / "meanwhile").read_text().split() == [f"silo-{k}" for k in range(4 * AHEAD)]
+    assert (notes / "meanwhile").read_text().split() == [f"silo-{k}" for k in range(4 * BUFFERS)]
     assert len(list(notes.iterdir())) == COUNT + 1
 
 
@@ -128,11 +128,11 @@ class Odd(FedAvg):
     """One silo sends a tensor less than the others."""
 
     def schedule(self):  # type: ignore[no-untyped-def]
-        yield Round(self.broadcast, self.train, self.average, linear="examples")
+        yield Round(self.broadcast, self.train, self.aggregate, linear="examples")
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, state = super().train(down, state, site)
-        if site.id == "silo-3":
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, state = super().train(down, state, context)
+        if context.id == "silo-3":
             update.payload["model"].pop("head.1.weight")
         return update, state
 
@@ -182,7 +182,7 @@ def test_memory_is_not_used_again_while_it_is_added_up(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("few")
 def test_clipped_updates_are_added_up_with_every_silo_counted_once(tmp_path: Path) -> None:
-    method = Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=COUNT)
+    method = Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=COUNT)
     one, other = nine(method, tmp_path / "one", 1), nine(method, tmp_path / "two", 2)
     assert_same(one.server, other.server)
     assert one.done[0].replies.means is not None
@@ -238,7 +238,7 @@ def test_a_round_that_is_linear_by_another_word_is_refused(linear: object) -> No
 @pytest.mark.parametrize("kind", [FedAvg, FedBABU, FML, FMLU, Local])
 def test_an_average_of_a_subclass_says_itself_that_means_are_enough(kind: type[FedAvg]) -> None:
     class Own(kind):  # type: ignore[misc,valid-type]
-        def average(self, server: State, replies: Replies, site: Site) -> State:
+        def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
             return server
 
     options = {"weights": "examples"} if issubclass(kind, FML) else {}
@@ -249,8 +249,8 @@ def test_an_average_of_a_subclass_says_itself_that_means_are_enough(kind: type[F
 
 @dataclass(frozen=True)
 class Heavy(FedAvg):
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, state = super().train(down, state, site)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, state = super().train(down, state, context)
         return Update(update.payload | {"ballast": {"b": torch.ones(100_000)}}, update.examples), state
 
 

@@ -1,4 +1,4 @@
-"""Flower as an engine: the bits of the embedded one, and silos that are late, gone, broken or hostile."""
+"""Flower as an engine: the bits of the single-machine one, and silos that are late, gone, broken or hostile."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_without_its_quorum_a_run_ends_and_names_who_is_missing(tmp_path: Path) 
 
 def test_a_quorum_is_not_waited_for_without_end(tmp_path: Path) -> None:
     flower = Silos(FedAvg(rounds=1, training=ADAM), tmp_path)
-    flower.transport.quorum, flower.transport.patience = 3, 1
+    flower.transport.quorum, flower.transport.start_timeout = 3, 1
     flower.grid.tamper[flower.node["silo-0"]] = losing(list(range(10**4)))
     with pytest.raises(RunError, match="2 of 3 silos, fewer than the quorum"):
         run(flower)
@@ -117,7 +117,7 @@ def test_a_quorum_is_not_waited_for_without_end(tmp_path: Path) -> None:
 
 def test_a_quorum_may_be_reached_by_asking_again(tmp_path: Path) -> None:
     flower = Silos(FedAvg(rounds=3, training=ADAM), tmp_path / "flower")
-    flower.transport.quorum, flower.transport.patience = 3, 30
+    flower.transport.quorum, flower.transport.start_timeout = 3, 30
     flower.grid.tamper[flower.node["silo-0"]] = losing([1, 2])
     whole = Federation(FedAvg(rounds=3, training=ADAM), tmp_path / "embedded")
     assert_same(run(flower), whole.run())

@@ -24,7 +24,7 @@ EVERY = sorted(FIRST.values(), key=lambda method: method.name)
 @pytest.mark.parametrize("method", different(EVERY), ids=lambda method: str(method.name))
 @pytest.mark.long
 def test_flower_gives_an_own_model_the_bits_of_one_machine_after_a_kill_too(method: Method, tmp_path: Path) -> None:
-    whole, model = Guaranteed(Familiar(method), risk=0.9, confidence=0.6), partial(model_of, Unusual)
+    whole, model = Guaranteed(Familiar(method), risk=0.9, confidence_level=0.6), partial(model_of, Unusual)
     here, there = Federation(whole, tmp_path / "here", model=model), Silos(whole, tmp_path / "there", model)
     there.federation.run(engine=nullcontext(there.transport), stop=2)  # type: ignore[arg-type]
     counted = dict(there.transport.counted)
@@ -36,7 +36,7 @@ def test_flower_gives_an_own_model_the_bits_of_one_machine_after_a_kill_too(meth
     down = whole.broadcast(here.server)
     for name, silo in here.place.silos.items():
         told = [
-            whole.predict(down, place.state(name, newest_state(place.states, name)), place.site(name), silo.test.x)
+            whole.predict(down, place.state(name, newest_state(place.states, name)), place.context(name), silo.test.x)
             for place in (here.place, there.places[name])
         ]
         for prediction in told:

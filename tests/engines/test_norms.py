@@ -14,7 +14,7 @@ from flower_grid import Silos
 from sampled import different
 from torch import nn
 
-from caveat.core import Data, Method, Payload, Round, Site, State, Update
+from caveat.core import Data, Method, Payload, Round, SiloContext, State, Update
 from caveat.core.errors import Diverged
 from caveat.engines.checks import norms
 from caveat.engines.checks.norms import NOTHING, TIMES, WINDOW, Admission, NormBound
@@ -35,9 +35,9 @@ class Liar(FedAvg):
     since: int = 0
     change: bool = False
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, after = super().train(down, state, site)
-        if site.id != "silo-4" or site.round < self.since:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, after = super().train(down, state, context)
+        if context.id != "silo-4" or context.round < self.since:
             return update, after
         sent, told = down["model"], {}
         for name, tensor in update.payload["model"].items():
@@ -73,7 +73,7 @@ def test_what_is_within_the_bound_has_the_bits_of_no_bound(method: Method, tmp_p
     on.run(norms=bound)
     assert not [silo for done in on.done for silo, noted in done.noted.items() if noted.times_bound is not None]
     assert_same(off.server, on.server)
-    bounded = any(rounds for work in bound.kept.values() for rounds in work.values())
+    bounded = any(rounds for task in bound.kept.values() for rounds in task.values())
     assert bounded == (method.federated and "fedproto" not in method.name)
 
 
@@ -151,9 +151,9 @@ def round_of(method: Method | None = None) -> Round:
     return next(iter((method or FedAvg()).schedule()))
 
 
-def site(module: nn.Module | None = None) -> Site:
+def context(module: nn.Module | None = None) -> SiloContext:
     none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-    return Site("server", none, none, none, module or model())
+    return SiloContext("server", none, none, none, module or model())
 
 
 def asked(
@@ -161,7 +161,7 @@ def asked(
 ) -> tuple[Admission, dict[str, Update]]:
     """A round in which silos change a tensor of norm `before` by such lengths."""
     direction = torch.ones(number) / math.sqrt(number)
-    admission = bound.admission(round_of(), sent(w=before * direction), site())
+    admission = bound.admission(round_of(), sent(w=before * direction), context())
     assert admission is not None
     updates = {f"silo-{k:03d}": Update(sent(w=(before + length) * direction), 10) for k, length in enumerate(lengths)}
     return admission, admission.admit(updates)
@@ -222,7 +222,7 @@ def test_buffers_are_bounded_by_themselves() -> None:
     """Running statistics are in units of their own, in which a liar could otherwise hide."""
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     down = {"model": {name: tensor.clone() for name, tensor in module.state_dict().items()}}
-    admission = NormBound().admission(round_of(), down, site(module))
+    admission = NormBound().admission(round_of(), down, context(module))
     assert admission is not None
 
     def update(by: float, statistics: float) -> Update:
@@ -247,7 +247,7 @@ def test_changes_of_control_variates_are_no_new_values() -> None:
 
 
 def test_the_first_updates_by_name_are_waited_for_and_no_more() -> None:
-    admission = NormBound().admission(round_of(), sent(w=torch.zeros(4)), site())
+    admission = NormBound().admission(round_of(), sent(w=torch.zeros(4)), context())
     assert admission is not None
     counts = {f"silo-{k:03d}": 10 for k in range(200)}
     first = StreamingMean(counts, 1 << 40, 1, None, admission)
@@ -273,12 +273,12 @@ def test_without_scaling_everything_is_counted_and_who_is_far_is_named() -> None
 
 def test_measurements_are_not_looked_at() -> None:
     step = replace(round_of(), trains=False)
-    assert NormBound().admission(step, sent(w=torch.zeros(4)), site()) is None
+    assert NormBound().admission(step, sent(w=torch.zeros(4)), context()) is None
 
 
 def test_a_sketch_tells_distances() -> None:
     bound = NormBound()
-    admission = bound.admission(round_of(), sent(w=torch.zeros(20_000)), site())
+    admission = bound.admission(round_of(), sent(w=torch.zeros(20_000)), context())
     assert admission is not None
     torch.manual_seed(0)
     x, y = torch.randn(20_000), torch.randn(20_000)

@@ -17,13 +17,24 @@ from sampled import sampled
 from test_flower import run as run_flower
 
 import caveat
-from caveat.core import ConfigurationError, Method, Payload, Round, RunError, Site, State, Update, evaluation, key
+from caveat.core import (
+    ConfigurationError,
+    Method,
+    Payload,
+    Round,
+    RunError,
+    SiloContext,
+    State,
+    Update,
+    evaluation,
+    key,
+)
 from caveat.methods import FedAvg, FedBABU
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST, VALIDATION, Evaluated
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 SOURCE = Path(caveat.__file__).parent
 EVERY = METHODS + WRAPPED
@@ -35,7 +46,7 @@ each = pytest.mark.parametrize(
 
 def nameless(step: Round) -> Round:
     """The round with a work that is neither a method nor has the name of the old one."""
-    return replace(step, work=lambda down, state, site: step.work(down, state, site))
+    return replace(step, task=lambda down, state, context: step.task(down, state, context))
 
 
 @dataclass(frozen=True)
@@ -43,17 +54,17 @@ class Renamed(FedAvg):
     """FedAvg of which the work is called otherwise."""
 
     def schedule(self) -> Iterable[Round]:
-        return (replace(step, work=self.something_else) for step in super().schedule())
+        return (replace(step, task=self.something_else) for step in super().schedule())
 
-    def something_else(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        return self.train(down, state, site)
+    def something_else(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        return self.train(down, state, context)
 
     name = "fedavg"
 
 
 def orders(silos: Silos) -> list[tuple[object, ...]]:
     said = [records.config_records["order"] for _, records in silos.grid.sent]
-    return [(each["t"], each["work"], each["silo"]) for each in said]
+    return [(each["t"], each["task"], each["silo"]) for each in said]
 
 
 # The names of functions change nothing
@@ -67,12 +78,12 @@ def test_other_functions_under_the_same_names_give_the_same_bits(
     plain.run(stop=2)
 
     def unnamed(schedule: Callable[[Method], Iterable[Round]], self: Method) -> Iterable[Round]:
-        return (nameless(step) if getattr(step.work, "__self__", None) is self else step for step in schedule(self))
+        return (nameless(step) if getattr(step.task, "__self__", None) is self else step for step in schedule(self))
 
     for kind in {type(part) for part in chain(method)}:
         monkeypatch.setattr(kind, "schedule", partial_method(unnamed, kind.schedule))
     renamed = Federation(method, tmp_path / "renamed")
-    assert {getattr(step.work, "__name__", "<lambda>") for step in method.schedule()} == {"<lambda>"}
+    assert {getattr(step.task, "__name__", "<lambda>") for step in method.schedule()} == {"<lambda>"}
     assert_same(plain.server, renamed.run(stop=2))
     assert_same_states(plain.states(), renamed.states())
 
@@ -89,7 +100,7 @@ def test_a_renamed_work_gives_the_same_orders_and_bits_by_flower(tmp_path: Path)
     silos = {kind: Silos(kind(rounds=3, training=ADAM), tmp_path / kind.__name__) for kind in (FedAvg, Renamed)}
     assert_same(*map(run_flower, silos.values()))
     assert orders(silos[FedAvg]) == orders(silos[Renamed])
-    assert {work for _, work, _ in orders(silos[Renamed])} == {"base.train"}
+    assert {task for _, task, _ in orders(silos[Renamed])} == {"base.train"}
 
 
 def test_a_renamed_work_leaves_the_same_rows_and_the_same_ledger(tmp_path: Path) -> None:
@@ -98,7 +109,8 @@ def test_a_renamed_work_leaves_the_same_rows_and_the_same_ledger(tmp_path: Path)
     for kind in (FedAvg, Renamed):
         caveat.run(
             data, kind(rounds=2, training=FAST), out=tmp_path / kind.__name__,
-            privacy=caveat.Privacy(clip=1.0, noise=0.1), uncertainty=caveat.Uncertainty(policy="switch"),
+            privacy=caveat.Privacy(clip_norm=1.0, noise_multiplier=0.1),
+            uncertainty=caveat.Uncertainty(policy="switch"),
         )  # fmt: skip
     for file in ("rounds.jsonl", "ledger.jsonl"):
         assert (tmp_path / "FedAvg" / file).read_text() == (tmp_path / "Renamed" / file).read_text()
@@ -115,7 +127,7 @@ def test_renamed_evaluations_are_ordered_by_the_declared_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
     place = executor(FedAvg(rounds=1, training=ADAM), tmp_path)
-    down = place.method.broadcast(place.method.init_server(place.site("silo-0")))
+    down = place.method.broadcast(place.method.init_server(place.context("silo-0")))
     plain = place.perform(0, look, down, "silo-0", None).update
     measure = getattr(Evaluated, look)
     monkeypatch.setattr(Evaluated, look, lambda *given: measure(*given))
@@ -150,13 +162,13 @@ def test_a_round_without_a_name_has_that_of_its_work_from_then_on() -> None:
     method = FedAvg()
     step = Round(method.broadcast, method.train)
     assert step.name == step.address == "train"
-    assert replace(step, work=method.answer).name == "train"
+    assert replace(step, task=method.answer).name == "train"
 
 
 def test_a_work_without_a_name_needs_one() -> None:
     method = FedAvg()
-    work = partial(method.train)
-    for nameless in (work, lambda down, state, site: work(down, state, site)):
+    task = partial(method.train)
+    for nameless in (task, lambda down, state, context: task(down, state, context)):
         with pytest.raises(ConfigurationError, match=r"Round.name = .*expected an identifier such as 'train'"):
             Round(method.broadcast, nameless)
         assert Round(method.broadcast, nameless, name="fit").name == "fit"
@@ -172,11 +184,11 @@ def test_a_method_of_version_0_1_works_as_it_is_and_draws_as_it_did(tmp_path: Pa
     class Old(FedAvg):
         def schedule(self) -> Iterable[Round]:
             for _ in range(self.rounds):
-                yield Round(self.broadcast, self.fit, self.average)
+                yield Round(self.broadcast, self.fit, self.aggregate)
 
-        def fit(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        def fit(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
             drawn.append(int(caveat.core.random.torch.default_generator.initial_seed()))
-            return self.train(down, state, site)
+            return self.train(down, state, context)
 
     @dataclass(frozen=True)
     class Around(Wrapper):
@@ -194,18 +206,18 @@ def test_a_method_of_version_0_1_works_as_it_is_and_draws_as_it_did(tmp_path: Pa
 
 def test_orders_say_the_same_words_as_in_version_0_1() -> None:
     """A silo's app, and its ledger, may be of that version. Temperatures are found otherwise since, by another word."""
-    method = Evaluated(Switched(Tempered(FedBABU(rounds=2))))
+    method = Evaluated(Switched(TemperatureScaled(FedBABU(rounds=2))))
     words = ["base.base.base.train"] * 2 + ["base.base.base.personalise"] + ["base.base.temperature"]
     assert [step.address for step in method.schedule()][: len(words)] == words
     assert [*method.schedule()][-1].address == "base.calibrate"
-    private = Evaluated(Private(FedBABU(rounds=2), clip=1.0, noise=1.0, silos=3))
+    private = Evaluated(Private(FedBABU(rounds=2), clip_norm=1.0, noise_multiplier=1.0, silos=3))
     assert [step.address for step in private.schedule()] == ["base.train"] * 2 + ["base.base.personalise"]
     assert [*method.evaluations] == ["validation", "test"]
 
 
 @pytest.mark.parametrize("address", ["train", "base.base.train", "base.answer", "base.validation", "", "__class__"])
 def test_only_works_of_rounds_and_evaluations_can_be_ordered(tmp_path: Path, address: str) -> None:
-    place = executor(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.1, silos=3), tmp_path)
+    place = executor(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.1, silos=3), tmp_path)
     with pytest.raises(RunError, match="neither a round's work nor a measurement"):
         place.perform(0, address, {}, "silo-0", None)
 
@@ -218,11 +230,11 @@ def test_rounds_of_one_name_may_have_works_of_their_own(tmp_path: Path) -> None:
     class Counting(FedAvg):
         def schedule(self) -> Iterable[Round]:
             for t in range(self.rounds):
-                yield Round(self.broadcast, partial(self.note, t), self.average, name="train")
+                yield Round(self.broadcast, partial(self.note, t), self.aggregate, name="train")
 
-        def note(self, t: int, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        def note(self, t: int, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
             asked.append(t)
-            return self.train(down, state, site)
+            return self.train(down, state, context)
 
     federation = Federation(Counting(rounds=3, training=ADAM), tmp_path)
     federation.run()
@@ -235,10 +247,10 @@ def test_no_evaluation_can_be_in_a_schedule(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Peeking(FedAvg):
         def schedule(self) -> Iterable[Round]:
-            yield Round(self.broadcast, self.peek, self.average, name="train")
+            yield Round(self.broadcast, self.peek, self.aggregate, name="train")
 
         @evaluation
-        def peek(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+        def peek(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
             raise NotImplementedError
 
     with pytest.raises(ConfigurationError, match="'train' is in a schedule, but its work is to see the test split"):

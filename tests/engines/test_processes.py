@@ -1,4 +1,4 @@
-"""The embedded engine: errors name their silo, nothing is left behind."""
+"""The single-machine engine: errors name their silo, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from federations import ADAM, FAST, METHODS, Failing, Federation, assert_same, is_level, levels_over_rounds
 from sampled import different
 
-from caveat.core import Payload, Replies, RunError, Site, State, Update
+from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
 from caveat.engines.processes.pool import EmbeddedEngine
@@ -30,17 +30,17 @@ from caveat.training.fit import Training
 
 @dataclass(frozen=True)
 class Dying(FedAvg):
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.id == "silo-1":
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        if context.id == "silo-1":
             os._exit(9)
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 @dataclass(frozen=True)
 class TakesTheFirst(FedAvg):
     """Its server's state lies in the memory of a reply."""
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         return {"model": next(iter(replies.updates.values())).payload["model"]}
 
 
@@ -188,10 +188,10 @@ federation.run()
 
 @dataclass(frozen=True)
 class Slow(FedAvg):
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         Path(os.environ["PIDS"], str(os.getpid())).touch()
         time.sleep(0.2)
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")

@@ -12,7 +12,7 @@ import torch
 from federations import ADAM, FAST, METHODS, Federation, assert_same, assert_same_states, silos
 from torch import Tensor, nn
 
-from caveat.core import Method, Payload, RunError, Site, State, Update
+from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.stacking.decision import MOST, SILOS, STEP, Mode, Stacking, chunks
@@ -142,8 +142,8 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> 
     "training",
     [
         Training(batch_size=16, optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=0.01, local_steps=5),
-        Training(batch_size=16, optimizer="adamw", lr=0.01, weight_decay=0.1, clip=0.05, local_epochs=1.5),
-        Training(batch_size=16, lr=0.01, class_weights=(1.0, 2.0, 3.0), schedule="cosine", warmup=1),
+        Training(batch_size=16, optimizer="adamw", lr=0.01, weight_decay=0.1, clip_norm=0.05, local_epochs=1.5),
+        Training(batch_size=16, lr=0.01, class_weights=(1.0, 2.0, 3.0), lr_schedule="cosine", warmup=1),
         Training(batch_size=100, lr=0.01, label_smoothing=0.1, lr_decay=0.5),
     ],
     ids=["momentum", "clip", "weights", "smoothing"],
@@ -157,9 +157,9 @@ def test_every_setting_of_training_is_followed(training: Training, tmp_path: Pat
     assert_near(apart.server, together.server)
 
 
-@pytest.mark.parametrize("state", ["kept", "shared"])
+@pytest.mark.parametrize("state", ["keep", "average"])
 def test_what_optimisers_remember_goes_on(state: Any, tmp_path: Path) -> None:
-    method = trained(FedAvg(rounds=3, training=replace(ADAM, state=state)))
+    method = trained(FedAvg(rounds=3, training=replace(ADAM, optimizer_state=state)))
     apart, _ = federation(method, tmp_path / "off", "off", model=plain)
     together, works = federation(method, tmp_path / "on", "on", model=plain)
     assert all(record.stacked for record in works.values())
@@ -197,11 +197,11 @@ class Behind(FedAvg):
 class Changing(FedAvg):
     """Changes what it was sent."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update = super().train(down, state, site)
-        load(site.module, down["model"])
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update = super().train(down, state, context)
+        load(context.module, down["model"])
         with torch.no_grad():
-            for parameter in site.module.parameters():
+            for parameter in context.module.parameters():
                 parameter.zero_()
         return update
 
@@ -210,8 +210,8 @@ class Changing(FedAvg):
 class Named(FedAvg):
     """Asks which silo it is at."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        return super().train(down, state, site) if site.id.startswith("silo") else (Update({}, 1), state)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        return super().train(down, state, context) if context.id.startswith("silo") else (Update({}, 1), state)
 
 
 @dataclass(frozen=True)
@@ -252,10 +252,10 @@ def test_certainties_that_are_shuffled_are_so_for_each_silo_by_itself(shuffled: 
 class Later(FedAvg):
     """Asks which silo it is at in its second round, when it has been decided that it is stacked."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.round == 1 and not site.id:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        if context.round == 1 and not context.id:
             raise RunError("never")
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 def test_a_round_that_cannot_be_stacked_after_all_is_carried_out_one_by_one(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_round_that_cannot_be_stacked_after_all_is_carried_out_one_by_one(tmp_
 @pytest.mark.parametrize("workers", [1, 2])
 def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> None:
     data = silos(6)
-    data["silo-4"] = replace(data["silo-4"], train=data["silo-4"].train.labelled(data["silo-4"].train.y))
+    data["silo-4"] = replace(data["silo-4"], train=data["silo-4"].train.labeled(data["silo-4"].train.y))
     data["silo-4"].train.x.mul_(1e25)
     method = FedAvg(rounds=1, training=Training(batch_size=16, optimizer="sgd", lr=0.05))
     with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, work 'base\.train'"):
@@ -335,11 +335,11 @@ def test_mixtures_are_stacked_although_they_are_made_anew_for_each_silo(tmp_path
 class Annealed(FedAvg):
     """Drops fewer units from round to round."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        for part in site.module.modules():
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        for part in context.module.modules():
             if isinstance(part, nn.Dropout):
-                part.p = 0.4 / (1 + site.round)
-        return super().train(down, state, site)
+                part.p = 0.4 / (1 + context.round)
+        return super().train(down, state, context)
 
 
 def test_dropout_may_change_from_round_to_round(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def assert_same(found: dict[str, Array], run: Run, silo: str, x: Any) -> None:
     assert found.keys() == expected.keys()
     for name, each in expected.items():
         assert found[name].shape == tuple(each.shape), name
-        if name in ("label", "decision", "answerer", "familiarity", "sets"):
+        if name in ("label", "decision", "answered_by", "familiarity", "sets"):
             assert (found[name] != each.numpy()).mean() <= TIED, name
         elif name != "unfamiliar":  # a whole step of its rounding may lie between
             np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
@@ -84,12 +84,12 @@ def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "uncertainty"), [
-    ("fml", Uncertainty(mc_samples=3, policy="switch", abstain=0.3, ambiguous=0.9, sets=0.8)),
-    ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, per="silo")),
-    ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.99, label_shift=True)),
+    ("fml", Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3, max_aleatoric=0.9, set_coverage=0.8)),
+    ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, guarantee_scope="silo")),
+    ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, set_coverage=0.99, label_shift=True)),
     ("fedavg", Uncertainty(mc_samples=3, source="laplace", policy="switch", score="logit_variance")),
-    ("fedbn", Uncertainty(source="ensemble", members=2)),
-    ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature=False)),
+    ("fedbn", Uncertainty(source="ensemble", ensemble_size=2)),
+    ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature_scaling=False)),
 ])  # fmt: skip
 def test_every_policy_decides_as_its_run_does(name: str, uncertainty: Uncertainty, tmp_path: Path) -> None:
     run = trained(name, uncertainty)
@@ -144,7 +144,7 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def test_it_needs_neither_caveat_nor_torch(tmp_path: Path) -> None:
-    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain=0.3))
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3))
     path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
     np.save(tmp_path / "x.npy", rows())
     code = BLOCKED + (
@@ -162,7 +162,7 @@ def test_it_needs_neither_caveat_nor_torch(tmp_path: Path) -> None:
 
 
 def test_a_program_of_torch_answers_the_same(tmp_path: Path) -> None:
-    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain=0.3))
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3))
     path = export_model(run, "silo-0", "torch", tmp_path / "model.pt2")
     found = torch.export.load(path).module()(torch.from_numpy(rows()))
     assert_same({name: each.numpy() for name, each in found.items()}, run, "silo-0", rows())
@@ -203,7 +203,7 @@ def test_no_number_of_a_calibration_input_is_in_the_file(tmp_path: Path) -> None
 
 
 def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
-    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, sets=0.8))
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, set_coverage=0.8))
     export_model(run, "silo-0", out=tmp_path / "model.onnx")
     text = (tmp_path / "model.md").read_text()
     assert text.startswith("---\nlibrary_name: onnx\n")

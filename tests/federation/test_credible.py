@@ -70,7 +70,7 @@ def members(run: Path) -> list[str]:
 
 @pytest.mark.long
 def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=1)
+    federation = Federation(tmp_path, "fedavg", start_timeout=1)
     larger(federation, "hill", 15)
     run = federation.serve()
     assert members(run) == ["coast", "valley"]
@@ -82,7 +82,7 @@ def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_pa
 
 @pytest.mark.long
 def test_a_silo_whose_rows_are_confirmed_takes_part(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=1)
+    federation = Federation(tmp_path, "fedavg", start_timeout=1)
     larger(federation, "hill", 15)
     (tmp_path / "project" / "silos").mkdir(parents=True)
     (tmp_path / "project" / "silos" / "hill.rows").write_text("5000")
@@ -92,7 +92,7 @@ def test_a_silo_whose_rows_are_confirmed_takes_part(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_with_robust_off_whoever_comes_is_believed(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=1)
+    federation = Federation(tmp_path, "fedavg", start_timeout=1)
     larger(federation, "hill", 15)
     federation.config = load(str(tmp_path / "config.toml"), ["federation.robust=off"])
     assert members(federation.serve()) == ["coast", "hill", "valley"]
@@ -100,8 +100,8 @@ def test_with_robust_off_whoever_comes_is_believed(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=1)
-    federation.config = load(str(tmp_path / "config.toml"), ["federation.begin_with=2"])
+    federation = Federation(tmp_path, "fedavg", start_timeout=1)
+    federation.config = load(str(tmp_path / "config.toml"), ["federation.min_available_silos=2"])
     larger(federation, "valley", 15)
     late, node = federation.grid.apps.pop(federation.node["valley"]), federation.node["valley"]
     pushed = federation.grid.push_messages
@@ -134,7 +134,7 @@ def many_times(times: float) -> Callable[[Message], Message]:
 
 @pytest.mark.long
 def test_a_silo_whose_sums_no_inputs_come_to_is_left_out_and_the_share_of_the_largest_is_told(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=1, patience=0.5)
+    federation = Federation(tmp_path, "fedavg", rounds=1, start_timeout=0.5)
     federation.grid.tamper[federation.node["hill"]] = many_times(1e4)
     run = federation.serve()
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]

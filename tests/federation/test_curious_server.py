@@ -45,8 +45,8 @@ def test_what_a_training_split_of_few_rows_has_is_not_told(tmp_path: Path) -> No
 
 def test_files_beside_the_table_are_not_looked_for(tmp_path: Path) -> None:
     member, terms = asked(tmp_path)
-    streams = dataclasses.replace(terms.config.data.streams, ood_global="npz:/etc/passwd")
-    data = dataclasses.replace(terms.config.data, streams=streams)
+    streams = dataclasses.replace(terms.config.data.ood, global_source="npz:/etc/passwd")
+    data = dataclasses.replace(terms.config.data, ood=streams)
     with pytest.raises(DataError, match="of a silo with a table nothing but that is read"):
         member.introduce(dataclasses.replace(terms, config=dataclasses.replace(terms.config, data=data)))
 
@@ -60,8 +60,8 @@ def test_no_federation_takes_the_place_of_a_silo_s_own_file(name: str, tmp_path:
 
 def test_noise_of_two_sizes_is_not_one_draw() -> None:
     """Else what two federations that differ in their noise get would tell the update without it."""
-    sets = ["method.name=fedavg", "beside=[]", "privacy.clip=1"]
-    three, four = (spec_of(load("digits", [*sets, f"privacy.noise={size}"])) for size in (3, 4))
+    sets = ["method.name=fedavg", "baselines=[]", "privacy.clip_norm=1"]
+    three, four = (spec_of(load("digits", [*sets, f"privacy.noise_multiplier={size}"])) for size in (3, 4))
     assert secret_of(7, three, 5) == secret_of(7, three, 5)
     assert len({secret_of(7, three, 5), secret_of(7, four, 5), secret_of(7, three, 6), secret_of(8, three, 5)}) == 4
 

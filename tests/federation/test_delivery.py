@@ -60,7 +60,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_silo_that_was_away_in_the_end_gets_the_model_and_what_it_missed(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedbn", patience=60)
+    federation = Federation(tmp_path, "fedbn", start_timeout=60)
     app = federation.grid.apps[federation.node["hill"]]
     serve(federation.config, federation.grid, federation.run, Leaves(federation, "hill", 3))
     assert not list(federation.homes["hill"].glob("state/*/*/model/model.json"))
@@ -87,7 +87,7 @@ def test_a_silo_that_was_away_in_the_end_gets_the_model_and_what_it_missed(tmp_p
 
 
 def test_a_silo_joins_after_the_end(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedper", patience=60)
+    federation = Federation(tmp_path, "fedper", start_timeout=60)
     federation.serve()
     run = files(federation.run)
     others = {name: files(federation.homes[name] / "state") for name in NAMES}
@@ -116,7 +116,7 @@ def test_a_silo_joins_after_the_end(tmp_path: Path) -> None:
 
 
 def test_new_labels_are_refused(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=60)
+    federation = Federation(tmp_path, "fedavg", start_timeout=60)
     federation.serve()
     arrives(federation)
     table = federation.homes[LATE] / f"{LATE}.csv"
@@ -126,9 +126,9 @@ def test_new_labels_are_refused(tmp_path: Path) -> None:
 
 
 def test_who_does_not_come_is_named_and_others_get_theirs(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", patience=60)
+    federation = Federation(tmp_path, "fedavg", start_timeout=60)
     federation.serve()
-    waits = dataclasses.replace(federation.config.federation, patience=8)
+    waits = dataclasses.replace(federation.config.federation, start_timeout=8)
     federation.config = dataclasses.replace(federation.config, federation=waits)
     with pytest.raises(RunError, match="no model for nobody"):
         delivered(federation, "hill", "nobody")

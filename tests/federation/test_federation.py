@@ -40,14 +40,14 @@ def states(folder: Path) -> dict[str, Path]:
     [
         *[(method, "") for method in ("scaffold", "uefl", "fedpn", "fmlu")],
         *[("fedbabu", f"[uncertainty]\nsource = '{source}'\n") for source in ("laplace", "ensemble")],
-        ("fedper", "[server]\noptimizer = 'yogi'\n[evaluation]\nstop_after = 1\n"),
+        ("fedper", "[server]\noptimizer = 'yogi'\n[evaluation]\nearly_stopping_patience = 1\n"),
     ],
     ids=["scaffold", "uefl", "fedpn", "fmlu", "laplace", "ensemble", "optimised"],
 )
 def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, more: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, method, more=more)
     # The states of earlier rounds that may be gone back to are apart: `test_rollback_federation`.
-    newest = load(str(tmp_path / "config.toml"), ["engine.checkpoints=1"])
+    newest = load(str(tmp_path / "config.toml"), ["engine.keep_checkpoints=1"])
     run, here = federation.serve(newest), federation.embedded()
     assert not [note for note in federation.notes if "without" in note or "not admitted" in note]
     assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))
@@ -86,7 +86,9 @@ def test_the_ledger_says_what_left_the_silos_at_the_server_and_at_each_of_them(t
 def test_a_server_that_gives_up_continues_to_the_same_bits(tmp_path: Path) -> None:
     federation, whole = Federation(tmp_path / "a", quorum=3), Federation(tmp_path / "b", quorum=3)
     federation.grid.tamper[federation.node["hill"]] = losing(2)
-    with pytest.raises(RunError, match=r"quorum\nhill: no reply in time\nthey had federation\.deadline = 0\.3 s: set"):
+    with pytest.raises(
+        RunError, match=r"quorum\nhill: no reply in time\nthey had federation\.round_timeout = 0\.3 s: set"
+    ):
         federation.serve()
     assert (federation.run / "state" / "checkpoint.json").exists()
     federation.grid.tamper.clear()
@@ -148,7 +150,7 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
         return reply
 
     federation.grid.tamper[federation.node["coast"]] = arrive
-    config = load(str(federation.folder / "config.toml"), ["federation.begin_with=2"])
+    config = load(str(federation.folder / "config.toml"), ["federation.min_available_silos=2"])
     run = federation.serve(config)
     trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if m.phase == "train" and m.split is None]
     # It comes while the first round is at work, and the second one knows of it.
@@ -192,7 +194,7 @@ def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
     [("positive='sick'", "'ill' or 'well'"), ("positive='ill'", "")],
 )
 def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, words: str, tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
+    federation = Federation(tmp_path, "fedavg", rounds=1, start_timeout=60)
     config = load(str(federation.folder / "config.toml"), [f"data.{setting}"])
     if words:
         with pytest.raises(ConfigurationError, match=words):
@@ -247,15 +249,15 @@ def test_a_finished_run_without_a_report_needs_no_silos(tmp_path: Path) -> None:
 
 
 def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=3)
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, start_timeout=3)
     federation.grid.tamper[federation.node["hill"]] = losing(2)
     with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
     del federation.grid.apps[federation.node["hill"]]
     table = str(federation.folder / "config.toml")
     with pytest.raises(ConfigurationError, match="began with another configuration"):
-        federation.serve(load(table, ["federation.begin_with=4"]))
-    federation.serve(load(table, ["federation.quorum=2", "federation.deadline=0.5", "federation.patience=5"]))
+        federation.serve(load(table, ["federation.min_available_silos=4"]))
+    federation.serve(load(table, ["federation.quorum=2", "federation.round_timeout=0.5", "federation.start_timeout=5"]))
     assert summary(federation.run)["absent"] == ["hill"]
 
 
@@ -319,15 +321,15 @@ def test_a_silo_that_comes_back_before_there_is_an_agreement_is_asked_anew(tmp_p
 
 def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_work(tmp_path: Path) -> None:
     sets = [
-        "engine.name=flower", "method.name=scaffold", "rounds=1", "beside=[]", "data.silos=3", "model.name=mlp",
-        "data.samples_per_silo=60", "model.hidden=8", "training.batch_size=16", "federation.patience=20",
-        "federation.deadline=20",
+        "engine.name=flower", "method.name=scaffold", "rounds=1", "baselines=[]", "data.n_silos=3", "model.name=mlp",
+        "data.samples_per_silo=60", "model.hidden=8", "training.batch_size=16", "federation.start_timeout=20",
+        "federation.round_timeout=20",
     ]  # fmt: skip
     grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in (1, 2, 3)})
     grid.node_config = {node: {"partition-id": node - 1} for node in (1, 2, 3)}
     run = serve(load("digits", sets), grid, tmp_path / "run", Silent())
     assert {path.name for path in (run / "state" / "silos").iterdir()} == {"silo-0", "silo-1", "silo-2"}
-    order = next(records for _, records in grid.sent if "work" in words_of(records))
+    order = next(records for _, records in grid.sent if "task" in words_of(records))
     terms = Terms.of_text(str(words_of(order)["terms"]))
     for folder in ("elsewhere", str(tmp_path / "gone")):
         text = dataclasses.replace(terms, folder=folder).to_text()
@@ -360,12 +362,12 @@ def test_a_method_beside_has_the_rounds_of_the_first_one_at_silos_too(tmp_path: 
     """Of a cosine, and of weights that are annealed, the rounds are part."""
     federation = Federation(tmp_path, "uefl", rounds=1)
     table = tmp_path / "config.toml"
-    text = table.read_text().replace("\nrounds = 1\n", '\nrounds = 1\nbeside = ["trfeddis"]\n')
+    text = table.read_text().replace("\nrounds = 1\n", '\nrounds = 1\nbaselines = ["trfeddis"]\n')
     text = text.replace('name = "uefl"\n', 'name = "uefl"\niterations = 2\nextra_rounds = 2\ncodewords = 4\n')
-    table.write_text(text.replace("[training]\n", '[training]\nschedule = "cosine"\n'))
+    table.write_text(text.replace("[training]\n", '[training]\nlr_schedule = "cosine"\n'))
     federation.config = load(str(table))
     run, here = federation.serve(), federation.embedded()
     assert summary(run)["rounds_run"] == 3
-    for part in (".", "beside/trfeddis"):
+    for part in (".", "baselines/trfeddis"):
         assert summary(run / part) == summary(here / part)
         assert (run / part / "rounds.jsonl").read_text() == (here / part / "rounds.jsonl").read_text()

@@ -82,7 +82,7 @@ def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
 
 def interrupted(folder: Path) -> Federation:
     """A federation that has lost a silo in its second round, and waits to be continued."""
-    federation = Federation(folder, "fedavg", quorum=3, patience=2)
+    federation = Federation(folder, "fedavg", quorum=3, start_timeout=2)
     federation.grid.tamper[federation.node["hill"]] = losing(1)
     with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
@@ -159,7 +159,7 @@ def test_one_of_two_silos_with_measurements_that_cannot_be_read_is_left_out(
     federation = Federation(tmp_path, "fedavg", rounds=1, quorum=1)
     del federation.grid.apps[federation.node["valley"]]
     federation.grid.tamper[federation.node["coast"]] = measuring(change)
-    found = summary(federation.serve(load(str(tmp_path / "config.toml"), ["federation.begin_with=2"])))
+    found = summary(federation.serve(load(str(tmp_path / "config.toml"), ["federation.min_available_silos=2"])))
     assert [silo["name"] for silo in found["silos"]] == ["hill"]
 
 
@@ -198,7 +198,7 @@ def test_negative_second_moments_are_left_out(tmp_path: Path) -> None:
 def test_a_state_that_is_not_finite_does_not_replace_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    average, calls = FedAvg.average, list[int]()
+    average, calls = FedAvg.aggregate, list[int]()
 
     def broken(self: FedAvg, *args: Any) -> Payload:
         after = average(self, *args)
@@ -241,7 +241,7 @@ class Telling(NodeHandler):
 def test_a_card_or_record_that_makes_no_sense_admits_nobody(changes: dict[str, Any], tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
     federation.grid.apps[federation.node["hill"]] = silo_app_of(Telling(**changes))
-    run = federation.serve(load(str(tmp_path / "config.toml"), ["federation.begin_with=2"]))
+    run = federation.serve(load(str(tmp_path / "config.toml"), ["federation.min_available_silos=2"]))
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
     assert any("is not admitted: join:" in note and len(note) < 600 for note in federation.notes)
 
@@ -277,4 +277,4 @@ def test_a_node_that_became_another_silo_is_not_taken_for_the_former(tmp_path: P
     federation.grid.tamper[federation.node["hill"]] = swap
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == ["coast", "valley"]
     own = ledger.read_ledger(federation.kept("coast") / "ledger.jsonl").messages
-    assert [message.t for message in own if message.work.endswith("train")] == [0, 1]
+    assert [message.t for message in own if message.task.endswith("train")] == [0, 1]

@@ -22,7 +22,7 @@ from caveat.federation import make_known
 from caveat.federation.silo.app import NodeHandler
 from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
-from caveat.nn.own import KNOWN
+from caveat.nn.custom_model import KNOWN
 
 pytestmark = pytest.mark.long
 
@@ -157,7 +157,7 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
     plugin: bool, nowhere: Path, tmp_path: Path
 ) -> None:
     (nowhere / "net.py").write_text(CODE)
-    text = CONFIG.format(method="fedavg", rounds=2, quorum=2, patience=3)
+    text = CONFIG.format(method="fedavg", rounds=2, quorum=2, start_timeout=3)
     before, rest = text.split("[model]")
     model = '[model]\nencoder = "net.py:body"\nweights = "body.pt"\nfrozen = true\n[method]'
     (nowhere / "fed.toml").write_text(before + model + rest.split("[method]")[1])
@@ -169,7 +169,9 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
     app = (nowhere / "project" / "federation" / "__init__.py").read_text()
     assert app.count("from . import net") == 1
     assert 'make_known("net.py:body", net.body)' in app
-    code = "import federation.client_app; from caveat.nn.own import KNOWN; print(KNOWN['net.py:body'].__module__)"
+    code = (
+        "import federation.client_app; from caveat.nn.custom_model import KNOWN; print(KNOWN['net.py:body'].__module__)"
+    )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["project", *sys.path]), "FLWR_HOME": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
     assert told.stdout == "federation.net\n", told.stderr

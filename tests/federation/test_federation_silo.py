@@ -34,7 +34,7 @@ from caveat.runs.prepared import PREPARATION
 
 pytestmark = pytest.mark.long
 
-PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")
+PLAIN = ("uncertainty.temperature_scaling=false", "uncertainty.familiarity=false")
 """So that the last rounds are of training."""
 
 
@@ -57,7 +57,7 @@ class Asked:
 
     def order(self, i: int = 0, **changes: Any) -> tuple[Order, Payload]:
         words = words_of(self.orders[i])
-        order = Order(int(words["t"]), str(words["work"]), int(words["counted"]), str(words["silo"]))
+        order = Order(int(words["t"]), str(words["task"]), int(words["counted"]), str(words["silo"]))
         return order._replace(**changes), unpack(self.orders[i])
 
     def perform(self, i: int = 0, terms: Terms | None = None, **changes: Any) -> Update:
@@ -70,22 +70,27 @@ class Asked:
 
 
 def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, more=("privacy.clip=0.001",))
+    asked = Asked(tmp_path, more=("privacy.clip_norm=0.001",))
     assert asked.perform().examples == 1
-    for work in ("base.base.train", "base.base.average", "base.broadcast", "__class__", "base.check"):
+    for task in ("base.base.train", "base.base.average", "base.broadcast", "__class__", "base.check"):
         with pytest.raises(RunError, match="neither a round's work nor a measurement"):
-            asked.perform(work=work)
+            asked.perform(task=task)
 
 
 def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -> None:
-    asked = Asked(tmp_path, more=("privacy.clip=0.001",))
-    privacy = "privacy.clip=0.001"
-    for sets in ((), ("privacy.clip=100",), (privacy, "data.target=age"), (privacy, "federation.begin_with=9")):
+    asked = Asked(tmp_path, more=("privacy.clip_norm=0.001",))
+    privacy = "privacy.clip_norm=0.001"
+    for sets in (
+        (),
+        ("privacy.clip_norm=100",),
+        (privacy, "data.target=age"),
+        (privacy, "federation.min_available_silos=9"),
+    ):
         other = asked.configured(*sets)
         for act in (asked.member.join, lambda terms: asked.perform(terms=terms)):
             with pytest.raises(DataError, match="is not the one that was joined"):
                 act(other)
-    asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.deadline=9"))
+    asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.round_timeout=9"))
     with pytest.raises(DataError, match="'fedprox' is no method of the federation"):
         asked.perform(terms=dataclasses.replace(asked.terms, method="fedprox"))
 
@@ -138,12 +143,12 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     home = asked.federation.homes["hill"]
     expected = asked.member.introduce(asked.terms)
-    tensors = asked.member.data.silos(asked.terms)[0].train
+    tensors = asked.member.data.n_silos(asked.terms)[0].train
     written = (home / "hill.csv").read_text().replace(",", "|").replace(".", ",")
     (home / "hill.csv").write_text(written)
     member = edited(home, decimal='","', separator='"|"', numeric='["age", "pressure"]')
     assert member.introduce(asked.terms) == expected
-    silos = member.data.silos(asked.terms)
+    silos = member.data.n_silos(asked.terms)
     assert torch.equal(silos[0].train.x, tensors.x)
     assert torch.equal(read_inputs(home / "hill.csv", silos, "hill")[silos[0].indices["train"]], tensors.x)
     again = Federation(tmp_path / "again", "fedavg", 1)
@@ -217,7 +222,7 @@ def test_a_server_tells_silos_nothing_of_its_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("positive", ["ill", "well"])
 def test_what_a_silo_keeps_is_measured_as_a_run_is(positive: str, tmp_path: Path) -> None:
     """On a table with labels, at the silo, which has no summary of the run; by the configured positive class."""
-    asked = Asked(tmp_path, more=(f"data.positive={positive}",))
+    asked = Asked(tmp_path, more=(f"data.positive_class={positive}",))
     table = asked.federation.homes["hill"] / "hill.csv"
     found = evaluate("evaluate", asked.federation.kept("hill"), table, "--silo", "hill", "--target", "outcome")
     assert found.exit_code == 0, found.stderr
@@ -255,11 +260,11 @@ def test_opening_what_a_silo_keeps_writes_nothing_wherever_it_says_its_state_is(
 def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = ("uncertainty.familiarity=true", "uncertainty.temperature=true", "uncertainty.sets=0.9")
+    full = ("uncertainty.familiarity=true", "uncertainty.temperature_scaling=true", "uncertainty.set_coverage=0.9")
     asked = Asked(tmp_path / "federation", method, more=full)
     (tmp_path / "away").mkdir()
     table = shutil.copy(asked.federation.homes["hill"] / "hill.csv", tmp_path / "away")
-    kept, silos = asked.federation.kept("hill"), asked.member.data.silos(asked.terms)
+    kept, silos = asked.federation.kept("hill"), asked.member.data.n_silos(asked.terms)
     with_data = Run(asked.member._run(asked.terms, silos, kept, 0))
     expected = with_data.predictor("hill")(noted_inputs(table, silos, "hill"))
     shutil.move(kept, tmp_path / "away" / "model")

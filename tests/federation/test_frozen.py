@@ -59,8 +59,8 @@ class Hill:
     def __init__(self, folder: Path) -> None:
         self.home = hospital(folder, "hill", 1)
         self.table = self.home / "hill.csv"
-        sets = ("source='silos'", "target='outcome'", "classes=['ill','well']", "categorical=['site']")
-        other = ("engine.name=flower", "model.name=mlp", "method.name=fedavg", "training.batch_size=8", "beside=[]")
+        sets = ("source='on_site'", "target='outcome'", "classes=['ill','well']", "categorical=['site']")
+        other = ("engine.name=flower", "model.name=mlp", "method.name=fedavg", "training.batch_size=8", "baselines=[]")
         self.config = load(None, [*(f"data.{each}" for each in sets), *other])
 
     def said(self, changed: str) -> None:
@@ -233,11 +233,13 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     hill.said("drop")
     text = hill.table.read_text()
     edit(hill.table, lambda rows: rows[:6])
-    with pytest.raises(DataChanged, match=r"74 rows gone.* it cannot train: .*`caveat flower forget (\S+)` deletes"):
+    with pytest.raises(
+        DataChanged, match=r"74 rows gone.* it cannot train: .*`caveat flower delete-data (\S+)` deletes"
+    ):
         hill.side.run(terms)
     home = hill.side.home(terms)
-    assert command("flower", "forget", hill.home).exit_code == 2
-    assert command("flower", "forget", home).exit_code == 0
+    assert command("flower", "delete-data", hill.home).exit_code == 2
+    assert command("flower", "delete-data", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
     with pytest.raises(DataChanged, match=r"does not give the rows any more that .*data-\w+\.json was made of"):
         hill.side.run(terms)
@@ -424,10 +426,10 @@ def test_after_forgetting_no_number_of_a_row_is_left_and_predictions_stay(tmp_pa
     table = federation.homes[NAMES[0]] / f"{NAMES[0]}.csv"
     before, after = tmp_path / "before.csv", tmp_path / "after.csv"
     assert command("predict", kept, table, "--silo", NAMES[0], "--out", before).exit_code == 0
-    said = command("flower", "forget", kept.parent.parent)
+    said = command("flower", "delete-data", kept.parent.parent)
     assert said.exit_code == 0
     assert "numbers of calibration inputs replaced by distances" in said.output
     assert not telling & numbers_in(kept.parent)
     assert command("predict", kept, table, "--silo", NAMES[0], "--out", after).exit_code == 0
     assert after.read_bytes() == before.read_bytes()
-    assert command("flower", "forget", kept.parent).exit_code == 0  # there is nothing more to forget
+    assert command("flower", "delete-data", kept.parent).exit_code == 0  # there is nothing more to forget

@@ -31,7 +31,7 @@ type = "category"
 
 def home_of(folder: Path, rows: int = 80) -> Path:
     """A hospital beside the configuration of its federation."""
-    text = CONFIG.format(method="fedavg", rounds=1, quorum=2, patience=1)
+    text = CONFIG.format(method="fedavg", rounds=1, quorum=2, start_timeout=1)
     (folder / "config.toml").write_text(text.replace("[model]", 'dictionary = "d.toml"\n[model]'))
     (folder / "d.toml").write_text(DICTIONARY)
     return hospital(folder, "hill", 1, rows)
@@ -117,18 +117,18 @@ def of_one_class(home: Path) -> None:
 
 WRONG = {
     "codes 1 and 2 under 0 and 1": (
-        lambda home: codes(home, "1", "2", '[data.labels]\n0 = "ill"\n1 = "well"\n'), "is '2', expected one of",
+        lambda home: codes(home, "1", "2", '[data.label_codes]\n0 = "ill"\n1 = "well"\n'), "is '2', expected one of",
         "silo 'hill' refuses, 'outcome': labels are those of data.classes", True,
     ),
-    "no [data.labels]": (
-        lambda home: codes(home, "1", "0"), "say in [data.labels]", "'outcome': labels are those of", True,
+    "no [data.label_codes]": (
+        lambda home: codes(home, "1", "0"), "say in [data.label_codes]", "'outcome': labels are those of", True,
     ),
     "a class that is written otherwise": (
         lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); 'ill' is written",
         "'outcome': labels are those of data.classes", False,
     ),
     "a meaning that is written otherwise": (
-        lambda home: codes(home, "1", "well", '[data.labels]\n1 = "Ill"\n'), "says is 'Ill', expected one of",
+        lambda home: codes(home, "1", "well", '[data.label_codes]\n1 = "Ill"\n'), "says is 'Ill', expected one of",
         "'outcome': labels are those of data.classes", False,
     ),
     "a template that is not filled in": (
@@ -143,7 +143,7 @@ WRONG = {
     ),
     "surnames": (
         with_surnames, "texts in 52 rows; they would be told to the server and look like names: leave the column out, "
-        "'smoker' = false in [data.columns]", "refuses, 'smoker': texts that look like names", True,
+        "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
         without_a_label, "line 2: 'outcome' is missing (''), expected a value: write it there, or take the row out",

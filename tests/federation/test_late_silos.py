@@ -23,7 +23,7 @@ from caveat.files.ledger import read_ledger
 from caveat.files.run_folder import read_run
 from caveat.files.schema.logs import NO_PART
 
-TEMPERED = "\n[uncertainty]\ntemperature = true\n"
+TEMPERED = "\n[uncertainty]\ntemperature_scaling = true\n"
 OWN = {"fedpn": "own", "fmlu": "own", "fedper": "model", "uefl": "model"}
 """By method what of a silo's state is its own, and not of the temperature and the like, which silos have by any."""
 
@@ -54,7 +54,7 @@ def test_a_silo_that_comes_after_training_is_no_part_of_the_run_and_joins_by_del
     tmp_path: Path, method: str
 ) -> None:
     """Its figures are without what the others have of their own, and would be mixed into their means."""
-    federation = Federation(tmp_path, method, patience=60, more=TEMPERED)
+    federation = Federation(tmp_path, method, start_timeout=60, more=TEMPERED)
     last = 23 if method == "uefl" else 3
     progress = After(last, lambda: arrives(federation))
     serve(federation.config, federation.grid, federation.run, progress)
@@ -79,7 +79,7 @@ def test_a_silo_that_comes_after_training_is_no_part_of_the_run_and_joins_by_del
 
 @pytest.mark.long
 def test_a_silo_that_was_away_for_all_of_training_comes_after_the_run_too(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedpn", patience=60, more=TEMPERED)
+    federation = Federation(tmp_path, "fedpn", start_timeout=60, more=TEMPERED)
     back = federation.grid.apps[federation.node["hill"]]
 
     def lost(reply: Message) -> Message | None:
@@ -112,7 +112,7 @@ def test_a_silo_that_was_away_for_all_of_training_comes_after_the_run_too(tmp_pa
 
 @pytest.mark.long
 def test_a_run_that_goes_on_after_training_admits_nobody(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedbn", patience=3, more=TEMPERED)
+    federation = Federation(tmp_path, "fedbn", start_timeout=3, more=TEMPERED)
 
     def fails() -> None:
         for name in NAMES:
@@ -130,7 +130,7 @@ def test_a_run_that_goes_on_after_training_admits_nobody(tmp_path: Path) -> None
 @pytest.mark.long
 def test_a_silo_that_missed_one_round_after_training_makes_it_up_with_what_builds_on_it(tmp_path: Path) -> None:
     """A silo's own model of `fedpn` comes in one round, which those after it do not make up for."""
-    federation = Federation(tmp_path, "fedpn", patience=60, more=TEMPERED)
+    federation = Federation(tmp_path, "fedpn", start_timeout=60, more=TEMPERED)
     node, missed = federation.node["hill"], list[int]()
 
     def away(reply: Message) -> Message | None:
@@ -167,7 +167,7 @@ def test_a_silo_that_an_earlier_version_asked_after_training_alone_joins_by_deli
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the run's ledger, and was taken for one that has all."""
-    federation = Federation(tmp_path, "fedpn", patience=60, more=TEMPERED)
+    federation = Federation(tmp_path, "fedpn", start_timeout=60, more=TEMPERED)
     with monkeypatch.context() as earlier:
         earlier.setattr(FlowerEngine, "end_training", lambda engine: None)
         serve(federation.config, federation.grid, federation.run, After(3, lambda: arrives(federation)))
@@ -180,10 +180,10 @@ def test_a_silo_that_an_earlier_version_asked_after_training_alone_joins_by_deli
 
 @pytest.mark.long
 def test_joining_that_was_interrupted_goes_on_with_the_rounds_that_are_left(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedper", patience=60, more=TEMPERED)
+    federation = Federation(tmp_path, "fedper", start_timeout=60, more=TEMPERED)
     federation.serve()
     arrives(federation)
-    waits = dataclasses.replace(federation.config.federation, patience=2)
+    waits = dataclasses.replace(federation.config.federation, start_timeout=2)
     patient, federation.config = federation.config, dataclasses.replace(federation.config, federation=waits)
     federation.grid.tamper[federation.node[LATE]] = losing(1)
     with pytest.raises(RunError, match=f"no model for {LATE}"):

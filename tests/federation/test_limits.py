@@ -21,8 +21,8 @@ from caveat.files.ledger import Ledger
 from caveat.files.writing import write_bytes
 from caveat.wrappers.privacy import epsilon_against_server
 
-NOISY = ("privacy.clip=1", "privacy.noise=4")
-PLAIN = ("uncertainty.temperature=false", "uncertainty.familiarity=false")
+NOISY = ("privacy.clip_norm=1", "privacy.noise_multiplier=4")
+PLAIN = ("uncertainty.temperature_scaling=false", "uncertainty.familiarity=false")
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def sent(state: Path, terms: Terms, *works: str) -> None:
     write_bytes(home / "config.toml", dump(terms.config).encode())
     ledger = Ledger(home / terms.method / "ledger.jsonl")
     ledger.recover(None)
-    for t, work in enumerate(works):
-        ledger.add({"hill": Update({}, 1)}, t=t, work=work)
+    for t, task in enumerate(works):
+        ledger.add({"hill": Update({}, 1)}, t=t, task=task)
 
 
-def order(work: str = "base.train") -> Order:
-    return Order(2, work, NEVER, "hill")
+def order(task: str = "base.train") -> Order:
+    return Order(2, task, NEVER, "hill")
 
 
 def test_methods_beside_are_held_against_the_list_too(terms: Terms, tmp_path: Path) -> None:
     Limits(methods=("fedavg",)).check_begin("hill", terms, tmp_path)
-    beside = dataclasses.replace(terms, config=dataclasses.replace(terms.config, beside=("fedbn",)))
+    beside = dataclasses.replace(terms, config=dataclasses.replace(terms.config, baselines=("fedbn",)))
     with pytest.raises(
         BeyondLimits, match=r"method 'fedbn' is not among those that limits\.methods .* allows: fedavg"
     ) as no:
@@ -64,15 +64,15 @@ def test_methods_beside_are_held_against_the_list_too(terms: Terms, tmp_path: Pa
 
 
 def test_rounds_are_counted_over_federations_and_again_when_asked_again(terms: Terms, tmp_path: Path) -> None:
-    work = "base.train"
+    task = "base.train"
     Limits(rounds=3).check_begin("hill", terms, tmp_path)
     with pytest.raises(BeyondLimits, match=r"3 updates of training would have left this silo, .* allows 2") as refused:
         Limits(rounds=2).check_begin("hill", terms, tmp_path)
     assert refused.value.rule == "limits.rounds"
-    sent(tmp_path, terms, work, work, "validation", "test")
+    sent(tmp_path, terms, task, task, "validation", "test")
     Limits(rounds=3).check_begin("hill", terms, tmp_path)  # what is begun is counted once
     Limits(rounds=3).check_order("hill", terms, order(), tmp_path)
-    sent(tmp_path, terms, work)
+    sent(tmp_path, terms, task)
     with pytest.raises(BeyondLimits, match="with this round 4 updates"):
         Limits(rounds=3).check_order("hill", terms, order(), tmp_path)
     Limits(rounds=3).check_order("hill", terms, order("test"), tmp_path)
@@ -118,7 +118,7 @@ def test_updates_without_noise_of_a_known_size_have_no_epsilon(tmp_path: Path) -
     limits, state = Limits(epsilon=1000), tmp_path / "state"
     with pytest.raises(BeyondLimits, match=r"an update without noise: \[privacy\] is not set"):
         limits.check_begin("hill", terms_of(federation), state)
-    file.write_text(file.read_text().replace("begin_with = 3\nquorum = 2\n", ""))
+    file.write_text(file.read_text().replace("min_available_silos = 3\nquorum = 2\n", ""))
     with pytest.raises(BeyondLimits):
         limits.check_begin("hill", terms_of(federation, *NOISY), state)
 
@@ -173,5 +173,5 @@ def test_a_silo_takes_part_until_its_own_limit(tmp_path: Path, capsys: pytest.Ca
     assert "with this round 2 updates of training would have left this silo" in capsys.readouterr().err
     again = Federation(tmp_path / "again", "fedavg", rounds=2)
     (again.homes["hill"] / "silo.toml").write_text(f'{text}[limits]\nmethods = ["scaffold"]\n')
-    again.serve(load(str(tmp_path / "config.toml"), [*PLAIN, "federation.begin_with=2"]))
+    again.serve(load(str(tmp_path / "config.toml"), [*PLAIN, "federation.min_available_silos=2"]))
     assert any("introduce: failed: silo 'hill' refuses: limits.methods" in note for note in again.notes)

@@ -28,7 +28,7 @@ def run_by_the_app(federation: Federation, *sets: str) -> None:
 
 
 def test_a_run_s_status_names_silos_rounds_and_what_was_said_last(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=2, patience=60)
+    federation = Federation(tmp_path, "fedavg", rounds=2, start_timeout=60)
     run_by_the_app(federation)
     said = log_of(federation.run).read_text()
     assert stat.S_IMODE(log_of(federation.run).stat().st_mode) == 0o600
@@ -45,7 +45,7 @@ def test_a_run_s_status_names_silos_rounds_and_what_was_said_last(tmp_path: Path
 
 
 def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, patience=60)
+    federation = Federation(tmp_path, "fedavg", rounds=2, quorum=3, start_timeout=60)
     calls = list[int]()
 
     def gone_later(reply: Message) -> Message | None:
@@ -54,7 +54,7 @@ def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: P
 
     federation.grid.tamper[federation.node["hill"]] = gone_later
     with pytest.raises(RunError, match="fewer than the quorum"):
-        run_by_the_app(federation, "federation.patience=2", "federation.deadline=0.5")
+        run_by_the_app(federation, "federation.start_timeout=2", "federation.round_timeout=0.5")
     found = status_of(federation.run)
     assert (
         ": 1 of up to 2 rounds; failed, and goes on if it is started again: round 1, work 'base.base.base.train'"
@@ -98,7 +98,7 @@ def test_who_has_not_answered_is_told_while_the_round_still_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("caveat.engines.flower_messages.SLOW", 0.05)
-    federation, told = Federation(tmp_path, "fedavg", rounds=1, patience=60), list[str]()
+    federation, told = Federation(tmp_path, "fedavg", rounds=1, start_timeout=60), list[str]()
     calls = list[int]()
 
     def late(reply: Message) -> Message | None:
@@ -113,7 +113,7 @@ def test_who_has_not_answered_is_told_while_the_round_still_waits(
         return ask(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FlowerEngine, "_ask", heard)
-    federation.serve(load(str(federation.folder / "config.toml"), ["federation.deadline=2"]))
+    federation.serve(load(str(federation.folder / "config.toml"), ["federation.round_timeout=2"]))
     assert told[0] == "step 1, train: coast, hill, valley asked"
     assert "step 1, train: still waiting for hill" in told
 

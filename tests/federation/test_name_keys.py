@@ -145,8 +145,12 @@ class Keyed(Federation):
         self.grid.node_config[node] = {"silo": str(self.homes[silo] / "silo.toml"), "key": str(key)}
         return key
 
-    def begin(self, begin_with: int = 3) -> dict[str, Any]:
-        sets = [f"federation.begin_with={begin_with}", "uncertainty.temperature=false", "uncertainty.familiarity=false"]
+    def begin(self, min_available_silos: int = 3) -> dict[str, Any]:
+        sets = [
+            f"federation.min_available_silos={min_available_silos}",
+            "uncertainty.temperature_scaling=false",
+            "uncertainty.familiarity=false",
+        ]
         config = load(str(self.folder / "config.toml"), sets)
         return summary(self.serve(config, StartCommand(str(self.project), ())))
 
@@ -163,7 +167,7 @@ def test_a_node_that_takes_the_name_of_an_absent_silo_is_refused(tmp_path: Path)
     federation.speaks(1, "hill")
     federation.speaks(2, "hill")
     del federation.grid.node_config[2]["key"]
-    assert [silo["name"] for silo in federation.begin(begin_with=2)["silos"]] == ["coast", "valley"]
+    assert [silo["name"] for silo in federation.begin(min_available_silos=2)["silos"]] == ["coast", "valley"]
     (signed_wrongly,), (unsigned,) = federation.refused(1), federation.refused(2)
     assert "NameRefused: silo 'hill' greets with key SHA256:" in signed_wrongly
     assert "NameRefused: silo 'hill' greets without a signature, but its name is bound to key SHA256:" in unsigned
@@ -238,5 +242,5 @@ def test_a_key_that_is_replaced_in_mid_run_takes_its_name_along(tmp_path: Path) 
 
     federation.grid.tamper[stolen] = replace
     federation.begin()
-    orders = [node for node, content in federation.grid.sent if words_of(content).get("work", "").endswith("train")]
+    orders = [node for node, content in federation.grid.sent if words_of(content).get("task", "").endswith("train")]
     assert [node for node in orders if node in (stolen, 99)] == [stolen, 99, 99]

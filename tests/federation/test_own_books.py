@@ -10,7 +10,7 @@ import torch
 from commands import caveat
 from federations import FAST, executor, model
 
-from caveat.core import Data, DataError, Method, Payload, RunError, Site
+from caveat.core import Data, DataError, Method, Payload, RunError, SiloContext
 from caveat.engines.executor import Executor
 from caveat.engines.flower_messages import NEVER, Order
 from caveat.federation.silo.member import check_order
@@ -37,8 +37,8 @@ class Alone:
         self.folder.mkdir(exist_ok=True)
         self.place = executor(self.method, self.folder / "states")
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-        site = Site("server", none, none, none, self.method.build(model()))
-        self.sent = self.method.broadcast(self.method.init_server(site))
+        context = SiloContext("server", none, none, none, self.method.build(model()))
+        self.sent = self.method.broadcast(self.method.init_server(context))
 
     @property
     def books(self) -> OwnBooks:
@@ -54,14 +54,14 @@ class Alone:
     def versions(self) -> list[int]:
         return self.place.states.versions("silo-0")
 
-    def perform(self, t: int, counted: int, work: str = TRAIN, rollbacks: int = 0) -> None:
-        order = Order(t, work, counted, "silo-0", rollbacks=rollbacks)
+    def perform(self, t: int, counted: int, task: str = TRAIN, rollbacks: int = 0) -> None:
+        order = Order(t, task, counted, "silo-0", rollbacks=rollbacks)
         self.books.perform(self.place, order, self.sent, lambda update, ledger: None, self.checkpoints)
 
-    def checked(self, t: int, counted: int, work: str = TRAIN, rollbacks: int = 0) -> None:
+    def checked(self, t: int, counted: int, task: str = TRAIN, rollbacks: int = 0) -> None:
         """As a node does it."""
-        check_order(Order(t, work, counted, "silo-0", rollbacks=rollbacks), self.place, "silo-0", self.books)
-        self.perform(t, counted, work, rollbacks)
+        check_order(Order(t, task, counted, "silo-0", rollbacks=rollbacks), self.place, "silo-0", self.books)
+        self.perform(t, counted, task, rollbacks)
 
 
 @pytest.fixture
@@ -86,11 +86,11 @@ def test_an_evaluation_forgets_a_round_that_was_never_counted_in_the_books_too(s
     assert silo.place.states.load(silo.kept[-1])
 
 
-@pytest.mark.parametrize("work", [TRAIN, TEST])
-def test_a_round_that_the_books_do_not_know_is_lost_and_the_newest_state_stays(silo: Alone, work: str) -> None:
+@pytest.mark.parametrize("task", [TRAIN, TEST])
+def test_a_round_that_the_books_do_not_know_is_lost_and_the_newest_state_stays(silo: Alone, task: str) -> None:
     before = silo.versions
     with pytest.raises(StateLost, match=r"has counted its round 5 of the schedule.*caveat flower reset") as lost:
-        silo.perform(6, 5, work)
+        silo.perform(6, 5, task)
     assert lost.value.silo == "silo-0"
     assert silo.versions[-1] == before[-1]
 

@@ -30,7 +30,7 @@ def readable(folder: Path) -> list[Path]:
 @pytest.mark.long
 def test_nobody_else_may_read_what_a_federation_writes(tmp_path: Path, generous: None) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
-    sets = ("uncertainty.temperature=false", "privacy.clip=1")
+    sets = ("uncertainty.temperature_scaling=false", "privacy.clip_norm=1")
     old = federation.homes["hill"] / "state"
     old.mkdir()  # a folder that was there before, in which other things may be
     run = federation.serve(load(str(tmp_path / "config.toml"), list(sets)))

@@ -114,7 +114,7 @@ def test_the_search_for_surnames_finds_them_however_they_are_written() -> None:
 
 def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither while the column is refused nor while it is left out, in no message, error, note or file elsewhere."""
-    federation = Federation(tmp_path, "fedavg", rounds=1, quorum=3, patience=0.5)
+    federation = Federation(tmp_path, "fedavg", rounds=1, quorum=3, start_timeout=0.5)
     home = federation.homes["hill"]
     first, *rows = (home / "hill.csv").read_text().splitlines()
     rows = [f"{row},{SURNAMES[i % 60]}" for i, row in enumerate([*rows, *rows])]
@@ -139,10 +139,12 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     )
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' holds text" in log
-    assert "leave the column out, 'surname' = false in [data.columns] of silo.toml; naming it in categorical" in log
+    assert (
+        "leave the column out, 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical" in log
+    )
     notes = federation.notes
-    silo(home, more="[data.columns]\nsurname = false\n")
-    federation.serve(load(str(tmp_path / "config.toml"), ["federation.patience=30"]))
+    silo(home, more="[data.rename_columns]\nsurname = false\n")
+    federation.serve(load(str(tmp_path / "config.toml"), ["federation.start_timeout=30"]))
     assert len(summary(federation.run)["silos"]) == 3
     assert len(passed) > 4
     elsewhere = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
@@ -224,9 +226,9 @@ def test_labels_that_are_coded_otherwise_are_refused_until_they_are_declared(
     recode(home / "hill.csv", "outcome", codes)
     server, log = told(silo(home), terms, capsys)
     assert "silo 'hill' refuses, 'outcome': labels are those of data.classes" in server
-    assert "say in [data.labels] of silo.toml" in log
+    assert "say in [data.label_codes] of silo.toml" in log
     lines = "".join(f'"{code}" = "{meaning}"\n' for meaning, code in codes.items())
-    member = silo(home, more=f"[data.labels]\n{lines}")
+    member = silo(home, more=f"[data.label_codes]\n{lines}")
     assert member.introduce(terms) == expected
 
 
@@ -236,7 +238,7 @@ def test_several_codes_can_be_one_class_and_a_meaning_that_is_none_is_refused(tm
     header, *rows = (home / "hill.csv").read_text().splitlines()
     rows = [row.replace(",ill", f",{1 + i % 4}") for i, row in enumerate(rows)]
     (home / "hill.csv").write_text("\n".join([header, *rows]) + "\n")
-    labels = '[data.labels]\n0 = "well"\n1 = "ill"\n2 = "ill"\n3 = "ill"\n'
+    labels = '[data.label_codes]\n0 = "well"\n1 = "ill"\n2 = "ill"\n3 = "ill"\n'
     with pytest.raises(DataError, match=r"labels are those of data\.classes"):
         silo(home, more=labels).introduce(terms)
     silo(home, more='4 = "ill"\n').introduce(terms)
@@ -284,10 +286,11 @@ def test_small_counts_leave_only_where_the_silo_allows_it(tmp_path: Path, capsys
             "values are not from -1 to 0.5 kPa, the first: ",
         ),
         (
-            {"unit": "years"}, '[data.columns]\nage = {unit = "months"}\n', "'age': numbers are in the unit",
+            {"unit": "years"}, '[data.rename_columns]\nage = {unit = "months"}\n', "'age': numbers are in the unit",
             "column 'age' is in 'months', the dictionary has it in 'years': expected that unit, or a factor in",
         ),
-        ({}, '[data.columns]\nage = "old"\n', "'age': the columns are those of data.dictionary", "no column 'age'"),
+        ({}, '[data.rename_columns]\nage = "old"\n', "'age': the columns are those of data.dictionary",
+         "no column 'age'"),
     ],
 )  # fmt: skip
 def test_what_is_not_as_the_dictionary_has_it_is_refused(
@@ -307,7 +310,7 @@ def test_columns_and_units_of_a_silo_s_own_come_to_the_agreed_ones(tmp_path: Pat
     header = ["alter", *header[1:], "note"]
     rows = [[repr(float(row[0]) * 4), *row[1:], f"free text {i}"] for i, row in enumerate(rows)]
     (home / "hill.csv").write_text("\n".join(map(",".join, [header, *rows])) + "\n")
-    columns = '[data.columns]\nalter = {name = "age", unit = "quarters", factor = 0.25}\n'
+    columns = '[data.rename_columns]\nalter = {name = "age", unit = "quarters", factor = 0.25}\n'
     assert silo(home, more=columns).introduce(terms) == expected  # "note" is not read, as the dictionary lacks it
 
 
@@ -333,10 +336,10 @@ def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
 @pytest.mark.parametrize(
     ("more", "told_"),
     [
-        ("[data.labels]\n0 = 3\n", r"\[data.labels\]: 0.meaning"),
-        ("[data.columns]\nage = 3\n", r"\[data.columns\]: 0.name"),
-        ('[data.columns]\nage = {unity = "a"}\n', r"\[data.columns\]: 0.unity"),
-        ("labels = 3\n", "data.labels = 3, expected dict"),
+        ("[data.label_codes]\n0 = 3\n", r"\[data.labels\]: 0.meaning"),
+        ("[data.rename_columns]\nage = 3\n", r"\[data.rename_columns\]: 0.name"),
+        ('[data.rename_columns]\nage = {unity = "a"}\n', r"\[data.rename_columns\]: 0.unity"),
+        ("label_codes = 3\n", "data.label_codes = 3, expected dict"),
     ],
 )
 def test_a_silo_s_file_names_what_is_declared_wrongly(tmp_path: Path, more: str, told_: str) -> None:

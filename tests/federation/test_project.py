@@ -476,4 +476,4 @@ def test_a_run_that_is_not_accepted_or_not_asked_for_well_fails(project: Path, c
 def test_silos_with_data_of_their_own_are_not_simulated(tmp_path: Path, commands: Commands) -> None:
     write_project(tmp_path / "own", CONFIG, None)
     done = commands.run(tmp_path / "own" / "run.sh", "--simulation", "runs/a")
-    assert (done.returncode, done.stderr) == (2, 'data.source = "silos" has no data to simulate with\n')
+    assert (done.returncode, done.stderr) == (2, 'data.source = "on_site" has no data to simulate with\n')

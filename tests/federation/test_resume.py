@@ -32,7 +32,7 @@ class Begun:
         self.folder, self.project, self.run = folder, folder / "project", folder / "run"
         self.project.mkdir()
         self.run.mkdir()
-        (self.project / "config.toml").write_text(CONFIG.format(method="fedavg", rounds=3, quorum=2, patience=3))
+        (self.project / "config.toml").write_text(CONFIG.format(method="fedavg", rounds=3, quorum=2, start_timeout=3))
         self.describe(load(str(self.project / "config.toml"), list(given)))
         (self.project / "run.sh").write_text(LISTENING)
         (self.project / "run.sh").chmod(0o755)
@@ -101,8 +101,10 @@ def test_paths_that_begin_here_are_neither_options_nor_looked_for_elsewhere(
 @pytest.mark.parametrize(
     "item",
     [
-        "seed=6", "rounds=3", "engine.name=embedded", "data.source=csv:/etc/passwd", "--run-config=x", "-x", "rounds",
-        'data.target="outcome;seed=6"', "seed=5\nseed=6", "seed=5;seed=6", "privacy.noise=0.0", "seed\u202e=5",
+        "seed=6", "rounds=3", "engine.name=single_machine", "data.source=csv:/etc/passwd", "--run-config=x", "-x",
+        "rounds",
+        'data.target="outcome;seed=6"', "seed=5\nseed=6", "seed=5;seed=6", "privacy.noise_multiplier=0.0",
+        "seed\u202e=5",
     ],
 )  # fmt: skip
 def test_overrides_that_the_run_s_configuration_does_not_have_are_refused(begun: Begun, item: str) -> None:
@@ -144,7 +146,7 @@ def test_a_run_of_this_machine_has_no_project(tmp_path: Path, begun: Begun) -> N
 
 
 def test_a_run_whose_baselines_are_missing_is_not_called_finished(begun: Begun) -> None:
-    begun.describe(load(str(begun.project / "config.toml"), ['beside=["local"]']))
+    begun.describe(load(str(begun.project / "config.toml"), ['baselines=["local"]']))
     (begun.run / "summary.json").write_text("{}")
     said = one_error(caveat("resume", begun.run), 2)
     assert f"`caveat resume {begun.run} --project DIR`" in said

@@ -77,7 +77,7 @@ def test_a_silo_that_is_left_out_after_going_back_counts_no_more(tmp_path: Path)
 
 
 def test_a_run_under_way_is_refused_and_the_log_says_what_was_done(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedbn", rounds=4, quorum=3, patience=0.5)
+    federation = Federation(tmp_path, "fedbn", rounds=4, quorum=3, start_timeout=0.5)
     federation.grid.tamper[federation.node["hill"]] = losing(6)
     with pytest.raises(RunError, match="fewer than the quorum"):
         federation.serve()
@@ -114,14 +114,14 @@ def longer(times: float, first: int) -> Callable[[Message], Message]:
 
 
 def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training_diverged(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=3, patience=0.5)
+    federation = Federation(tmp_path, "fedavg", rounds=3, start_timeout=0.5)
     federation.grid.tamper[federation.node["hill"]] = longer(1e4, 2)  # the first round and its evaluation
     run = federation.serve()
     found = [note for note in federation.notes if f"`caveat rollback {run} --to " in note]
     assert [note.partition(" has counted")[0] for note in found] == ["round 2", "round 3"]
     assert "lists the rounds that the run can be rolled back to" in (run / "report.html").read_text()
     assert not summary(run).get("rollbacks")  # never automatic
-    other = Federation(tmp_path / "other", "fedavg", rounds=4, patience=0.5)
+    other = Federation(tmp_path / "other", "fedavg", rounds=4, start_timeout=0.5)
     for name in ("hill", "valley"):
         other.grid.tamper[other.node[name]] = longer(1e4, 4)
     with pytest.raises(Diverged, match="training diverged"):

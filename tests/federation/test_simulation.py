@@ -1,4 +1,4 @@
-"""Flower's simulation (Ray): every silo a process of its own, and the bits of the embedded engine."""
+"""Flower's simulation (Ray): every silo a process of its own, and the bits of the single-machine engine."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from caveat.runs.start import start
 pytestmark = pytest.mark.long
 METHODS = ("fedavg", "scaffold", "uefl", "fedpn", "fmlu", "trfeddis")
 SETS = [
-    "rounds=2", "beside=[]", "data.silos=3", "data.samples_per_silo=60", "model.name=mlp", "model.hidden=8",
-    "model.width=8", "model.features=8", "training.batch_size=16", "uncertainty.mc_samples=2", "engine.checkpoints=1",
+    "rounds=2", "baselines=[]", "data.n_silos=3", "data.samples_per_silo=60", "model.name=mlp", "model.hidden=8",
+    "model.width=8", "model.features=8", "training.batch_size=16", "uncertainty.mc_samples=2",
+    "engine.keep_checkpoints=1",
 ]  # fmt: skip
 SIMULATION = """
 import sys

@@ -21,7 +21,7 @@ from caveat.federation.silo.app import NodeHandler
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
-    return Federation(tmp_path, "fedavg", rounds=1, patience=1)
+    return Federation(tmp_path, "fedavg", rounds=1, start_timeout=1)
 
 
 def refused(federation: Federation, silo: str, server: str) -> None:
@@ -31,7 +31,7 @@ def refused(federation: Federation, silo: str, server: str) -> None:
     assert {name for name in federation.node if any(f"silo '{name}' {both}" in note for note in federation.notes)} == {
         "coast", "hill", "valley",
     }  # fmt: skip
-    assert not any("work" in words_of(records) for _, records in federation.grid.sent)
+    assert not any("task" in words_of(records) for _, records in federation.grid.sent)
 
 
 def test_a_silo_refuses_a_server_of_another_version(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +56,11 @@ def test_a_server_refuses_a_silo_of_another_version(
 
 @pytest.mark.long
 def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, "fedavg", rounds=1, patience=60)
+    federation = Federation(tmp_path, "fedavg", rounds=1, start_timeout=60)
     federation.serve()
     number = federation.node["hill"]
-    order = next(words_of(sent) for at, sent in federation.grid.sent if at == number and "work" in words_of(sent))
-    asked = Order(int(order["t"]), str(order["work"]), int(order["counted"]), "hill")
+    order = next(words_of(sent) for at, sent in federation.grid.sent if at == number and "task" in words_of(sent))
+    asked = Order(int(order["t"]), str(order["task"]), int(order["counted"]), "hill")
     text = json.dumps(json.loads(str(order["terms"])) | {"version": "0.0.1"})
     context = Context(1, number, federation.grid.node_config[number], RecordDict(), {})
     with pytest.raises(RunError, match=rf"silo 'hill' has caveat {__version__} and the server 0\.0\.1: install"):

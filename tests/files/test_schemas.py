@@ -105,17 +105,17 @@ def test_a_run_with_a_choice_of_models_and_newcomers_is_the_same_when_read_and_w
 
 
 def test_a_run_with_private_codewords_and_one_with_privacy_are_the_same_when_read_and_written(tmp_path: Path) -> None:
-    for name, settings in (("uefl", ["method.name=uefl", "method.iterations=1"]), ("private", ["privacy.clip=1"])):
+    for name, settings in (("uefl", ["method.name=uefl", "method.iterations=1"]), ("private", ["privacy.clip_norm=1"])):
         result = command("run", "digits", *sets(*TINY, *settings), "--out", tmp_path / name, "--quiet")
         assert result.exit_code == 0, result.stderr
         assert_same_again(tmp_path / name)
-    assert json.loads((tmp_path / "private" / "summary.json").read_text())["privacy"]["clip"] == 1.0
+    assert json.loads((tmp_path / "private" / "summary.json").read_text())["privacy"]["clip_norm"] == 1.0
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--sweep", "data.silos=3,6"], marks=pytest.mark.long)])
+@pytest.mark.parametrize("more", [[], pytest.param(["--sweep", "data.n_silos=3,6"], marks=pytest.mark.long)])
 def test_a_comparison_is_the_same_when_read_and_written(more: list[str], tmp_path: Path) -> None:
     asked = ["--methods", "fedavg,local", "--seeds", "0,1", "--tune", "training.lr=0.1,0.2", *more]
-    tiny = sets(*(each for each in TINY if not each.startswith(("method.", "beside", "data.silos"))))
+    tiny = sets(*(each for each in TINY if not each.startswith(("method.", "baselines", "data.n_silos"))))
     result = command("compare", "digits", *tiny, *asked, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.stderr
     assert assert_same_again(tmp_path / "out") >= {*RUN, "comparison.json", "grid.json"}
@@ -124,7 +124,7 @@ def test_a_comparison_is_the_same_when_read_and_written(more: list[str], tmp_pat
 @pytest.mark.parametrize("method", ["fedavg", "fedpn"])
 @pytest.mark.long
 def test_an_audit_is_the_same_when_read_and_written(tmp_path: Path, method: str) -> None:
-    asked = ("--seeds", "0,1", "--shares", "1/2,1")
+    asked = ("--seeds", "0,1", "--fractions", "1/2,1")
     settings = sets(*TINY[1:], f"method.name={method}")
     result = command("audit", "digits", *settings, *asked, "--out", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.stderr
@@ -141,13 +141,14 @@ def call(folder: Path) -> caveat.Run:
     training = caveat.Training(batch_size=16, lr=0.01, local_steps=2)
     return caveat.run(
         silos, caveat.TrFedDis(), rounds=2, model=caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8),
-        training=training, out=folder, uncertainty=caveat.Uncertainty(policy="switch", outliers=0.2, abstain=0.2),
+        training=training, out=folder,
+        uncertainty=caveat.Uncertainty(policy="switch", handover_rate=0.2, abstain_rate=0.2),
         newcomers=["silo-2"], every=2,
     )  # fmt: skip
 
 
 def audit(folder: Path) -> None:
-    asked = ("--seeds", "0", "--shares", "1", "--out", folder, "--quiet")
+    asked = ("--seeds", "0", "--fractions", "1", "--out", folder, "--quiet")
     result = command("audit", "digits", *sets(*TINY), *asked)
     if isinstance(result.exception, SystemExit):
         raise DataError(result.stderr.removeprefix("error: ").strip())

@@ -28,11 +28,11 @@ mc_samples = 3
 workers = 2
 """
 """All but the data and the method. It is no recipe, so that recipes can change without the bits."""
-PIXELS = "data.source=digits data.silos=3 data.samples_per_silo=60 data.test_per_silo=20"
+PIXELS = "data.source=digits data.n_silos=3 data.samples_per_silo=60 data.test_per_silo=20"
 ROTATED = f"{PIXELS} data.shift.angles=[0,-50,120]"
-TABLE = "data.source=csv:FOLDER/table.csv data.target=ill data.silo=ward"
-DOMAINS = "data.source=npz:FOLDER/red.npz,FOLDER/blue.npz data.size=8 data.channels=3 data.silos=4"
-CLASSES = f"{PIXELS} data.labels.partition=classes data.labels.per_silo=4 data.streams.ood_local=classes"
+TABLE = "data.source=csv:FOLDER/table.csv data.target=ill data.silo_column=ward"
+DOMAINS = "data.source=npz:FOLDER/red.npz,FOLDER/blue.npz data.size=8 data.channels=3 data.n_silos=4"
+CLASSES = f"{PIXELS} data.partition.scheme=classes data.partition.per_silo=4 data.ood.local=classes"
 """FOLDER stands for where `write_data` has written."""
 
 FEDPN = "method.name=fedpn method.layers=3 method.personal_epochs=1"
@@ -44,9 +44,9 @@ UEFL = (
 SGD = "training.optimizer=sgd training.lr=0.1"
 
 METHODS = {
-    "local": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "local": f"{PIXELS} data.partition.scheme=draws data.partition.per_silo=4",
     "fedavg": "",
-    "fedprox": "method.mu=0.1 privacy.clip=0.05 privacy.noise=0 privacy.delta=0.001",
+    "fedprox": "method.mu=0.1 privacy.clip_norm=0.05 privacy.noise_multiplier=0 privacy.delta=0.001",
     "fedbn": "model.name=normed model.width=2",
     "scaffold": f"federation.participation=0.5 {SGD}",
     "moon": (
@@ -55,21 +55,21 @@ METHODS = {
     ),
     "feddyn": f"method.alpha=0.1 federation.participation=0.3 federation.min_silos=2 {SGD}",
     "feddc": f"method.alpha=0.1 model.name=residual model.width=2 {SGD}",
-    "feddisco": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "feddisco": f"{PIXELS} data.partition.scheme=draws data.partition.per_silo=4",
     "ifca": "method.clusters=3",
     "fedsr": "",
     "fediir": f"method.penalty=0.1 {SGD}",
     "fedper": f"model.name=lenet5 model.features=8 training.momentum=0.9 {SGD}",
     "fedrep": (
-        'method.head_epochs=2 evaluation.every=2 evaluation.splits=["validation","test"] evaluation.silos=2 seed=1'
+        'method.head_epochs=2 evaluation.every=2 evaluation.splits=["validation","test"] evaluation.n_silos=2 seed=1'
     ),
     "fedbabu": (
-        "method.fine_tune_epochs=2 uncertainty.policy=guaranteed uncertainty.risk=0.8 uncertainty.confidence=0.6"
+        "method.fine_tune_epochs=2 uncertainty.policy=guaranteed uncertainty.risk=0.8 uncertainty.confidence_level=0.6"
     ),
     "perfedavg": "",
-    "apfl": "uncertainty.temperature=true",
+    "apfl": "uncertainty.temperature_scaling=true",
     "ditto": "method.lam=0.5",
-    "fedrod": f"{PIXELS} data.labels.partition=draws data.labels.per_silo=4",
+    "fedrod": f"{PIXELS} data.partition.scheme=draws data.partition.per_silo=4",
     "fedala": f"method.share=0.5 model.name=cnn model.width=2 {SGD}",
     "fedproto": 'personal=[{name="mlp",width=8,hidden=8},{name="lenet5",features=8,hidden=8,silos=["silo-1"]}]',
     "uefl": f"{UEFL} model.norm=true",
@@ -90,38 +90,39 @@ VARIANTS = {
         "method.extension=normal method.own_norm=false model.norm=true model.dropout_logits=true"
     ),
     "fedpn, other gradients": (
-        f"{FEDPN} method.stop_gradient=embedding method.density_trains_encoder=true method.normalise=false "
+        f"{FEDPN} method.stop_gradient=embedding method.density_trains_encoder=true method.normalize=false "
         "method.entropy=0.001 method.density_rounds=1 method.moments=false"
     ),
     "trfeddis, discounted": "method.name=trfeddis method.anneal_rounds=2 method.fusion=discounted method.trust=0.8",
     "trfeddis, additive and guaranteed": (
         "method.name=trfeddis method.fusion=additive method.cross_entropy=0 uncertainty.policy=guaranteed "
-        "uncertainty.score=conflict uncertainty.risk=0.88 uncertainty.confidence=0.6"
+        "uncertainty.score=conflict uncertainty.risk=0.88 uncertainty.confidence_level=0.6"
     ),
 }
 """Methods with other settings, by names of their own; without a source of its own, a row has rotated digits."""
 SETTINGS = {
     # Decisions, privacy, and who takes part
     "fedavg, switch and temperature": (
-        "uncertainty.policy=switch uncertainty.temperature=true uncertainty.abstain=0.3 uncertainty.mc_samples=4"
+        "uncertainty.policy=switch uncertainty.temperature_scaling=true uncertainty.abstain_rate=0.3 "
+        "uncertainty.mc_samples=4"
     ),
     "fedpn, switch": (
-        f"{FEDPN} uncertainty.policy=switch uncertainty.score=dirichlet_entropy uncertainty.outliers=0.3 "
-        "uncertainty.ambiguous=2.28"
+        f"{FEDPN} uncertainty.policy=switch uncertainty.score=dirichlet_entropy uncertainty.handover_rate=0.3 "
+        "uncertainty.max_aleatoric=2.28"
     ),
-    "fedavg, noise": "privacy.clip=1 privacy.noise=0.3 federation.participation=0.5",
-    "fedavg, newcomers": 'federation.newcomers=["silo-2"] uncertainty.temperature=true',
+    "fedavg, noise": "privacy.clip_norm=1 privacy.noise_multiplier=0.3 federation.participation=0.5",
+    "fedavg, newcomers": 'federation.newcomers=["silo-2"] uncertainty.temperature_scaling=true',
     "uefl, newcomers": f'{UEFL} federation.newcomers=["silo-0"] model.norm=true seed=1',
     # Data and streams
     "fml, unknown classes": f"{CLASSES} method.name=fml uncertainty.policy=switch",
-    "fedpn, held out": f'{CLASSES} {FEDPN} data.streams.hold_out=["9"] data.streams.per_silo=10',
+    "fedpn, held out": f'{CLASSES} {FEDPN} data.ood.held_out_classes=["9"] data.ood.per_silo=10',
     "fedavg, dirichlet and refused": (
-        f"{PIXELS} data.labels.partition=dirichlet data.labels.alpha=0.5 data.labels.minimum=20 "
+        f"{PIXELS} data.partition.scheme=dirichlet data.partition.alpha=0.5 data.partition.minimum=20 "
         "data.shift.noise_std=[0,20,40] uncertainty.policy=guaranteed"
     ),
     "fedrep, domains": (
-        f"{DOMAINS} method.name=fedrep data.streams.ood_local=domains data.streams.ood_global=digits "
-        "model.name=cnn model.width=2 uncertainty.policy=switch data.normalise.mean=[0.4,0.5,0.6]"
+        f"{DOMAINS} method.name=fedrep data.ood.local=domains data.ood.global_source=digits "
+        "model.name=cnn model.width=2 uncertainty.policy=switch data.normalize.mean=[0.4,0.5,0.6]"
     ),
     "fedavg, table": f"{TABLE} uncertainty.policy=guaranteed uncertainty.risk=0.3",
     "fedpn, table": f"{TABLE} {FEDPN}",
@@ -132,7 +133,7 @@ ROWS = {name: f"method.name={name} {rest}" for name, rest in METHODS.items()} | 
 COMPARED = "rounds=2"
 AUDITED = (
     "method.name=trfeddis training.lr=0.05 training.local_epochs=2 rounds=2 "
-    "data.source=digits data.silos=2 data.samples_per_silo=80 data.test_per_silo=40"
+    "data.source=digits data.n_silos=2 data.samples_per_silo=80 data.test_per_silo=40"
 )
 
 

@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 
 from caveat.cli.main import app
 
-TINY = ["method.name=fedavg", "model.name=mlp", "model.hidden=8", "rounds=1", "training.local_epochs=1", "beside=[]"]
-TINY += ["data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2"]
+TINY = ["method.name=fedavg", "model.name=mlp", "model.hidden=8", "rounds=1", "training.local_epochs=1", "baselines=[]"]
+TINY += ["data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2"]
 
 
 def caveat(*arguments: object) -> Result:

@@ -12,14 +12,14 @@ from caveat.core import Silo
 from caveat.data import DataSettings
 from caveat.data.splits import NAMES
 
-SILOS = DataSettings(source="silos")
+SILOS = DataSettings(source="on_site")
 """Of a federation in which every silo reads its own data."""
-TABLES = DataSettings(source="silos", target="ill")
+TABLES = DataSettings(source="on_site", target="ill")
 """Of a federation in which every silo reads its own table, as `write_csv` makes it."""
 SEED = 3
 
 
-def labelled_images(count: int, classes: int = 3, size: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def labeled_images(count: int, classes: int = 3, size: int = 6, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """(N, size, size) uint8 of noise and labels of every class."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (count, size, size), dtype=np.uint8), rng.permutation(np.arange(count) % classes)
@@ -27,8 +27,8 @@ def labelled_images(count: int, classes: int = 3, size: int = 6, seed: int = 0) 
 
 def write_npz(path: Path, train: int = 120, test: int = 40, classes: int = 3, **replaced: np.ndarray) -> Path:
     """An npz file of images; keyword arguments replace or add arrays."""
-    x_train, y_train = labelled_images(train, classes)
-    x_test, y_test = labelled_images(test, classes, seed=1)
+    x_train, y_train = labeled_images(train, classes)
+    x_test, y_test = labeled_images(test, classes, seed=1)
     np.savez(path, **{"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, **replaced})
     return path
 

@@ -44,9 +44,9 @@ def silo_folder(folder: Path) -> Path:
     """What the silo hill keeps of the same."""
     folder.mkdir(parents=True)
     lines: list[dict[str, Any]] = [{"form": name, "tensors": tensors} for name, tensors in FORMS.items()]
-    for t, work in enumerate(("base.train", "base.train", "validation", "test")):
-        form, count = (UPDATE, UPDATE_BYTES) if work == "base.train" else (SUMS, SUMS_BYTES)
-        lines.append({"t": t, "work": work, "silo": "hill", "form": form, "bytes": count, "examples": 40})
+    for t, task in enumerate(("base.train", "base.train", "validation", "test")):
+        form, count = (UPDATE, UPDATE_BYTES) if task == "base.train" else (SUMS, SUMS_BYTES)
+        lines.append({"t": t, "task": task, "silo": "hill", "form": form, "bytes": count, "examples": 40})
     write_lines(folder / "ledger.jsonl", lines)
     return folder
 

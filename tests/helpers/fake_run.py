@@ -35,9 +35,9 @@ name = "{method}"
 def describe(folder: Path, method: str, **changed: Any) -> None:
     """Write the description of a run, and its configuration."""
     (folder / "config.toml").write_text(CONFIG.format(method=method))
-    spec = {"seed": 0, "data": {"source": "digits"}, "method": {"name": method, "rounds": 25}, "beside": {}}
+    spec = {"seed": 0, "data": {"source": "digits"}, "method": {"name": method, "rounds": 25}, "baselines": {}}
     spec |= {"model": {}, "personal": []} | changed.pop("spec", {})
-    content = {"schema": 1, "spec": spec, "engine": {"name": "embedded"}, **changed}
+    content = {"schema": 1, "spec": spec, "engine": {"name": "single_machine"}, **changed}
     write_json(folder / "run.json", content)
 
 
@@ -55,7 +55,7 @@ def fake_run(folder: Path, beside: bool = True, method: str = "uefl", shift: flo
     write_json(folder / "gallery.json", gallery(hard, random))
     write_json(folder / "features.json", features(hard, random, codebook))
     if beside:
-        fake_run(folder / "beside" / "fedavg", beside=False, method="fedavg", shift=0.07, silos=silos)
+        fake_run(folder / "baselines" / "fedavg", beside=False, method="fedavg", shift=0.07, silos=silos)
     return folder
 
 
@@ -178,7 +178,15 @@ def decided_silo(name: str, streams: dict[str, Any]) -> dict[str, Any]:
 
 
 def promised(guaranteed: bool) -> dict[str, Any]:
-    found = {"limit": 0.5, "risk": 0.1, "confidence": 0.9, "answered": 90, "errors": 3, "total": 100, "upper": 0.08}
+    found = {
+        "limit": 0.5,
+        "risk": 0.1,
+        "confidence_level": 0.9,
+        "answered": 90,
+        "errors": 3,
+        "total": 100,
+        "upper": 0.08,
+    }
     if guaranteed:
         return found | {"guaranteed": True, "statement": "answers 90 % of inputs with at most 10 % errors among them"}
     return found | {"guaranteed": False, "limit": None, "statement": "no share of inputs can be answered"}

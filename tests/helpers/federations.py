@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from caveat.core import Method, Payload, Replies, Site, State, Update
+from caveat.core import Method, Payload, Replies, SiloContext, State, Update
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound
 from caveat.methods import (
@@ -52,7 +52,7 @@ from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.private import Private
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)
@@ -95,28 +95,31 @@ METHODS: list[Method] = [
     FedPN(rounds=4, training=ADAM, layers=4, personal_epochs=2),
     FedPN(
         rounds=4, training=ADAM, layers=4, personal_epochs=2, stop_gradient="embedding", density_trains_encoder=True,
-        normalise=False, entropy=1e-3, density_rounds=1, moments=False,
+        normalize=False, entropy=1e-3, density_rounds=1, moments=False,
     ),
 ]  # fmt: skip
 WRAPPED: list[Method] = [
-    Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", outliers=0.3),
-    Switched(Tempered(FedAvg(rounds=2, training=ADAM)), abstain=0.3),
-    Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3),
-    Switched(Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2)), outliers=0.3),
-    Familiar(Tempered(UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, training=ADAM, mc_samples=5))),
+    Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", handover_rate=0.3),
+    Switched(TemperatureScaled(FedAvg(rounds=2, training=ADAM)), abstain_rate=0.3),
+    Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3),
+    Switched(Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2)), handover_rate=0.3),
+    Familiar(TemperatureScaled(UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, training=ADAM, mc_samples=5))),
     Familiar(FML(rounds=2, training=FAST)),
-    Familiar(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), shared=False),
-    Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence=0.6),
-    Conformal(Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence=0.6, per="silo"), coverage=0.8),
+    Familiar(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3), shared=False),
+    Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence_level=0.6),
+    Conformal(
+        Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence_level=0.6, guarantee_scope="silo"),
+        coverage=0.8,
+    ),
     Laplace(FedBN(rounds=2, training=FAST)),
     Familiar(Laplace(FedPer(rounds=2, training=FAST))),
-    Laplace(Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3)),
-    Switched(Tempered(Laplace(FML(rounds=2, training=FAST))), score="logit_variance", abstain=0.3),
-    Familiar(Ensemble(FedPer(rounds=2, training=ADAM), members=3, seed=7)),
-    Guaranteed(Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2), members=2), risk=0.5),
+    Laplace(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3)),
+    Switched(TemperatureScaled(Laplace(FML(rounds=2, training=FAST))), score="logit_variance", abstain_rate=0.3),
+    Familiar(Ensemble(FedPer(rounds=2, training=ADAM), ensemble_size=3, seed=7)),
+    Guaranteed(Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2), ensemble_size=2), risk=0.5),
     Ensemble(
         UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
-        members=2,
+        ensemble_size=2,
     ),
     LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
 ]
@@ -129,10 +132,10 @@ class Failing(FedAvg):
 
     at: str = "silo-1"
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.id == self.at:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        if context.id == self.at:
             raise ValueError("the scanner is broken")
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 class Level(NamedTuple):

@@ -145,7 +145,9 @@ class Silos:
         """A server that knows who is there, and nothing of the past."""
         members = Acquainted(self.node, self.grid, self.cards)
         method = Evaluated(self.federation.method)
-        self.transport = FlowerEngine(method, GridMessages(self.grid), members, deadline=0.2, patience=0, pause=0.05)
+        self.transport = FlowerEngine(
+            method, GridMessages(self.grid), members, round_timeout=0.2, start_timeout=0, pause=0.05
+        )
 
     def states(self) -> dict[str, Any]:
         return {name: kept_state(place, name) for name, place in self.places.items()}

@@ -22,7 +22,7 @@ CONFIG = """
 seed = 3
 rounds = {rounds}
 [data]
-source = "silos"
+source = "on_site"
 target = "outcome"
 classes = ["ill", "well"]
 categorical = ["site"]
@@ -38,10 +38,10 @@ batch_size = 8
 [engine]
 name = "flower"
 [federation]
-begin_with = 3
+min_available_silos = 3
 quorum = {quorum}
-deadline = 0.3
-patience = {patience}
+round_timeout = 0.3
+start_timeout = {start_timeout}
 """
 SILO = """
 silo = "{name}"
@@ -89,13 +89,13 @@ class Federation:
         method: str = "scaffold",
         rounds: int = 3,
         quorum: int = 2,
-        patience: float = 3,
+        start_timeout: float = 3,
         more: str = "",
     ) -> None:
         self.folder, self.run = folder, folder / "run"
         self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(NAMES)}
         (folder / "config.toml").write_text(
-            CONFIG.format(method=method, rounds=rounds, quorum=quorum, patience=patience) + more
+            CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout) + more
         )
         self.config = load(str(folder / "config.toml"))
         self.node = {name: 7 + k for k, name in enumerate(NAMES)}
@@ -114,7 +114,9 @@ class Federation:
         sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
         text = table.read_text().replace('"silos"', f'"csv:{sources}"').replace('name = "flower"', 'name = "embedded"')
         lines = [
-            line for line in text.splitlines() if not line.startswith(("begin_with", "quorum", "deadline", "patience"))
+            line
+            for line in text.splitlines()
+            if not line.startswith(("min_available_silos", "quorum", "round_timeout", "start_timeout"))
         ]
         (self.folder / "embedded.toml").write_text("\n".join(lines))
         return start(load(str(self.folder / "embedded.toml")), self.folder / "embedded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from caveat.nn.own import as_model, made
+from caveat.nn.custom_model import as_model, made
 
 SHAPE, CLASSES = (2,), 3
 

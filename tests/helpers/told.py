@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Update
+from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Replies, Round, SiloContext, State, Update
 
 NONE = torch.nn.Identity()
 
@@ -26,7 +26,7 @@ class OneTold(Method):
     def broadcast(self, server: State) -> Payload:
         return {}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         probs = torch.nn.functional.one_hot(x[:, 1].long(), 3).double()
         zero = torch.zeros(len(x), dtype=torch.float64)
         uncertainty = {"total": x[:, 0].double(), "aleatoric": zero, "epistemic": zero}
@@ -42,15 +42,17 @@ def drawn(n: int, hardness: float, generator: torch.Generator) -> Data:
     return Data(torch.stack([score, wrong.float()], 1), torch.zeros(n, dtype=torch.long))
 
 
-def told_site(name: str, n: int, hardness: float, seed: int, domain: str = "", validation: int | None = None) -> Site:
+def told_site(
+    name: str, n: int, hardness: float, seed: int, domain: str = "", validation: int | None = None
+) -> SiloContext:
     generator = torch.Generator().manual_seed(seed)
     calibration, seen = drawn(n, hardness, generator), drawn(validation or n, hardness, generator)
-    return Site(name, seen, seen, calibration, NONE, domain=domain)
+    return SiloContext(name, seen, seen, calibration, NONE, domain=domain)
 
 
-def agreed(method: Method, sites: Iterable[Site], begun: State | None = None) -> tuple[State, dict[str, State]]:
+def agreed(method: Method, sites: Iterable[SiloContext], begun: State | None = None) -> tuple[State, dict[str, State]]:
     """The server's and the silos' states after the rounds that wrappers add; the server may have begun before."""
-    by_name: Mapping[str, Site] = {each.id: each for each in sites}
+    by_name: Mapping[str, SiloContext] = {each.id: each for each in sites}
     first = next(iter(by_name.values()))
     server = method.init_server(first) if begun is None else begun
     states = {name: method.init_silo(each) for name, each in by_name.items()}
@@ -58,6 +60,6 @@ def agreed(method: Method, sites: Iterable[Site], begun: State | None = None) ->
         if step.when(server):
             updates: dict[str, Update] = {}
             for name, each in by_name.items():
-                updates[name], states[name] = step.work(step.broadcast(server), states[name], each)
+                updates[name], states[name] = step.task(step.broadcast(server), states[name], each)
             server = step.aggregate(server, Replies(updates, len(updates)), first)
     return server, states

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln, log_softmax, rel_entr, softmax
 from torch import Tensor, nn
 
-from caveat.core import Payload, Site, State, seeded
+from caveat.core import Payload, SiloContext, State, seeded
 from caveat.methods import TrFedDis
 from caveat.methods.trfeddis import TwoHeads
 from caveat.nn.encoders import Model, head
@@ -128,14 +128,14 @@ def built(plain: Model) -> TwoHeads:
     return module
 
 
-def site(module: nn.Module) -> Site:
-    return silos()["silo-1"].site(module)
+def context(module: nn.Module) -> SiloContext:
+    return silos()["silo-1"].context(module)
 
 
 def first_training(method: TrFedDis, module: TwoHeads, key: str = "silo") -> tuple[Payload, State]:
     """What a silo sends and keeps after its first training in a workspace, from the model that `normed` builds."""
-    start = site(built(normed()))
+    start = context(built(normed()))
     with seeded(key):
         down, state = method.broadcast(method.init_server(start)), method.init_silo(start)
-        update, state = method.train(down, state, site(module))
+        update, state = method.train(down, state, context(module))
     return update.payload, state

@@ -243,9 +243,9 @@ def test_a_mark_stands_where_its_figure_is() -> None:
     assert edges is not None
     left, right = map(float, edges.groups())
     # A disc's path starts at its left, a square's at a corner, both 4.6 left of the middle.
-    centres = [float(x) + 4.6 for x in re.findall(r'd="M([\d.]+),[^"]*" class="fill"', dots)]
+    centers = [float(x) + 4.6 for x in re.findall(r'd="M([\d.]+),[^"]*" class="fill"', dots)]
     # The range is 6 % wider than the figures on either side.
-    assert centres == pytest.approx([left + (right - left) * share / 1.12 for share in (1.06, 0.06)], abs=0.1)
+    assert centers == pytest.approx([left + (right - left) * share / 1.12 for share in (1.06, 0.06)], abs=0.1)
 
 
 def test_the_papers_figures_are_hollow_marks_in_the_picture_and_a_table() -> None:
@@ -295,7 +295,7 @@ def test_an_interval_of_a_silo_is_cut_at_the_edge_not_the_marks_pressed_together
 def test_notes_and_equal_rounds_are_told() -> None:
     found = fake_comparison()
     found["rows"][0]["note"] = "the paper's behaviour"
-    found["rounds_of"] = "uefl"
+    found["match_rounds"] = "uefl"
     written = Page(render(Comparison.model_validate(found))).text
     assert "the paper's behaviour" in written
     assert "Every method trained for as many rounds as uefl." in written
@@ -479,7 +479,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     assert verdict(found, found.columns[0]).startswith("After 16 rounds against 6, uefl is ahead of fedavg by ")
     text = " ".join(Page(render(found)).text.split())
     assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
-    assert "--rounds-of uefl gives all methods as many rounds." in text
+    assert "--match-rounds uefl gives all methods as many rounds." in text
 
 
 def test_equal_budgets_are_not_mentioned() -> None:
@@ -512,7 +512,7 @@ def test_the_terminal_ends_with_the_verdict() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     first, last = conclusion(found)
     assert first.startswith("UNEQUAL BUDGETS: uefl 16 rounds; fedavg 6 rounds.")
-    assert first.endswith("--rounds-of uefl gives all methods as many rounds.")
+    assert first.endswith("--match-rounds uefl gives all methods as many rounds.")
     assert last == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
     several = record(settings=("mnist", "svhn"))
     assert [line.partition(":")[0] for line in conclusion(several)] == ["mnist", "svhn"]

@@ -168,8 +168,8 @@ def test_an_interrupted_run_reports_what_is_there_and_says_so(tmp_path: Path) ->
 
 def test_validation_figures_are_never_put_beside_test_figures(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run", beside=False)
-    interrupted_run(run / "beside" / "scaffold")
-    assert list(read_run(run).beside) == ["scaffold"]
+    interrupted_run(run / "baselines" / "scaffold")
+    assert list(read_run(run).baselines) == ["scaffold"]
     assert read_run(run).comparable == {}
     assert "scaffold is not compared" in write_report(run).read_text()
 
@@ -204,10 +204,10 @@ def test_a_damaged_file_is_named_with_its_place(tmp_path: Path, name: str, chang
 
 def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
-    describe(run, "uefl", spec={"beside": {"fedavg": {}}})
+    describe(run, "uefl", spec={"baselines": {"fedavg": {}}})
     assert "without" not in caveat("report", run).stderr
     assert "this comparison was configured" not in (run / "report.html").read_text()
-    for gone in ("beside/fedavg/summary.json", "beside"):  # its result alone, then all of it
+    for gone in ("baselines/fedavg/summary.json", "baselines"):  # its result alone, then all of it
         if (run / gone).is_dir():
             shutil.rmtree(run / gone)
         else:

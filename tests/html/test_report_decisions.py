@@ -210,7 +210,15 @@ def test_score_interval_of_whole_numbers_is_wilson_s() -> None:
 def test_every_silo_s_promise_has_a_row(tmp_path: Path) -> None:
     run = decided_run(tmp_path / "run")
     silos = json.loads((run / "summary.json").read_text())["silos"]
-    own = {"limit": 0.5, "risk": 0.1, "confidence": 0.9, "answered": 90, "errors": 3, "total": 100, "guaranteed": True}
+    own = {
+        "limit": 0.5,
+        "risk": 0.1,
+        "confidence_level": 0.9,
+        "answered": 90,
+        "errors": 3,
+        "total": 100,
+        "guaranteed": True,
+    }
     for silo, right in zip(silos, (0.96, 0.5), strict=True):
         silo |= {"n_calibration": 100, "test": {"accuracy": right, "coverage": 0.5, "answered_accuracy": right}}
         silo["promise"] = own | {

@@ -155,14 +155,14 @@ def test_the_greeting_is_told_in_a_sentence(page: str) -> None:
 
 def test_methods_beside_have_ledgers_of_their_own(federated: Path, tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
-    beside = minimal_run(run / "beside" / "scaffold")
+    beside = minimal_run(run / "baselines" / "scaffold")
     write_json(beside / "summary.json", json.loads((beside / "summary.json").read_text()) | {"method": "scaffold"})
     for place in (run, beside):
         rewrite(place / "ledger.jsonl", (federated / "ledger.jsonl").read_text())
     text = write_report(run).read_text()
     assert "<summary>scaffold <span>22 messages of 3 silos, 576 B in total</span></summary>" in text
     assert rows_of(text, "ledger") == rows_of(text, "ledger", 5)
-    assert "beside/scaffold: what left 3 silos, in bytes" in printed(run)
+    assert "baselines/scaffold: what left 3 silos, in bytes" in printed(run)
 
 
 def test_what_silos_name_is_text_and_never_markup_or_a_terminal_sequence(tmp_path: Path) -> None:

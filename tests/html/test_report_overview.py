@@ -58,7 +58,7 @@ def test_the_result_is_told_in_a_sentence(run: RunFolder) -> None:
 
 def test_a_difference_comes_with_the_interval_of_paired_silos(tmp_path: Path) -> None:
     run = changed(fake_run(tmp_path / "run"), accuracy=0.5)
-    pairs = zip(run.silos, run.beside["fedavg"].silos, strict=True)
+    pairs = zip(run.silos, run.baselines["fedavg"].silos, strict=True)
     differences = [100 * ((mine.test.accuracy or 0) - (its.test.accuracy or 0)) for mine, its in pairs]
     interval = ttest_1samp(differences, 0).confidence_interval(0.95)
     written = (
@@ -87,11 +87,11 @@ def test_a_mark_and_its_line_are_where_the_figure_and_its_interval_are(run: RunF
     assert figure is not None
     ticks = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle" class="tick">([\d.]+) %', figure.drawing)
     (x0, v0), (x1, v1) = ((float(x), float(v) / 100) for x, v in (ticks[0], ticks[-1]))
-    rows = {name: (colour, inside) for colour, name, _, inside in ROW.findall(figure.drawing)}
+    rows = {name: (color, inside) for color, name, _, inside in ROW.findall(figure.drawing)}
     assert len(rows) == SILOS
     for silo in run.silos:
-        colour, inside = rows[silo.name]
-        assert int(colour) == DOMAINS.index(silo.domain)
+        color, inside = rows[silo.name]
+        assert int(color) == DOMAINS.index(silo.domain)
         low, high = re.findall(r'd="M([\d.]+),[\d.]+L([\d.]+),[\d.]+" class="whisker"', inside)[-1]
         ends = [v0 + (float(x) - x0) / (x1 - x0) * (v1 - v0) for x in (low, high)]
         assert ends == pytest.approx(wilson(round((silo.test.accuracy or 0) * 200), 200), abs=1e-4)
@@ -156,7 +156,7 @@ def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Pat
 
 
 def test_features_of_a_method_without_codebook_are_one_picture(run: RunFolder) -> None:
-    found = scatter(run.beside["fedavg"].features, [])
+    found = scatter(run.baselines["fedavg"].features, [])
     assert found is not None
     assert len(found.figures) == 1
     assert scatter(None, []) is None

@@ -55,7 +55,7 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
         "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were expected; "
         "8 of 9 silos overconfident beyond chance."
     )
-    assert "Set uncertainty.temperature = true" in advice(found)
+    assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
     there = ("Do not trust its confidence", "Accuracy and confidence", "The further right the better")
     assert list(there) == sorted(there, key=page.index)
@@ -63,7 +63,7 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
 
 def test_with_a_temperature_it_is_not_advised_once_more(tmp_path: Path) -> None:
     found = told(confident_run(tmp_path / "run", TOO_SURE, off=8, temperature=True))
-    assert "uncertainty.temperature" not in advice(found)
+    assert "uncertainty.temperature_scaling" not in advice(found)
     assert 'uncertainty.policy = "guaranteed"' in advice(found)
 
 

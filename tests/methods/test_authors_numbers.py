@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from caveat.core import Data, Method, Replies, Site, State, Tensors, Update
+from caveat.core import Data, Method, Replies, SiloContext, State, Tensors, Update
 from caveat.methods import IFCA, Ditto, FedALA, FedDisco, FedProto, FedRoD
 from caveat.methods.fedrod import balanced_softmax
 from caveat.methods.ifca import model_of
@@ -60,20 +60,22 @@ def sums(tensors: Iterable[Tensor]) -> list[float]:
     return [float((each * torch.cos(torch.arange(len(each), dtype=torch.float64))).sum()) for each in flat]
 
 
-def sites_of(data: Sequence[Data]) -> list[Site]:
-    return [Site(str(k), each, each, each, net()) for k, each in enumerate(data)]
+def sites_of(data: Sequence[Data]) -> list[SiloContext]:
+    return [SiloContext(str(k), each, each, each, net()) for k, each in enumerate(data)]
 
 
-def one_round(method: Method, server: State, states: list[State], sites: list[Site]) -> tuple[State, list[Update]]:
+def one_round(
+    method: Method, server: State, states: list[State], sites: list[SiloContext]
+) -> tuple[State, list[Update]]:
     """The server's state after a round of all silos, whose states change in place, and what they sent."""
     (step, *_) = method.schedule()
     down = step.broadcast(server)
     sent = []
-    for k, site in enumerate(sites):
-        update, states[k] = step.work(down, states[k], site)
+    for k, context in enumerate(sites):
+        update, states[k] = step.task(down, states[k], context)
         assert isinstance(update, Update)
         sent.append(update)
-    replies = Replies({site.id: update for site, update in zip(sites, sent, strict=True)}, len(sites))
+    replies = Replies({context.id: update for context, update in zip(sites, sent, strict=True)}, len(sites))
     return step.aggregate(server, replies, sites[0]), sent
 
 
@@ -99,15 +101,15 @@ def test_two_rounds_of_ifca_come_to_the_numbers_of_the_authors_code() -> None:
     picked, losses = [], []
     for done in range(3):
         down = method.broadcast(server)
-        picked.append([method.nearest(down, site) for site in sites])
+        picked.append([method.nearest(down, context) for context in sites])
         of_picked = [model_of(down, cluster) for cluster in picked[-1]]
-        losses.append([loss_of(model, site.train) for model, site in zip(of_picked, sites, strict=True)])
+        losses.append([loss_of(model, context.train) for model, context in zip(of_picked, sites, strict=True)])
         if done < 2:
             server, _ = one_round(method, server, states, sites)
             assert [int(state["cluster"]["picked"]) for state in states] == picked[-1]
     assert picked == [[2, 2, 2, 0, 2, 0], [2, 2, 0, 0, 0, 0], [2, 2, 0, 0, 0, 2]]
     assert [sum(each) / 6 for each in losses] == near([1.0915077, 1.0684088, 1.0382477])
-    settled = [method.settle(method.broadcast(server), {}, site)[1] for site in sites]
+    settled = [method.settle(method.broadcast(server), {}, context)[1] for context in sites]
     assert [int(state["cluster"]["picked"]) for state in settled] == picked[-1]
     models = [model_of(server, k).values() for k in range(3)]
     assert sums(models[0]) == near([0.1382851, 1.3871537, 4.0907419, 0.0232153])
@@ -121,7 +123,7 @@ def test_two_rounds_of_ditto_come_to_the_numbers_of_the_authors_code() -> None:
     """
     method = Ditto(training=TWO_STEPS, lam=0.7)
     sites = sites_of([Data(inputs(12, 0), N % 3), Data(inputs(12, 1), N // 2 % 2 * 2)])
-    server, states = method.init_server(sites[0]), [method.init_silo(site) for site in sites]
+    server, states = method.init_server(sites[0]), [method.init_silo(context) for context in sites]
     for _ in range(2):
         server, _ = one_round(method, server, states, sites)
     assert sums(server["model"].values()) == near([0.1855996, 1.2537434, 4.0739323, -0.1378500])
@@ -136,7 +138,7 @@ def test_two_steps_of_fedrod_come_to_the_numbers_of_pfllib() -> None:
     layer begins as the generic one, where caveat's begins at 0; here it is given the same beginning.
     """
     data = Data(inputs(12, 0), torch.tensor([0, 0, 2, 0, 0, 2, 0, 0, 2, 0, 1, 0]))
-    (site,) = sites_of([data])
+    (context,) = sites_of([data])
     down = {"model": snapshot(net())}
     layer = {name.removeprefix("2."): t for name, t in down["model"].items() if name.startswith("2.")}
     counts = torch.tensor([8, 1, 3])
@@ -144,12 +146,12 @@ def test_two_steps_of_fedrod_come_to_the_numbers_of_pfllib() -> None:
     for steps in (1, 2):
         losses.append(balanced_softmax(load(net(), begun)(data.x), data.y, counts).item())
         method = FedRoD(training=replace(TWO_STEPS, local_steps=steps))
-        update, state = method.train(down, {"layer": layer}, site)
+        update, state = method.train(down, {"layer": layer}, context)
         begun = update.payload["model"]
     assert losses == near([0.8497133, 0.8383663])
     assert sums(update.payload["model"].values()) == near([0.1675643, 1.2657065, 4.0627063, -0.0234432])
     assert sums(state["layer"].values()) == near([4.0389818, 0.1126246])
-    personal = method.added(site.module, update.payload["model"], state["layer"])
+    personal = method.added(context.module, update.payload["model"], state["layer"])
     assert 12 * loss_of(personal, data) == pytest.approx(10.3952830, abs=1e-5)
 
 
@@ -164,13 +166,13 @@ def test_three_rounds_of_fedala_come_to_the_numbers_of_the_authors_code() -> Non
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0.3).long()
     method = FedALA(training=replace(TWO_STEPS, local_steps=10, lr=1.0), eta=0.3, share=1.0)
     sites = sites_of([Data(x, y), Data(x, 2 - y)])
-    server, states = method.init_server(sites[0]), [method.init_silo(site) for site in sites]
+    server, states = method.init_server(sites[0]), [method.init_silo(context) for context in sites]
     mixtures = []
     for done in range(3):
-        for state, site in zip(states, sites, strict=True) if done else ():
-            load(site.module, server["model"])
-            method.mix(server["model"], state, site)
-            mixtures.append(sums(site.module.parameters()))
+        for state, context in zip(states, sites, strict=True) if done else ():
+            load(context.module, server["model"])
+            method.mix(server["model"], state, context)
+            mixtures.append(sums(context.module.parameters()))
         server, _ = one_round(method, server, states, sites)
     assert mixtures[0] == near([0.5560787, 1.1902731, 4.2593059, 0.1926657])
     assert mixtures[1] == near([0.5560787, 1.1902731, 4.5189140, 0.1402900])
@@ -191,14 +193,14 @@ def test_two_rounds_of_fedproto_come_to_the_numbers_of_the_authors_code() -> Non
     two = FedProto(training=replace(TWO_STEPS, momentum=0.5), lam=0.7)
     one = replace(two, training=replace(two.training, local_steps=1))
     data = [Data(inputs(12, 0), N % 2), Data(inputs(12, 1), 1 + N % 2)]
-    sites = [replace(site, module=net_with_head(), own=net_with_head()) for site in sites_of(data)]
+    sites = [replace(context, module=net_with_head(), own=net_with_head()) for context in sites_of(data)]
     server = two.init_server(sites[0])
     states: list[State] = [{"own": snapshot(net_with_head(2.0 * k))} for k in range(2)]
     shared = []
     for _ in range(2):
         before, down = list(states), two.broadcast(server)
         server, _ = one_round(one, server, list(before), sites)
-        states = [two.train(down, state, site)[1] for state, site in zip(before, sites, strict=True)]
+        states = [two.train(down, state, context)[1] for state, context in zip(before, sites, strict=True)]
         shared.append(sums([server["prototypes"]["means"]]))
     assert shared == [near([0.4904979]), near([0.5019046])]
     first = [0.3005614, 0.3282506, 0.0864724, -0.1253010, -0.0767507, 0.0146862]
@@ -217,8 +219,8 @@ def test_a_step_of_fedproto_without_one_prototype_comes_to_the_numbers_of_the_au
     assert isinstance(own, Model)
     losses = [replace(method, lam=lam).near(own, down["prototypes"])(data.x, data.y).item() for lam in (0.0, 0.7)]
     assert losses == near([1.1332985, 1.3067656])
-    site = replace(sites_of([data])[0], module=net_with_head(), own=net_with_head())
-    _, state = method.train(down, {"own": snapshot(own)}, site)
+    context = replace(sites_of([data])[0], module=net_with_head(), own=net_with_head())
+    _, state = method.train(down, {"own": snapshot(own)}, context)
     assert sums(state["own"].values()) == near([0.2036781, 1.2786646, 4.0606039, 0.0210594])
 
 
@@ -239,7 +241,7 @@ def test_two_rounds_of_feddisco_come_to_the_numbers_of_the_authors_code(
     labels = [N % 3, torch.tensor([0] * 7 + [2] * 3), torch.ones(6, dtype=torch.long)]
     sites = sites_of([Data(inputs(len(y), k), y) for k, y in enumerate(labels)])
     method = FedDisco(training=replace(TWO_STEPS, momentum=0.9), discrepancy=discrepancy, a=a, b=b)  # type: ignore[arg-type]
-    server, states = method.init_server(sites[0]), [method.init_silo(site) for site in sites]
+    server, states = method.init_server(sites[0]), [method.init_silo(context) for context in sites]
     for _ in range(2):
         server, sent = one_round(method, server, states, sites)
         d = torch.stack([update.payload["classes"]["discrepancy"] for update in sent])

@@ -39,46 +39,46 @@ def replace(monkeypatch: pytest.MonkeyPatch, name: str, hook: Any) -> None:
     monkeypatch.setattr(METHODS["broken"], name, hook)
 
 
-def of_a_process(self: Any, down: Any, state: Any, site: Any) -> Any:
-    update, after = FedAvg.train(self, down, state, site)
+def of_a_process(self: Any, down: Any, state: Any, context: Any) -> Any:
+    update, after = FedAvg.train(self, down, state, context)
     update.payload["model"]["head.1.bias"] += 1e-3 * (os.getpid() % 97)
     return update, after
 
 
-def in_the_workspace(self: Any, down: Any, state: Any, site: Any) -> Any:
-    left = sum(float(p.detach().nan_to_num(7).sum()) for p in site.module.parameters())
-    update, after = FedAvg.train(self, down, state, site)
+def in_the_workspace(self: Any, down: Any, state: Any, context: Any) -> Any:
+    left = sum(float(p.detach().nan_to_num(7).sum()) for p in context.module.parameters())
+    update, after = FedAvg.train(self, down, state, context)
     update.payload["model"]["head.1.bias"] += left % 1
     return update, after
 
 
-def changing_what_was_sent(self: Any, down: Any, state: Any, site: Any) -> Any:
-    found = FedAvg.train(self, down, state, site)
+def changing_what_was_sent(self: Any, down: Any, state: Any, context: Any) -> Any:
+    found = FedAvg.train(self, down, state, context)
     down["model"]["head.1.bias"] += 1
     return found
 
 
-def sending_more(self: Any, down: Any, state: Any, site: Any) -> Any:
-    update, after = FedAvg.train(self, down, state, site)
+def sending_more(self: Any, down: Any, state: Any, context: Any) -> Any:
+    update, after = FedAvg.train(self, down, state, context)
     return Update(
-        update.payload | {"labels": {"y": site.train.y.bincount(minlength=3).float()}}, update.examples
+        update.payload | {"labels": {"y": context.train.y.bincount(minlength=3).float()}}, update.examples
     ), after
 
 
-def changing_the_server(self: Any, server: Any, replies: Any, site: Any) -> Any:
+def changing_the_server(self: Any, server: Any, replies: Any, context: Any) -> Any:
     server["model"]["head.1.bias"] += 1
-    return FedAvg.average(self, server, replies, site)
+    return FedAvg.aggregate(self, server, replies, context)
 
 
-def beside_each_other(self: Any, down: Any, state: Any, site: Any, x: Any) -> Any:
-    return FedAvg.answer(self, down, state, site, x - x.mean(0))
+def beside_each_other(self: Any, down: Any, state: Any, context: Any, x: Any) -> Any:
+    return FedAvg.answer(self, down, state, context, x - x.mean(0))
 
 
-def of_another_length(self: Any, down: Any, state: Any, site: Any, x: Any) -> Any:
-    return FedAvg.answer(self, down, state, site, x[:-1])
+def of_another_length(self: Any, down: Any, state: Any, context: Any, x: Any) -> Any:
+    return FedAvg.answer(self, down, state, context, x[:-1])
 
 
-def failing(self: Any, down: Any, state: Any, site: Any) -> Any:
+def failing(self: Any, down: Any, state: Any, context: Any) -> Any:
     raise ValueError("the scanner is broken")
 
 
@@ -86,15 +86,15 @@ def accuracy(self: Any, server: Any) -> dict[str, object]:
     return {"mean": 1.0}
 
 
-def drawing_elsewhere(self: Any, down: Any, state: Any, site: Any) -> Any:
-    update, after = FedAvg.train(self, down, state, site)
+def drawing_elsewhere(self: Any, down: Any, state: Any, context: Any) -> Any:
+    update, after = FedAvg.train(self, down, state, context)
     update.payload["model"]["head.1.bias"] += random.random()
     return update, after
 
 
-def answering_by_chance(self: Any, down: Any, state: Any, site: Any, x: Any) -> Any:
+def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) -> Any:
     noise = torch.from_numpy(np.random.default_rng().normal(size=x.shape)).float()
-    return FedAvg.answer(self, down, state, site, x + noise)
+    return FedAvg.answer(self, down, state, context, x + noise)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def answering_by_chance(self: Any, down: Any, state: Any, site: Any, x: Any) -> 
         ("train", in_the_workspace, "depends on weights that were left in site.module or site.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),
         ("train", sending_more, "labels/y leaves the silos in train and is not in the manifest"),
-        ("average", changing_the_server, "the aggregation of train mutates the server's state that it was passed"),
+        ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that it was passed"),
         ("answer", beside_each_other, "the prediction of an input depends on the inputs beside it"),
         ("answer", of_another_length, "19 predictions of 20 inputs"),
         ("models", (caveat.Decision.GLOBAL, caveat.Decision.LOCAL), "answers of GLOBAL; `models` is GLOBAL, LOCAL"),

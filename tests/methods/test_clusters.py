@@ -12,15 +12,15 @@ from federations import FAST, Federation, assert_same, model
 from scipy.special import rel_entr
 from torch import Tensor, nn
 
-from caveat.core import Data, Decision, Replies, Silo, Site, Tensors, Update
+from caveat.core import Data, Decision, Replies, Silo, SiloContext, Tensors, Update
 from caveat.engines.rounds import Participation
 from caveat.methods import IFCA, FedAvg, FedDisco
-from caveat.nn.own import remember
+from caveat.nn.custom_model import remember
 from caveat.training.fit import Training
 
 
-def site(module: nn.Module, data: Data) -> Site:
-    return Site("s", data, data, data, module)
+def context(module: nn.Module, data: Data) -> SiloContext:
+    return SiloContext("s", data, data, data, module)
 
 
 def linear(seed: int = 0) -> nn.Sequential:
@@ -62,7 +62,7 @@ def test_ifca_finds_the_silos_that_call_things_alike_and_serves_both_kinds(tmp_p
     picked, right = {}, []
     for name, state in federation.states().items():
         picked[name] = int(state["cluster"]["picked"])
-        (answer,) = method.answer(down, state, data[name].site(federation.place.module), data[name].test.x).values()
+        (answer,) = method.answer(down, state, data[name].context(federation.place.module), data[name].test.x).values()
         right.append(float((answer.label == data[name].test.y).double().mean()))
     assert picked["a"] == picked["c"] != picked["b"] == picked["d"]
     assert min(right) > 0.85
@@ -73,14 +73,14 @@ def test_ifca_picks_the_model_of_least_training_loss_and_sends_what_it_trained_f
     method, net = IFCA(training=replace(FAST, local_steps=1), clusters=3), linear()
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(1)
-    down = method.broadcast(method.init_server(site(net, Data(x, torch.zeros(40, dtype=torch.long)))))
+    down = method.broadcast(method.init_server(context(net, Data(x, torch.zeros(40, dtype=torch.long)))))
     models = [{name: down["model"][f"{k}.0.{name}"] for name in ("weight", "bias")} for k in range(3)]
     assert not any(torch.equal(models[0]["weight"], other["weight"]) for other in models[1:])
     for best in range(3):
         # What the model says itself is what it has the least loss on.
         y = (x @ models[best]["weight"].T + models[best]["bias"]).argmax(-1)
         losses = [nn.functional.cross_entropy(x @ w["weight"].T + w["bias"], y) for w in models]
-        update, state = method.train(down, {}, site(net, Data(x, y)))
+        update, state = method.train(down, {}, context(net, Data(x, y)))
         assert int(state["cluster"]["picked"]) == int(torch.stack(losses).argmin()) == best
         assert update.payload["clusters"]["picked"].tolist() == [float(k == best) for k in range(3)]
         moved = update.payload["model"]["0.weight"] - models[best]["weight"]
@@ -96,7 +96,7 @@ def test_ifca_averages_a_cluster_by_examples_and_leaves_an_empty_one_as_it_is() 
 
     server = {"model": {f"{k}.w": torch.tensor([10.0 + k]) for k in range(3)}, "clusters": {"silos": torch.zeros(3)}}
     replies = Replies({"a": update(1, 2, 10), "b": update(4, 2, 20), "c": update(7, 0, 5)}, 3)
-    after = method.average(server, replies, site(linear(), Data(torch.zeros(0, 2), torch.zeros(0))))
+    after = method.aggregate(server, replies, context(linear(), Data(torch.zeros(0, 2), torch.zeros(0))))
     assert {name: float(tensor) for name, tensor in after["model"].items()} == {"0.w": 7.0, "1.w": 11.0, "2.w": 3.0}
     assert after["clusters"]["silos"].tolist() == [1, 0, 2]
 
@@ -106,7 +106,7 @@ def test_ifca_answers_by_the_model_of_most_silos_where_a_silo_has_picked_none(tm
     server = federation.run(participation=Participation(0), stop=1)
     down = federation.method.broadcast(server)
     popular = int(down["clusters"]["silos"].argmax())
-    where = federation.place.site("silo-0")
+    where = federation.place.context("silo-0")
     ((whose, asked),) = federation.method.loaded(down, {}, where)
     assert whose is Decision.LOCAL
     assert torch.equal(asked.state_dict()["head.1.weight"], server["model"][f"{popular}.head.1.weight"])

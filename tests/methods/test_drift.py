@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from federations import ADAM, FAST, Federation, assert_same, model, silos
 from torch import Tensor, nn
 
-from caveat.core import ConfigurationError, Data, Replies, Site, State, Tensors, Update, seeded
+from caveat.core import ConfigurationError, Data, Replies, SiloContext, State, Tensors, Update, seeded
 from caveat.engines.rounds import Participation
 from caveat.methods import MOON, SCAFFOLD, FedAvg, FedDC, FedDyn, FedProx
 from caveat.methods.moon import representations
@@ -37,8 +37,8 @@ def examples(k: int) -> Data:
 DATA = {name: examples(k) for k, name in enumerate("abc")}
 
 
-def site(net: nn.Module, data: Data, round: int = 0) -> Site:
-    return Site("s", data, data, data, net, round=round)
+def context(net: nn.Module, data: Data, round: int = 0) -> SiloContext:
+    return SiloContext("s", data, data, data, net, round=round)
 
 
 def federated(
@@ -47,13 +47,13 @@ def federated(
     """The models after each round of softmax regression, whose cohorts are given by the silos' names."""
     net = linear()
     state = {} if state is None else state
-    server, models = method.init_server(site(net, data["a"])), []
+    server, models = method.init_server(context(net, data["a"])), []
     for t, cohort in enumerate(cohorts):
         updates = {}
         for name in cohort:
-            kept = state.get(name) or method.init_silo(site(net, data[name]))
-            updates[name], state[name] = method.train(method.broadcast(server), kept, site(net, data[name], t))
-        server = method.average(server, Replies(updates, len(data)), site(net, data["a"]))
+            kept = state.get(name) or method.init_silo(context(net, data[name]))
+            updates[name], state[name] = method.train(method.broadcast(server), kept, context(net, data[name], t))
+        server = method.aggregate(server, Replies(updates, len(data)), context(net, data["a"]))
         models.append(server["model"])
     return models
 
@@ -107,19 +107,19 @@ def test_feddyn_begins_with_fedprox_and_twice_the_mean_step() -> None:
     net, training = model(), replace(FAST, local_steps=4)
     w = snapshot(net)
     method, data = FedDyn(training=training, alpha=0.5), {name: s.train for name, s in silos().items()}
-    server = method.init_server(site(net, data["silo-0"]))
+    server = method.init_server(context(net, data["silo-0"]))
     updates = {}
     for name, part in data.items():
         with seeded(name):
-            proximal, _ = FedProx(training=training, mu=0.5).train({"model": w}, {"model": {}}, site(net, part))
+            proximal, _ = FedProx(training=training, mu=0.5).train({"model": w}, {"model": {}}, context(net, part))
         with seeded(name):
-            start = method.init_silo(site(net, part))
-            updates[name], _ = method.train(method.broadcast(server), start, site(net, part))
+            start = method.init_silo(context(net, part))
+            updates[name], _ = method.train(method.broadcast(server), start, context(net, part))
         for tensor, tensor_prox in zip(
             updates[name].payload["model"].values(), proximal.payload["model"].values(), strict=True
         ):
             torch.testing.assert_close(tensor, tensor_prox)
-    after = method.average(server, Replies(updates, 3), site(net, data["silo-0"]))["model"]
+    after = method.aggregate(server, Replies(updates, 3), context(net, data["silo-0"]))["model"]
     for name, _ in net.named_parameters():
         mean = torch.stack([u.payload["model"][name] for u in updates.values()]).mean(0)
         torch.testing.assert_close(after[name], 2 * mean - w[name], atol=1e-6, rtol=1e-5)
@@ -147,13 +147,13 @@ def test_what_the_server_sums_up_is_the_mean_over_all_silos_in_the_cohort_or_not
 @pytest.mark.parametrize("method", [FedDyn(), FedDC()])
 def test_statistics_of_batchnorm_are_averaged_by_examples(method: FedAvg) -> None:
     net = model()
-    server = method.init_server(site(net, DATA["a"]))
+    server = method.init_server(context(net, DATA["a"]))
     updates = {}
     for name, value, examples in (("a", 1.0, 30), ("b", 5.0, 10)):
         sent = server["model"] | {"encoder.1.running_mean": torch.full((6,), value)}
         payload = {"model": sent, "control": server.get("control", {})}
         updates[name] = Update(payload, examples)
-    after = method.average(server, Replies(updates, 2), site(net, DATA["a"]))["model"]
+    after = method.aggregate(server, Replies(updates, 2), context(net, DATA["a"]))["model"]
     assert after["encoder.1.running_mean"].tolist() == [2.0] * 6
 
 
@@ -185,13 +185,13 @@ def test_feddc_is_algorithm_1_of_its_paper_with_silos_missing() -> None:
 def test_feddc_with_all_silos_averages_models_with_their_drift() -> None:
     net, state = linear(), {}
     method = FedDC(training=DESCENT, alpha=ALPHA)
-    server = method.init_server(site(net, DATA["a"]))
+    server = method.init_server(context(net, DATA["a"]))
     for _ in range(3):
         updates = {}
         for name, data in DATA.items():
-            kept = state.get(name) or method.init_silo(site(net, data))
-            updates[name], state[name] = method.train(method.broadcast(server), kept, site(net, data))
-        server = method.average(server, Replies(updates, 3), site(net, DATA["a"]))
+            kept = state.get(name) or method.init_silo(context(net, data))
+            updates[name], state[name] = method.train(method.broadcast(server), kept, context(net, data))
+        server = method.aggregate(server, Replies(updates, 3), context(net, DATA["a"]))
         ends = [flat(updates[name].payload["model"]) + flat(state[name]["drift"]) for name in DATA]
         torch.testing.assert_close(flat(server["model"]), sum(ends) / 3, atol=1e-6, rtol=1e-5)
 
@@ -212,7 +212,7 @@ def test_feddc_without_penalty_trains_as_scaffold() -> None:
     c, c_k, h_k = (
         {name: torch.randn(p.shape, generator=generator) for name, p in net.named_parameters()} for _ in range(3)
     )
-    where = site(net, silos()["silo-0"].train, round=2)
+    where = context(net, silos()["silo-0"].train, round=2)
     down, state = {"model": start, "control": c}, {"model": {}, "control": c_k}
     with seeded(0):
         expected, after = SCAFFOLD(training=training).train(down, state, where)
@@ -287,7 +287,7 @@ def test_moon_steps_along_the_gradient_of_cross_entropy_and_contrast() -> None:
     expected = {name: p.detach() - lr * p.grad for name, p in now.named_parameters() if p.grad is not None}
 
     method = MOON(training=Training(local_steps=1, batch_size=1000, optimizer="sgd", lr=lr), mu=mu, temperature=tau)
-    down, kept, where = {"model": snapshot(glob)}, {"model": {}, "previous": snapshot(prev)}, site(model(3), data)
+    down, kept, where = {"model": snapshot(glob)}, {"model": {}, "previous": snapshot(prev)}, context(model(3), data)
     with seeded(0):
         update, state = method.train(down, kept, where)
     for name, tensor in expected.items():

@@ -12,7 +12,7 @@ from caveat.core import Method, Payload, Replies, Round, Tensors
 from caveat.methods import FedAvg
 from caveat.wrappers.private import Private
 
-EVERY = [*METHODS, *WRAPPED, Private(FedAvg(rounds=2), clip=1.0, noise=1.0, silos=3)]
+EVERY = [*METHODS, *WRAPPED, Private(FedAvg(rounds=2), clip_norm=1.0, noise_multiplier=1.0, silos=3)]
 
 
 class Sums:
@@ -40,21 +40,21 @@ def carried_out(federation: Federation) -> list[tuple[Round, Payload, Replies]]:
         torch.manual_seed(t)
         updates = {}
         for name in place.silos:
-            updates[name], after = step.work(
-                step.broadcast(server), kept_state(place, name, t - 1), place.site(name, t)
+            updates[name], after = step.task(
+                step.broadcast(server), kept_state(place, name, t - 1), place.context(name, t)
             )
             place.states.begin()
             place.states.save(name, t, after)
         replies = Replies(updates, len(updates))
         rounds.append((step, server, replies))
-        server = step.aggregate(server, replies, federation.site)
+        server = step.aggregate(server, replies, federation.context)
     return rounds
 
 
 def from_sums(step: Round, server: Payload, replies: Replies, federation: Federation) -> Payload | None:
     """What aggregation makes of sums; None if they are not enough for it."""
     try:
-        return step.aggregate(server, Sums(replies), federation.site)  # type: ignore[arg-type]
+        return step.aggregate(server, Sums(replies), federation.context)  # type: ignore[arg-type]
     except (AttributeError, AssertionError):
         return None
 
@@ -65,7 +65,7 @@ def test_sums_are_enough_for_the_rounds_that_say_so_and_for_no_others(method: Me
     rounds = carried_out(federation)
     assert rounds
     for step, server, replies in rounds:
-        real, summed = step.aggregate(server, replies, federation.site), from_sums(step, server, replies, federation)
+        real, summed = step.aggregate(server, replies, federation.context), from_sums(step, server, replies, federation)
         if step.linear:
             assert summed is not None, step.name
             assert_same(real, summed)
@@ -76,7 +76,7 @@ def test_sums_are_enough_for_the_rounds_that_say_so_and_for_no_others(method: Me
 
 def test_an_average_that_is_overridden_is_not_taken_for_a_mean() -> None:
     class Median(FedAvg):
-        def average(self, server, replies, site):  # type: ignore[no-untyped-def]
+        def aggregate(self, server, replies, context):  # type: ignore[no-untyped-def]
             return {"model": {name: replies.stack("model", name).median(0).values for name in server["model"]}}
 
     assert all(step.linear for step in FedAvg().schedule())

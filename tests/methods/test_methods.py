@@ -13,7 +13,7 @@ from torch import nn
 
 import caveat
 from caveat.config import load as load_config
-from caveat.core import ConfigurationError, Data, Replies, Site, Tensors, Update, seeded
+from caveat.core import ConfigurationError, Data, Replies, SiloContext, Tensors, Update, seeded
 from caveat.files.reading import read
 from caveat.files.schema.summary import Summary
 from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
@@ -25,8 +25,8 @@ from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
 
 
-def site(module: nn.Module, name: str = "silo-0") -> Site:
-    return silos()[name].site(module)
+def context(module: nn.Module, name: str = "silo-0") -> SiloContext:
+    return silos()[name].context(module)
 
 
 def test_fedavg_is_the_mean_weighted_by_examples() -> None:
@@ -59,7 +59,9 @@ def test_fedavg_with_one_step_is_one_step_on_pooled_data() -> None:
     for k in range(2):
         part = Data(x[40 * k : 40 * k + 40], y[40 * k : 40 * k + 40])
         with seeded(k):
-            updates[str(k)], _ = method.train({"model": start}, {"model": {}}, Site(str(k), part, part, part, net))
+            updates[str(k)], _ = method.train(
+                {"model": start}, {"model": {}}, SiloContext(str(k), part, part, part, net)
+            )
     mean = Replies(updates, 2).mean("model")
     load(net, start)
     net.zero_grad()
@@ -140,7 +142,7 @@ def test_scaffold_comes_to_rest_where_the_gradient_of_its_own_objective_is_0(wei
     net = nn.Sequential(nn.Linear(2, 3)).double()
     training = Training(local_steps=3, batch_size=1000, optimizer="sgd", lr=0.3)
     method = SCAFFOLD(training=training, weights=weights)  # type: ignore[arg-type]
-    where = {name: Site(name, Data(part.x.double(), part.y), part, part, net) for name, part in data.items()}
+    where = {name: SiloContext(name, Data(part.x.double(), part.y), part, part, net) for name, part in data.items()}
     server = method.init_server(where["silo-0"])
     states = {name: method.init_silo(each) for name, each in where.items()}
     draw = torch.Generator().manual_seed(1)
@@ -149,7 +151,7 @@ def test_scaffold_comes_to_rest_where_the_gradient_of_its_own_objective_is_0(wei
         updates = {}
         for name in cohort:
             updates[name], states[name] = method.train(method.broadcast(server), states[name], where[name])
-        server = method.average(server, Replies(updates, 3), where["silo-0"])
+        server = method.aggregate(server, Replies(updates, 3), where["silo-0"])
     load(net, server["model"])
     gradients = {}
     for name, each in where.items():
@@ -167,7 +169,7 @@ def test_scaffold_control_of_a_silo_is_its_mean_gradient() -> None:
     net = nn.Sequential(nn.Linear(2, 3))
     method = SCAFFOLD(training=Training(local_steps=1, batch_size=64, optimizer="sgd", lr=0.2))
     data = Data(torch.randn(64, 2), torch.randint(3, (64,)))
-    where = Site("s", data, data, data, net)
+    where = SiloContext("s", data, data, data, net)
     down = method.broadcast(method.init_server(where))
     _, state = method.train(down, method.init_silo(where), where)
     load(net, down["model"])
@@ -197,7 +199,7 @@ def test_uefl_threshold_is_relative_to_the_lowest_entropy_with_a_floor() -> None
         },
         3,
     )
-    nowhere = site(uefl().build(model()))
+    nowhere = context(uefl().build(model()))
 
     def after(**changes: object) -> dict[str, float]:
         method = uefl(**changes)
@@ -211,7 +213,7 @@ def test_uefl_threshold_is_relative_to_the_lowest_entropy_with_a_floor() -> None
 
 
 def test_uefl_recomputes_its_threshold_unless_told_not_to() -> None:
-    nowhere = site(uefl().build(model()))
+    nowhere = context(uefl().build(model()))
 
     def compared(method: UEFL, *lowest: float) -> float:
         server = method.init_server(nowhere)
@@ -241,12 +243,12 @@ def test_uefl_oracle_gives_silos_the_codewords_of_their_domain_and_no_others() -
     """A silo uses and moves its domain's codewords alone, so that each domain's are the mean over its own silos."""
     method = uefl(iterations=1, domains=("east", "west"))
     module = method.build(model())
-    east, west = (replace(site(module), id=name, domain=name) for name in ("east", "west"))
+    east, west = (replace(context(module), id=name, domain=name) for name in ("east", "west"))
     server = method.init_server(east)
     updates = {
         where.id: method.train(method.broadcast(server), method.init_silo(where), where)[0] for where in (east, west)
     }
-    after = method.average(server, Replies(updates, 2), east)["model"]["codebook.shared"]
+    after = method.aggregate(server, Replies(updates, 2), east)["model"]["codebook.shared"]
     used = {name: update.payload["use"]["shared"] for name, update in updates.items()}
     assert after.shape[0] == 2 * 4
     assert used["east"][:4].sum() == used["west"][4:].sum() > 0
@@ -273,7 +275,7 @@ def test_uefl_oracle_gives_silos_the_codewords_of_their_domain_and_no_others() -
 
 def test_uefl_oracle_answers_from_a_folder_as_it_did(tmp_path: Path) -> None:
     """A finished run is opened without the silos' data, which alone say of which domain they are."""
-    sets = ["rounds=1", "beside=[]", "method.iterations=1", "data.silos=2", "data.shift.angles=[0, 90]"]
+    sets = ["rounds=1", "baselines=[]", "method.iterations=1", "data.n_silos=2", "data.shift.angles=[0, 90]"]
     start(load_config("digits", [*sets, 'method.domains=["rotate(0)", "rotate(90)"]']), tmp_path / "run")
     run = caveat.load(tmp_path / "run")
     seen = read(tmp_path / "run" / "summary.json", Summary)
@@ -286,7 +288,7 @@ def test_uefl_oracle_answers_from_a_folder_as_it_did(tmp_path: Path) -> None:
 def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() -> None:
     method = uefl(iterations=1, domains=("east", "west"))
     with pytest.raises(ConfigurationError, match=r"is of domain .south.; expected one of method\.domains"):
-        method.init_silo(replace(site(method.build(model())), domain="south"))
+        method.init_silo(replace(context(method.build(model())), domain="south"))
     with pytest.raises(ConfigurationError, match=r"method\.iterations = 3 extends codebooks"):
         uefl(domains=("east", "west"))
     with pytest.raises(ConfigurationError, match="has a name twice"):
@@ -294,7 +296,7 @@ def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() ->
 
 
 def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
-    where = site(uefl().build(model()))
+    where = context(uefl().build(model()))
     sent = {}
     for margin in (0.0, 2.0):
         method = uefl(margin=margin)
@@ -309,10 +311,10 @@ def test_uefl_margin_is_in_standard_errors_of_the_mean() -> None:
 def test_uefl_chooses_codebooks_on_inputs_of_validation_alone() -> None:
     """A guarantee that is tested on the calibration split is of a model that knows none of it; nor of any labels."""
     method = uefl()
-    where = site(method.build(model()))
+    where = context(method.build(model()))
     x, y = where.validation
 
-    def sent(where: Site) -> Tensors:
+    def sent(where: SiloContext) -> Tensors:
         with seeded(0, "score"):
             server = method.init_server(where)
             return method.score(method.broadcast(server), method.init_silo(where), where)[0].payload["entropy"]
@@ -326,7 +328,7 @@ def test_uefl_silos_may_draw_masks_for_every_input() -> None:
     found = {}
     for masks in ("shared", "inputs"):
         method = uefl(masks=masks, mc_samples=200)
-        where = site(method.build(model()))
+        where = context(method.build(model()))
         down = method.broadcast(method.init_server(where))
         x = where.validation.x[:1].expand(4, -1)
         found[masks] = method.predict(down, method.init_silo(where), where, x)
@@ -349,7 +351,7 @@ def test_uefl_stops_when_no_silo_is_uncertain_or_trains_on(until: str, scored: l
 def test_uefl_private_codewords_grow_as_configured(growth: str, keep: str, sizes: list[int]) -> None:
     method = uefl(growth=growth, keep=keep)
     module = method.build(model())
-    where = site(module)
+    where = context(module)
     grown = []
     for _ in sizes:
         method.extend(module, where)  # type: ignore[arg-type]
@@ -360,7 +362,7 @@ def test_uefl_private_codewords_grow_as_configured(growth: str, keep: str, sizes
 def test_uefl_new_codewords_are_kmeans_centres_of_the_silos_features() -> None:
     method = uefl()
     module = method.build(model())
-    where = site(module)
+    where = context(module)
     method.extend(module, where)  # type: ignore[arg-type]
     z, words = method.vectors(module, where.train.x), module.codebook.private[:4]  # type: ignore[arg-type,union-attr,index]
     index = nearest(z, words)
@@ -371,13 +373,13 @@ def test_uefl_new_codewords_are_kmeans_centres_of_the_silos_features() -> None:
 def test_uefl_shared_codewords_are_averaged_by_use_and_unused_ones_stay() -> None:
     method = uefl(codewords=3)
     module = method.build(model())
-    where = site(module)
+    where = context(module)
     server = method.init_server(where)
     updates = {}
     for silo, value, use in (("a", 1.0, [3, 0, 0]), ("b", 5.0, [1, 2, 0])):
         sent = dict(server["model"]) | {"codebook.shared": torch.full((3, 6), value)}
         updates[silo] = Update({"model": sent, "use": {"shared": torch.tensor(use, dtype=torch.float32)}}, 10)
-    shared = method.average(server, Replies(updates, 2), where)["model"]["codebook.shared"]
+    shared = method.aggregate(server, Replies(updates, 2), where)["model"]["codebook.shared"]
     torch.testing.assert_close(shared[0], torch.full((6,), 2.0))
     torch.testing.assert_close(shared[1], torch.full((6,), 5.0))
     torch.testing.assert_close(shared[2], server["model"]["codebook.shared"][2])
@@ -405,7 +407,7 @@ def test_one_iteration_never_extends_and_has_no_room_to(tmp_path: Path) -> None:
 def test_learning_rate_holds_and_then_decays_by_round_of_the_schedule() -> None:
     training = Training(lr=0.1, lr_decay=0.5, lr_hold=2)
     where = silos()["silo-0"]
-    rates = [training.rate(where.site(nn.Linear(2, 3), t)) for t in range(5)]
+    rates = [training.rate(where.context(nn.Linear(2, 3), t)) for t in range(5)]
     assert rates == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.025])
 
 
@@ -417,7 +419,7 @@ def test_learning_rate_of_the_round_is_what_a_silo_trains_with() -> None:
     start = snapshot(net)
     moved = []
     for t in (0, 1):
-        where = Site("s", data, data, data, net, round=t)
+        where = SiloContext("s", data, data, data, net, round=t)
         update, _ = method.train({"model": start}, {"model": {}}, where)
         moved.append(update.payload["model"]["0.weight"] - start["0.weight"])
     torch.testing.assert_close(moved[1], moved[0] / 2)

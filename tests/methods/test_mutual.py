@@ -142,26 +142,26 @@ def replies(entropies: dict[str, float], examples: int = 10) -> Replies:
 
 def test_the_servers_mean_is_by_certainty(tmp_path: Path) -> None:
     found = replies({"a": 0.0, "b": math.log(2), "c": math.log(4)})
-    site = Federation(FMLU(training=FAST), tmp_path).site
+    context = Federation(FMLU(training=FAST), tmp_path).context
     w = [1, 1 / 2, 1 / 4]
     expected = (w[1] * 1 + w[2] * 2) / sum(w)
-    assert FMLU().average({}, found, site)["model"]["w"].item() == pytest.approx(expected)
+    assert FMLU().aggregate({}, found, context)["model"]["w"].item() == pytest.approx(expected)
     n = [10, 20, 30]
     both = (w[1] * n[1] + w[2] * n[2] * 2) / sum(a * b for a, b in zip(w, n, strict=True))
-    assert FMLU(weights="examples").average({}, found, site)["model"]["w"].item() == pytest.approx(both)
-    assert FMLU(weigh_mean=False).average({}, found, site)["model"]["w"].item() == pytest.approx(1)
-    assert FML().average({}, found, site)["model"]["w"].item() == pytest.approx(1)
-    assert FML(weights="examples").average({}, found, site)["model"]["w"].item() == pytest.approx(80 / 60)
+    assert FMLU(weights="examples").aggregate({}, found, context)["model"]["w"].item() == pytest.approx(both)
+    assert FMLU(weigh_mean=False).aggregate({}, found, context)["model"]["w"].item() == pytest.approx(1)
+    assert FML().aggregate({}, found, context)["model"]["w"].item() == pytest.approx(1)
+    assert FML(weights="examples").aggregate({}, found, context)["model"]["w"].item() == pytest.approx(80 / 60)
 
 
 def test_shuffled_certainties_are_dealt_to_other_silos_alike_every_time(tmp_path: Path) -> None:
-    site = Federation(FMLU(training=FAST), tmp_path).site
+    context = Federation(FMLU(training=FAST), tmp_path).context
     seen = set()
     for k in range(30):
         found = replies({"a": 0.01 * k, "b": math.log(2), "c": math.log(4)})
         torch.manual_seed(k)
         state = torch.get_rng_state()
-        one, other = (FMLU(shuffled=True).average({}, found, site)["model"]["w"].item() for _ in range(2))
+        one, other = (FMLU(shuffled=True).aggregate({}, found, context)["model"]["w"].item() for _ in range(2))
         assert one == other  # whatever the generator's state, which stays
         assert torch.equal(torch.get_rng_state(), state)
         w = (math.exp(-0.01 * k), 1 / 2, 1 / 4)
@@ -170,7 +170,7 @@ def test_shuffled_certainties_are_dealt_to_other_silos_alike_every_time(tmp_path
         assert min(gaps) < 1e-6
         seen.add(gaps.index(min(gaps)))
     assert len(seen) == 6
-    kept = FMLU(shuffled=True, weigh_mean=False).average({}, found, site)["model"]["w"].item()
+    kept = FMLU(shuffled=True, weigh_mean=False).aggregate({}, found, context)["model"]["w"].item()
     assert kept == pytest.approx(1)
 
 
@@ -244,7 +244,7 @@ def test_a_silo_without_a_model_of_its_own_answers_by_the_federations(tmp_path: 
     federation.run(participation=Late(0))
     down, states = federation.method.broadcast(federation.server), federation.states()
     x = federation.place.silos["silo-2"].validation.x
-    answers = {n: federation.method.answer(down, states[n], federation.place.site(n), x) for n in states}
+    answers = {n: federation.method.answer(down, states[n], federation.place.context(n), x) for n in states}
     assert set(answers["silo-2"]) == {Decision.GLOBAL}
     assert set(answers["silo-0"]) == {Decision.GLOBAL, Decision.LOCAL}
     assert torch.equal(answers["silo-0"][Decision.GLOBAL].probs, answers["silo-2"][Decision.GLOBAL].probs)
@@ -278,14 +278,15 @@ def test_a_silo_that_cannot_be_given_a_model_is_named(silos: tuple[str, ...], me
 
 MIXED = """
 rounds = 3
-personal = [{name = "lenet5", features = 16}, {name = "mlp", width = 16}, {name = "residual", width = 4, silos = ["silo-0", "silo-7"]}]
+personal = [{name = "lenet5", features = 16}, {name = "mlp", width = 16}, {name = "residual", width = 4, silos =
+["silo-0", "silo-7"]}]
 
 [data]
 source = "digits"
-silos = 10
+n_silos = 10
 
-[data.labels]
-partition = "dirichlet"
+[data.partition]
+scheme = "dirichlet"
 alpha = 0.5
 minimum = 40
 
@@ -303,7 +304,7 @@ lr = 0.01
 
 [uncertainty]
 mc_samples = 3
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture(scope="module")
@@ -318,7 +319,7 @@ def test_ten_silos_with_three_architectures_train_and_report_both_models(mixed: 
     summary = json.loads((mixed / "summary.json").read_text())
     assert summary["complete"]
     assert {"global", "local"} <= set(summary["models"])
-    assert summary["policy"] == {"name": "own"}
+    assert summary["policy"] == {"name": "always"}
     assert all(set(silo["models"]) == {"switch", "global", "local"} for silo in summary["silos"])
     described = [silo["model"] for silo in summary["silos"]]
     assert described == ["residual", *["lenet5", "mlp"] * 3, "residual", "lenet5", "mlp"]
@@ -351,7 +352,7 @@ def test_a_mixed_federation_predicts_with_each_silos_own_model(mixed: Path) -> N
         answers = run.answers(silo)(x)
         assert set(answers) == {Decision.GLOBAL, Decision.LOCAL}
         seen.append(answers)
-    assert torch.equal(seen[0][Decision.GLOBAL].untempered, seen[1][Decision.GLOBAL].untempered)
+    assert torch.equal(seen[0][Decision.GLOBAL].uncalibrated, seen[1][Decision.GLOBAL].uncalibrated)
     assert not torch.equal(seen[0][Decision.LOCAL].probs, seen[1][Decision.LOCAL].probs)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from federations import FAST, Federation, assert_same, flat, model, silos
 from torch import Tensor, nn
 
-from caveat.core import ConfigurationError, Data, Decision, Method, Silo, Site, Tensors, seeded
+from caveat.core import ConfigurationError, Data, Decision, Method, Silo, SiloContext, Tensors, seeded
 from caveat.methods import APFL, FedAvg, FedBABU, FedBN, FedPer, FedRep, PerFedAvg
 from caveat.methods.fedbabu import fit_alone
 from caveat.methods.fedper import names_below
@@ -34,9 +34,9 @@ def examples(count: int, seed: int = 0) -> Data:
     return Data(x, torch.randint(3, (count,), generator=generator))
 
 
-def site(module: nn.Module, data: Data | None = None) -> Site:
+def context(module: nn.Module, data: Data | None = None) -> SiloContext:
     data = data or silos()["silo-0"].train
-    return Site("silo-0", data, data, data, module)
+    return SiloContext("silo-0", data, data, data, module)
 
 
 def gradient(w: Tensors, data: Data) -> Tensors:
@@ -99,7 +99,7 @@ def test_silos_that_contradict_each_other_are_served_by_models_of_their_own(meth
         down = method.broadcast(federation.run())
         right = []
         for name, state in federation.states().items():
-            answers = method.answer(down, state, data[name].site(federation.place.module), data[name].test.x)
+            answers = method.answer(down, state, data[name].context(federation.place.module), data[name].test.x)
             right.append((answers[whose].label == data[name].test.y).double().mean())
         return float(min(right))
 
@@ -128,7 +128,7 @@ def test_fedper_of_one_silo_is_fedavg(tmp_path: Path) -> None:
     for method in (FedPer(rounds=3, training=FAST), FedAvg(rounds=3, training=FAST)):
         federation = Federation(method, tmp_path / method.name, data=data)
         down = method.broadcast(federation.run())
-        where = data["silo-0"].site(federation.place.module)
+        where = data["silo-0"].context(federation.place.module)
         probs.append(method.predict(down, federation.states()["silo-0"], where, where.validation.x).probs)
     assert torch.equal(*probs)
 
@@ -138,12 +138,12 @@ def test_fedper_trains_body_and_head_together() -> None:
     net = model()
     start, head = snapshot(net), names_below(net, "head")
     with seeded(0):
-        whole, _ = FedAvg(training=FAST).train({"model": start}, {"model": {}}, site(net))
+        whole, _ = FedAvg(training=FAST).train({"model": start}, {"model": {}}, context(net))
     method = FedPer(training=FAST)
     load(net, start)
-    down, state = method.broadcast(method.init_server(site(net))), method.init_silo(site(net))
+    down, state = method.broadcast(method.init_server(context(net))), method.init_silo(context(net))
     with seeded(0):
-        update, after = method.train(down, state, site(net))
+        update, after = method.train(down, state, context(net))
     assert set(after["model"]) == head
     assert_same({"model": update.payload["model"] | after["model"]}, whole.payload)
 
@@ -152,15 +152,15 @@ def test_fedrep_fits_the_head_to_the_body_that_was_sent_and_then_the_body_to_tha
     method = FedRep(training=FAST, head_epochs=3)
     net = model()
     start, head = snapshot(net), names_below(net, "head")
-    down, state = method.broadcast(method.init_server(site(net))), method.init_silo(site(net))
+    down, state = method.broadcast(method.init_server(context(net))), method.init_silo(context(net))
     with seeded(0):
-        update, after = method.train(down, state, site(net))
+        update, after = method.train(down, state, context(net))
     load(net, start)
     learnt = frozenset(name for name, _ in net.named_parameters())
     with seeded(0):
-        replace(FAST, local_epochs=3).fit(site(net), method.objective(net, down), frozen=learnt - head)
+        replace(FAST, local_epochs=3).fit(context(net), method.objective(net, down), frozen=learnt - head)
         fitted = snapshot(net)
-        method.training.fit(site(net), method.objective(net, down), frozen=head)
+        method.training.fit(context(net), method.objective(net, down), frozen=head)
     assert changed(fitted, start) & learnt == head
     assert_same({"head": after["model"]}, {"head": {name: fitted[name] for name in head}})
     body = {name: tensor for name, tensor in snapshot(net).items() if name not in head}
@@ -178,7 +178,7 @@ def test_fedbabu_keeps_its_initial_head_to_the_bit_until_silos_fine_tune(tmp_pat
     federation.run(stop=4)
     assert not any("own" in state for state in federation.states().values())
     down = method.broadcast(federation.server)
-    where = federation.place.silos["silo-0"].site(federation.place.module)
+    where = federation.place.silos["silo-0"].context(federation.place.module)
     before = method.answer(down, {}, where, where.validation.x)
     assert set(before) == {Decision.GLOBAL}
     server = federation.run(start=4)
@@ -196,10 +196,10 @@ def test_fedbabu_trains_the_body_under_the_head_that_was_sent() -> None:
     net = model()
     start, head = snapshot(net), names_below(net, "head")
     with seeded(0):
-        method.training.fit(site(net), method.objective(net, {}), frozen=head)
+        method.training.fit(context(net), method.objective(net, {}), frozen=head)
     expected = {name: tensor for name, tensor in snapshot(net).items() if name not in head}
     with seeded(0):
-        update, _ = method.train({"model": start}, {}, site(net))
+        update, _ = method.train({"model": start}, {}, context(net))
     assert_same(update.payload, {"model": expected})
 
 
@@ -208,7 +208,7 @@ def test_fedbabu_fine_tunes_a_copy_of_all_or_of_the_head_alone(part: str) -> Non
     method = FedBABU(training=FAST, fine_tune=part)  # type: ignore[arg-type]
     net = model()
     start, head = snapshot(net), names_below(net, "head")
-    update, state = method.personalise({"model": start}, {"other": {"x": torch.ones(1)}}, site(net))
+    update, state = method.personalise({"model": start}, {"other": {"x": torch.ones(1)}}, context(net))
     assert not flat(update.payload)
     assert set(state) == {"own", "other"}
     moved = changed(state["own"], start)
@@ -220,7 +220,7 @@ def test_fedbabu_fine_tunes_a_head_to_the_features_that_it_will_predict_from() -
     net.head = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     net.encoder[1].running_mean.fill_(0.7)
     reference = deepcopy(net).eval()
-    where = site(net)
+    where = context(net)
     fit_alone(ONE_STEP, where, lambda x, y: F.cross_entropy(net(x), y), "head")
     features = Data(reference.encoder(where.train.x).flatten(1).detach(), where.train.y)
     before = {"weight": reference.head[1].weight.detach(), "bias": reference.head[1].bias.detach()}
@@ -235,7 +235,7 @@ def test_perfedavg_first_order_is_the_second_half_s_gradient_after_a_step_on_the
     net, data = linear(), examples(20)
     w = snapshot(net)
     with seeded(3):
-        update, _ = method.train({"model": w}, {"model": {}}, site(net, data))
+        update, _ = method.train({"model": w}, {"model": {}}, context(net, data))
     with seeded(3):
         order = torch.randperm(20)
     one, two = (Data(data.x[part], data.y[part]) for part in order.split(10))
@@ -295,7 +295,7 @@ def test_perfedavg_counts_a_batch_once_in_the_statistics_of_batchnorm(order: str
     net = model()
     load(net, start := snapshot(net))
     training = replace(FAST, local_steps=5)
-    update, _ = PerFedAvg(training=training, order=order).train({"model": start}, {"model": {}}, site(net))  # type: ignore[arg-type]
+    update, _ = PerFedAvg(training=training, order=order).train({"model": start}, {"model": {}}, context(net))  # type: ignore[arg-type]
     assert update.payload["model"]["encoder.1.num_batches_tracked"] == 5
 
 
@@ -304,7 +304,7 @@ def test_perfedavg_takes_its_steps_of_adaptation_from_the_final_model() -> None:
     method = PerFedAvg(training=outer, adapt_lr=0.7, adapt_steps=2)
     net, data = linear(), examples(20)
     w = snapshot(net)
-    where = replace(site(net, data), round=9)
+    where = replace(context(net, data), round=9)
     update, state = method.personalise({"model": w}, {"other": {"x": torch.ones(1)}}, where)
     assert not flat(update.payload)
     assert set(state) == {"own", "other"}
@@ -318,7 +318,7 @@ def test_perfedavg_takes_its_steps_of_adaptation_from_the_final_model() -> None:
 def apfl_round(method: APFL, alpha: float, w: Tensors, v: Tensors, data: Data) -> tuple[Tensors, Tensors, float]:
     """The shared model, the silo's own one and the weight of its own after a round from w, v and alpha."""
     state = {"own": v, "mixture": {"alpha": torch.tensor(alpha)}}
-    update, after = method.train({"model": w}, state, site(linear(), data))
+    update, after = method.train({"model": w}, state, context(linear(), data))
     return update.payload["model"], after["own"], float(after["mixture"]["alpha"])
 
 
@@ -377,9 +377,9 @@ def test_apfl_trains_what_it_shares_as_fedavg() -> None:
     net, data = linear(), examples(50)
     w, training = snapshot(net), replace(FAST, local_epochs=3)
     with seeded(0):
-        plain, _ = FedAvg(training=training).train({"model": w}, {"model": {}}, site(net, data))
+        plain, _ = FedAvg(training=training).train({"model": w}, {"model": {}}, context(net, data))
     with seeded(0):
-        update, _ = APFL(training=training).train({"model": w}, {}, site(net, data))
+        update, _ = APFL(training=training).train({"model": w}, {}, context(net, data))
     assert_same(update.payload, plain.payload)
 
 
@@ -387,7 +387,7 @@ def test_apfl_answers_with_the_mixture_of_parameters_and_its_own_statistics(tmp_
     method = APFL(rounds=2, training=FAST, adaptive=False, alpha=0.25)
     federation = Federation(method, tmp_path)
     module, name = federation.place.module, "silo-1"
-    where = federation.place.silos[name].site(module)
+    where = federation.place.silos[name].context(module)
     x = where.validation.x
     assert set(method.answer(method.broadcast(federation.server), {}, where, x)) == {Decision.GLOBAL}
     down, state = method.broadcast(federation.run()), federation.states()[name]

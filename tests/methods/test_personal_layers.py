@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from federations import FAST, Federation, assert_same, model, silos
 from torch import Tensor, nn
 
-from caveat.core import ConfigurationError, Data, Decision, Site, Tensors
+from caveat.core import ConfigurationError, Data, Decision, SiloContext, Tensors
 from caveat.methods import Ditto, FedALA, FedAvg, FedRoD, Local
 from caveat.methods.fedrod import balanced_softmax
 from caveat.training.fit import Training
@@ -34,9 +34,9 @@ def examples(count: int = 40, seed: int = 0) -> Data:
     return Data(torch.randn(count, 2, generator=generator), torch.randint(3, (count,), generator=generator))
 
 
-def site(module: nn.Module, data: Data | None = None) -> Site:
+def context(module: nn.Module, data: Data | None = None) -> SiloContext:
     data = data or examples()
-    return Site("s", data, data, data, module)
+    return SiloContext("s", data, data, data, module)
 
 
 def gradient(w: Tensors, data: Data, y: Tensor | None = None, shift: Tensor | float = 0.0) -> Tensors:
@@ -57,7 +57,7 @@ def assert_close(one: Tensors, other: Tensors) -> None:
 
 def test_ditto_steps_along_its_own_gradient_and_back_to_what_was_broadcast() -> None:
     data, w, v = examples(), snapshot(linear(1)), snapshot(linear(2))
-    update, state = Ditto(training=ONE_STEP, lam=0.7).train({"model": w}, {"own": v}, site(linear(), data))
+    update, state = Ditto(training=ONE_STEP, lam=0.7).train({"model": w}, {"own": v}, context(linear(), data))
     g, h = gradient(w, data), gradient(v, data)
     assert_close(update.payload["model"], {name: w[name] - LR * g[name] for name in NAMES})
     assert_close(state["own"], {name: v[name] - LR * (h[name] + 0.7 * (v[name] - w[name])) for name in NAMES})
@@ -73,9 +73,9 @@ def test_ditto_without_lambda_is_local_at_every_silo(tmp_path: Path) -> None:
         sent = {}
         for name, part in data.items():
             state = {"own": own[name]} if name in own else {}
-            update, after = method.train(down, state, site(linear(), part))
+            update, after = method.train(down, state, context(linear(), part))
             own[name], sent[name] = after["own"], update.payload["model"]
-            _, kept = Local(training=ONE_STEP).train({"model": {}}, {"model": alone[name]}, site(linear(), part))
+            _, kept = Local(training=ONE_STEP).train({"model": {}}, {"model": alone[name]}, context(linear(), part))
             alone[name] = kept["model"]
         down = {"model": {name: torch.stack([each[name] for each in sent.values()]).mean(0) for name in NAMES}}
     for name, theirs in alone.items():
@@ -112,7 +112,7 @@ def test_fedrod_steps_along_both_gradients_each_for_its_own_layer() -> None:
     data = Data(data.x, data.y.clamp_max(1) * 2)  # classes 0 and 2, unequally often
     layer = {"weight": torch.full((3, 2), 0.3), "bias": torch.tensor([0.1, 0.0, -0.2])}
     method = FedRoD(training=ONE_STEP)
-    update, state = method.train({"model": w}, {"layer": layer}, site(linear(), data))
+    update, state = method.train({"model": w}, {"layer": layer}, context(linear(), data))
     shift = torch.bincount(data.y, minlength=3).log()
     generic = gradient(w, data, shift=shift)
     added = {"0.weight": w["0.weight"] + layer["weight"], "0.bias": w["0.bias"] + layer["bias"]}
@@ -129,7 +129,7 @@ def test_fedrod_s_body_learns_from_the_balanced_loss_alone(tmp_path: Path) -> No
     for value in (0.0, 3.0):
         layer = {"weight": torch.full((3, 8), value), "bias": torch.full((3,), -value)}
         torch.manual_seed(0)
-        update, _ = method.train(down, {"layer": layer}, site(model(), data))
+        update, _ = method.train(down, {"layer": layer}, context(model(), data))
         sent.append(update.payload)
     assert_same(*sent)
 
@@ -137,7 +137,7 @@ def test_fedrod_s_body_learns_from_the_balanced_loss_alone(tmp_path: Path) -> No
 def test_fedrod_answers_with_the_sum_of_logits_and_with_the_generic_ones(tmp_path: Path) -> None:
     method = FedRoD(rounds=2, training=FAST, mc_samples=3)
     federation = Federation(method, tmp_path)
-    where = federation.place.site("silo-1")
+    where = federation.place.context("silo-1")
     x = where.validation.x
     assert set(method.answer(method.broadcast(federation.server), {}, where, x)) == {Decision.GLOBAL}
     down, state = method.broadcast(federation.run()), federation.states()["silo-1"]
@@ -178,7 +178,7 @@ def test_fedala_steps_along_the_gradient_of_its_mixture_and_cuts_to_0_and_1() ->
     data, w, v = examples(), snapshot(linear(1)), snapshot(linear(2))
     method = FedALA(training=replace(ONE_STEP, lr=1e-9), upper="all", eta=2.0, share=1.0)
     weights = {"0.weight": torch.full((3, 2), 0.4), "0.bias": torch.tensor([0.0, 0.5, 1.0])}
-    _, state = method.train({"model": w}, {"own": v, "weights": weights}, site(linear(), data))
+    _, state = method.train({"model": w}, {"own": v, "weights": weights}, context(linear(), data))
     mixed = {name: v[name] + (w[name] - v[name]) * weights[name] for name in NAMES}
     g = gradient(mixed, data)
     steps = {name: weights[name] - 2.0 * g[name] * (w[name] - v[name]) for name in NAMES}
@@ -192,7 +192,7 @@ def test_fedala_without_a_rate_is_fedavg_and_its_first_round_is(tmp_path: Path) 
     plain = Federation(FedAvg(rounds=1, training=FAST), tmp_path / "fedavg").run()
     assert_same(Federation(FedALA(rounds=1, training=FAST), tmp_path / "first").run(), plain)
     data, w, v = examples(), snapshot(linear(1)), snapshot(linear(2))
-    update, _ = FedALA(training=ONE_STEP, eta=0.0).train({"model": w}, {"own": v}, site(linear(), data))
+    update, _ = FedALA(training=ONE_STEP, eta=0.0).train({"model": w}, {"own": v}, context(linear(), data))
     g = gradient(w, data)
     assert_close(update.payload["model"], {name: w[name] - LR * g[name] for name in NAMES})
 
@@ -205,7 +205,7 @@ def test_fedala_takes_lower_layers_from_the_federation_and_mixes_the_last() -> N
     names = list(weights)
     assert method.mixed(net) == names
     load(net, w)
-    method.mix(w, {"own": v, "weights": weights}, site(net, data))
+    method.mix(w, {"own": v, "weights": weights}, context(net, data))
     found = snapshot(net)
     assert_same({"model": {n: t for n, t in found.items() if n not in names}},
                 {"model": {n: t for n, t in w.items() if n not in names}})  # fmt: skip
@@ -225,7 +225,7 @@ def test_fedala_learns_until_its_loss_has_settled_at_first_and_in_one_pass_later
 
     monkeypatch.setattr(FedALA, "one_pass", counted)
     method, w, v = FedALA(training=ONE_STEP), snapshot(linear(1)), snapshot(linear(2))
-    where = site(linear(), Data(examples().x, torch.zeros(40, dtype=torch.long)))
+    where = context(linear(), Data(examples().x, torch.zeros(40, dtype=torch.long)))
     load(where.module, w)
     weights = method.mix(w, {"own": v}, where)
     assert len(passes) >= 10

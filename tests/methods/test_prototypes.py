@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from federations import ADAM, FAST, Federation, assert_same, model
 
 import caveat
-from caveat.core import ConfigurationError, Data, Payload, Replies, Site, Update, seeded
+from caveat.core import ConfigurationError, Data, Payload, Replies, SiloContext, Update, seeded
 from caveat.methods import FedAvg, FedProto
 from caveat.methods.fedproto import prototypes
 from caveat.training.modules import load, snapshot
@@ -23,10 +23,10 @@ def examples(counts: tuple[int, ...] = (12, 5, 4)) -> Data:
     return Data(torch.randn(len(y), 2, generator=torch.Generator().manual_seed(0)) + y[:, None], y)
 
 
-def site(data: Data | None = None) -> Site:
+def context(data: Data | None = None) -> SiloContext:
     """A silo whose own model is another than the federation's."""
     data = data or examples()
-    return Site("s", data, data, data, model(0), own=model(1))
+    return SiloContext("s", data, data, data, model(0), own=model(1))
 
 
 def down(known: tuple[bool, ...] = (True, False, True)) -> Payload:
@@ -46,10 +46,10 @@ def test_without_lambda_or_prototypes_a_silo_trains_alone() -> None:
     method, start = FedProto(training=ADAM, lam=0.0), snapshot(model(1))
     for told, each in ((down(), method), (down((False,) * 3), replace(method, lam=5.0))):
         with seeded(0):
-            _, state = each.train(told, {"own": start}, site())
+            _, state = each.train(told, {"own": start}, context())
         alone = load(model(), start)
         with seeded(0):
-            ADAM.fit(replace(site(), module=alone), FedAvg().objective(alone, {}))
+            ADAM.fit(replace(context(), module=alone), FedAvg().objective(alone, {}))
         assert_same(state, {"own": snapshot(alone)})
 
 
@@ -66,7 +66,7 @@ def test_silos_that_take_part_come_nearer_to_each_other(tmp_path: Path) -> None:
 
 def test_a_class_of_fewer_than_five_examples_is_not_told_of() -> None:
     own, data = model(1).eval(), examples((12, 5, 4))
-    sent = prototypes(own, site(data), 3)
+    sent = prototypes(own, context(data), 3)
     assert sent["counts"].tolist() == [12, 5, 0]
     z = own.head.hidden(own.encoder(data.x)).detach()
     for c in (0, 1):
@@ -82,7 +82,7 @@ def test_the_server_weighs_by_examples_of_the_class_and_keeps_what_nobody_sends(
         return Update({"prototypes": sent}, 100)
 
     replies = Replies({"a": update([1, 0, 0], [30, 0, 0]), "b": update([5, 0, 2], [10, 0, 7])}, 2)
-    after = FedProto().average(server, replies, site())["prototypes"]
+    after = FedProto().aggregate(server, replies, context())["prototypes"]
     assert after["means"].tolist() == [[2, 2], [9, 9], [2, 2]]
     assert after["known"].tolist() == [True, True, True]
 
@@ -107,9 +107,9 @@ def test_no_model_leaves_a_silo_and_encoders_may_differ(tmp_path: Path) -> None:
 def test_it_has_no_use_for_the_model_of_another_run(tmp_path: Path) -> None:
     first = caveat.run(silos(), FedAvg(rounds=1, training=FAST), out=tmp_path / "first")
     with pytest.raises(
-        ConfigurationError, match=r"init = .*first' has no meaning for 'fedproto', whose silos share no"
+        ConfigurationError, match=r"init_from = .*first' has no meaning for 'fedproto', whose silos share no"
     ):
-        caveat.run(silos(), FedProto(rounds=1, training=FAST), out=tmp_path / "run", init=str(first.folder))
+        caveat.run(silos(), FedProto(rounds=1, training=FAST), out=tmp_path / "run", init_from=str(first.folder))
 
 
 def test_models_of_other_sizes_are_refused_before_any_trains(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_registered_method_is_in_the_table_and_in_configurations(tmp_path: Pat
     use(written(tmp_path, OWN))
     assert isinstance(METHODS, Mapping)
     assert list(METHODS) == [*before, "mine"]
-    config = load("digits", ["method.name=mine", "method.strength=0.25", "beside=[]"])
+    config = load("digits", ["method.name=mine", "method.strength=0.25", "baselines=[]"])
     assert config.build_method() == METHODS["mine"](
         strength=0.25, rounds=config.rounds, training=config.training, mc_samples=config.uncertainty.mc_samples
     )
@@ -56,7 +56,7 @@ def test_a_registered_method_is_in_the_table_and_in_configurations(tmp_path: Pat
 
 def test_a_name_may_be_another_than_the_class_s(tmp_path: Path) -> None:
     use(written(tmp_path, OWN.replace("    strength", '    name = "my_own"\n    strength')))
-    assert load("digits", ["method.name=my_own", "beside=[]"]).build_method().name == "my_own"
+    assert load("digits", ["method.name=my_own", "baselines=[]"]).build_method().name == "my_own"
 
 
 def test_the_same_file_read_anew_replaces_what_it_registered(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     [
         ("gone.py", "no such file"),
         ("gone", "no module of that name is installed"),
-        ("beside", "for the file say beside.py"),
+        ("baselines", "for the file say beside.py"),
         ("no module", "expected a file such as my.py, or the name of a module that is installed"),
         ("", "expected a file such as my.py"),
         (".", "expected a file such as my.py, or the name of a module that is installed"),

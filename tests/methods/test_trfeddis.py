@@ -13,7 +13,7 @@ from federations import ADAM, assert_same, model
 from scipy.integrate import quad
 from scipy.stats import beta
 from torch import Tensor, nn
-from trfeddis_formulas import FUSED, STILL, built, first_training, loss, normed, said, site, terms
+from trfeddis_formulas import FUSED, STILL, built, context, first_training, loss, normed, said, terms
 
 from caveat.core import Tensors, seeded
 from caveat.methods import TrFedDis
@@ -145,7 +145,7 @@ def test_the_halves_of_both_heads_are_the_model_s(plain: Callable[[], Model]) ->
 
 def test_a_silo_s_own_head_is_drawn_before_its_first_training_whatever_is_in_the_workspace_and_then_kept() -> None:
     method, used = TrFedDis(training=STILL), built(normed())
-    ADAM.fit(site(used), method.objective_of(used, 1))
+    ADAM.fit(context(used), method.objective_of(used, 1))
     (sent, state), (sent_again, state_again) = (first_training(method, module) for module in (built(normed()), used))
     assert_same(sent, sent_again)
     assert_same(state, state_again)
@@ -153,7 +153,7 @@ def test_a_silo_s_own_head_is_drawn_before_its_first_training_whatever_is_in_the
     for own in (state["own"], other["own"]):
         assert (drawn(own) != drawn(snapshot(normed().head))).all()
     assert (drawn(state["own"]) != drawn(other["own"])).all()
-    _, after = method.train(sent, state, site(built(normed())))
+    _, after = method.train(sent, state, context(built(normed())))
     torch.testing.assert_close(drawn(after["own"]), drawn(state["own"]), atol=1e-6, rtol=0)
 
 
@@ -163,7 +163,7 @@ def test_the_loss_of_disentangling_parts_the_heads() -> None:
         module = built(model())
         method = TrFedDis(disentangling=disentangling, anneal_rounds=1)
         with seeded(0):
-            replace(ADAM, local_steps=60).fit(site(module), method.objective_of(module, 1))
+            replace(ADAM, local_steps=60).fit(context(module), method.objective_of(module, 1))
         with torch.no_grad():
-            found.append(float(likeness(module.eval()(site(module).train.x)[0]).mean()))
+            found.append(float(likeness(module.eval()(context(module).train.x)[0]).mean()))
     assert found[1] < found[0] / 2

@@ -10,7 +10,19 @@ import pytest
 import torch
 from federations import ADAM, FAST, Federation, assert_same, flat, silos
 from torch import nn
-from trfeddis_formulas import FUSED, Array, built, conflicts, first_training, fused, loss, normed, said, site, softplus
+from trfeddis_formulas import (
+    FUSED,
+    Array,
+    built,
+    conflicts,
+    context,
+    first_training,
+    fused,
+    loss,
+    normed,
+    said,
+    softplus,
+)
 
 from caveat.core import ConfigurationError, Data, Decision, Payload, Prediction, Silo, State
 from caveat.methods import FedBN, TrFedDis
@@ -24,7 +36,9 @@ from caveat.uncertainty import opinions
 def test_what_leaves_a_silo_is_what_fedbn_sends() -> None:
     plain = normed()
     payload, state = first_training(TrFedDis(training=FAST), built(normed()))
-    shared, kept = (start["model"] for start in (FedBN().init_server(site(plain)), FedBN().init_silo(site(plain))))
+    shared, kept = (
+        start["model"] for start in (FedBN().init_server(context(plain)), FedBN().init_silo(context(plain)))
+    )
     assert set(payload) == {"model"}
     assert payload["model"].keys() == shared.keys()
     assert state["model"].keys() == kept.keys()
@@ -64,7 +78,7 @@ def test_silos_have_heads_of_their_own(trained: Trained) -> None:
 def asked(trained: Trained, method: TrFedDis) -> tuple[dict[Decision, Prediction], Array, Array]:
     """What silo-1 answers, and by its two heads' logits the evidence it should do so from."""
     _, down, states, module = trained
-    where = site(module)
+    where = context(module)
     x = where.validation.x
     answers = method.answer(down, states["silo-1"], where, x)
     with torch.no_grad():
@@ -99,7 +113,7 @@ def test_scores_are_higher_for_less_evidence() -> None:
 
 def test_conflict_tells_a_head_that_contradicts_the_federation_s_from_its_copy(trained: Trained) -> None:
     method, down, states, module = trained
-    where = site(module)
+    where = context(module)
     copy = {name.removeprefix("head."): t for name, t in down["model"].items() if name.startswith("head.")}
     contrary = copy | {name: copy[name].roll(1, 0) for name in ("4.weight", "4.bias")}  # classes in another order
     each = [method.answer(down, states["silo-1"] | {"own": own}, where, where.validation.x) for own in (copy, contrary)]
@@ -111,7 +125,7 @@ def test_conflict_tells_a_head_that_contradicts_the_federation_s_from_its_copy(t
 def test_a_silo_without_a_head_of_its_own_answers_as_if_it_had_a_vacuous_one(trained: Trained, fusion: str) -> None:
     _, down, states, module = trained
     method = TrFedDis(fusion=fusion)  # type: ignore[arg-type]
-    where = site(module)
+    where = context(module)
     full, _, _ = asked(trained, method)
     answers = method.answer(down, {"model": states["silo-1"]["model"]}, where, where.validation.x)
     assert set(answers) == {Decision.GLOBAL}
@@ -145,7 +159,7 @@ def test_something_has_to_be_learnt_from_labels() -> None:
 # All of it
 
 
-def relabelled() -> dict[str, Silo]:
+def relabeled() -> dict[str, Silo]:
     """The silos of the test federation, each of which numbers the classes in its own way."""
 
     def turned(silo: Silo, by: int) -> Silo:
@@ -161,7 +175,7 @@ def accuracies(data: dict[str, Silo], folder: Path) -> dict[Decision, float]:
     federation, right = Federation(method, folder, data=data), []
     down = method.broadcast(federation.run())
     for name, state in federation.states().items():
-        where = data[name].site(federation.place.module)
+        where = data[name].context(federation.place.module)
         for x, y in (data[name].validation, data[name].calibration, data[name].test):
             right.append({w: a.label == y for w, a in method.answer(down, state, where, x).items()})
     return {w: float(torch.cat([each[w] for each in right]).double().mean()) for w in Decision if w in right[0]}
@@ -173,6 +187,6 @@ def test_both_answers_learn_where_silos_agree(tmp_path: Path) -> None:
 
 
 def test_the_own_head_learns_what_silos_contradict_each_other_in(tmp_path: Path) -> None:
-    found = accuracies(relabelled(), tmp_path)
+    found = accuracies(relabeled(), tmp_path)
     assert found[Decision.GLOBAL] < 0.65
     assert found[Decision.LOCAL] > 0.75

@@ -14,7 +14,7 @@ import torch
 from federations import FAST, Federation, assert_same, model
 from torch import Tensor, nn
 
-from caveat.core import ConfigurationError, Data, Replies, Site, Update, seeded
+from caveat.core import ConfigurationError, Data, Replies, SiloContext, Update, seeded
 from caveat.methods import FedAvg, FedIIR, FedSR
 from caveat.nn.dropout import GaussianUnits, mc_dropout
 from caveat.nn.encoders import Model, Tokens, head
@@ -43,9 +43,9 @@ def small() -> Model:
 X, Y = torch.cos(torch.arange(40, dtype=torch.float32)).view(20, 2), torch.arange(20) % 3
 
 
-def site(module: nn.Module, x: Tensor = X, y: Tensor = Y, name: str = "s") -> Site:
+def context(module: nn.Module, x: Tensor = X, y: Tensor = Y, name: str = "s") -> SiloContext:
     data = Data(x, y)
-    return Site(name, data, data, data, module)
+    return SiloContext(name, data, data, data, module)
 
 
 # FedSR
@@ -129,11 +129,11 @@ def test_three_rounds_of_fediir_come_to_the_numbers_of_the_authors_code() -> Non
     module = small()
     for part in (module.encoder, module.head):
         filled(part)
-    server = method.init_server(site(module))
+    server = method.init_server(context(module))
     data = {"a": (X[:10], Y[:10]), "b": (X[10:], 2 - Y[10:])}
     penalties = []
     for _ in range(3):
-        sites = [site(module, x, y, name) for name, (x, y) in data.items()]
+        sites = [context(module, x, y, name) for name, (x, y) in data.items()]
         told = {each.id: method.tell({"model": server["model"]}, {"model": {}}, each)[0] for each in sites}
         server = method.remember(server, Replies(told, 2), sites[0])
         down = method.broadcast(server)
@@ -142,7 +142,7 @@ def test_three_rounds_of_fediir_come_to_the_numbers_of_the_authors_code() -> Non
         whole, plain = (m.objective(module, down)(x, y).item() for m in (method, FedAvg(training=PLAIN)))
         penalties.append((whole - plain) / 0.5)
         trained = {each.id: method.train(down, {"model": {}}, each)[0] for each in sites}
-        server = method.average(server, Replies(trained, 2), sites[0])
+        server = method.aggregate(server, Replies(trained, 2), sites[0])
     assert penalties == pytest.approx([0.1180711, 0.1117008, 0.1060172], abs=1e-6)
     assert server["gradient"]["head.2.weight"].flatten()[:4].tolist() == pytest.approx(
         [0.00014015, 0.00061242, -0.00167479, -0.00082264], abs=1e-7
@@ -156,7 +156,7 @@ def test_fediir_without_a_penalty_is_fedavg() -> None:
     trained = []
     for method in (FedAvg(training=PLAIN), FedIIR(training=PLAIN, penalty=0), FedIIR(training=PLAIN, penalty=1)):
         with seeded(0):
-            trained.append(method.train(down, {"model": {}}, site(model(0)))[0].payload)
+            trained.append(method.train(down, {"model": {}}, context(model(0)))[0].payload)
     for name, tensor in trained[0]["model"].items():
         torch.testing.assert_close(trained[1]["model"][name], tensor)
     assert float((trained[2]["model"]["head.4.weight"] - trained[0]["model"]["head.4.weight"]).abs().max()) > 1e-3
@@ -164,11 +164,11 @@ def test_fediir_without_a_penalty_is_fedavg() -> None:
 
 def test_the_gradient_is_that_of_all_data_whatever_the_batches_and_the_partition() -> None:
     module = model(0)
-    w, whole = {"model": snapshot(module)}, site(module)
+    w, whole = {"model": snapshot(module)}, context(module)
     told = []
     for size, parts in ((20, [slice(0, 20)]), (7, [slice(0, 20)]), (4, [slice(0, 6), slice(6, 20)])):
         method = FedIIR(training=replace(PLAIN, batch_size=size), ema=0.0)
-        sites = {str(i): site(module, X[part], Y[part]) for i, part in enumerate(parts)}
+        sites = {str(i): context(module, X[part], Y[part]) for i, part in enumerate(parts)}
         replies = Replies({name: method.tell(w, {"model": {}}, each)[0] for name, each in sites.items()}, len(parts))
         told.append(method.remember(method.init_server(whole), replies, whole)["gradient"])
     for gradient in told[1:]:
@@ -185,24 +185,24 @@ def test_telling_a_gradient_leaves_the_model_and_its_statistics_alone() -> None:
     module = model(0)
     w = snapshot(module)
     with seeded(0):
-        FedIIR(training=PLAIN).tell({"model": w}, {"model": {}}, site(module))
+        FedIIR(training=PLAIN).tell({"model": w}, {"model": {}}, context(module))
     assert_same({"model": w}, {"model": snapshot(module)})
 
 
 def test_clipping_and_noise_are_refused_as_gradients_would_leave_without_them() -> None:
     with pytest.raises(ConfigurationError, match="clipping and noise do not fit 'fediir'"):
-        Private(FedIIR(), clip=1.0, noise=1.0, silos=3)
+        Private(FedIIR(), clip_norm=1.0, noise_multiplier=1.0, silos=3)
 
 
 def test_a_rule_against_liars_is_applied_to_gradients_too() -> None:
     method, module = FedIIR(rounds=1, training=PLAIN, ema=0.0), model(0)
     told = {}
     for name, factor in (("a", 1.0), ("b", 1.0), ("liar", 1e9)):
-        update, _ = method.tell({"model": snapshot(module)}, {"model": {}}, site(module))
+        update, _ = method.tell({"model": snapshot(module)}, {"model": {}}, context(module))
         gradient = {key: factor * each for key, each in update.payload["gradient"].items()}
         told[name] = Update({"gradient": gradient}, 20)
     step = next(iter(Combined(method, "median", 1).schedule()))
-    found = step.aggregate(method.init_server(site(module)), Replies(told, 3), site(module))["gradient"]
+    found = step.aggregate(method.init_server(context(module)), Replies(told, 3), context(module))["gradient"]
     assert step.name == "tell"
     for key, each in told["a"].payload["gradient"].items():
         torch.testing.assert_close(found[key], each)

@@ -15,11 +15,11 @@ import caveat as library
 from caveat.analysis import reproduce
 from caveat.core import ConfigurationError
 from caveat.nn import efficientnet
-from caveat.nn.own import KNOWN, SHIPPED, code_of
+from caveat.nn.custom_model import KNOWN, SHIPPED, code_of
 
 NAME = "caveat.nn.efficientnet:lite0_128"
-BEHIND = sets("model.name=encoder", f"model.encoder={NAME}", "model.frozen=true", "model.hidden=0", "data.silos=2",
-              "method.name=fedavg", "rounds=2", "beside=[]", "data.samples_per_silo=20", "data.test_per_silo=5",
+BEHIND = sets("model.name=encoder", f"model.encoder={NAME}", "model.frozen=true", "model.hidden=0", "data.n_silos=2",
+              "method.name=fedavg", "rounds=2", "baselines=[]", "data.samples_per_silo=20", "data.test_per_silo=5",
               "engine.workers=1", "training.batch_size=8")  # fmt: skip
 INSTALLED = pytest.mark.skipif(
     not all(map(find_spec, efficientnet.PACKAGES)), reason=f"not installed: {', '.join(efficientnet.PACKAGES)}"
@@ -97,9 +97,9 @@ def test_images_of_any_size_and_grey_ones_become_features() -> None:
     encoder = efficientnet.lite0_128().eval()
     x = torch.randn(2, 1, 28, 28)
     with torch.no_grad():
-        grey, coloured = encoder(x), encoder(x.repeat(1, 3, 1, 1))
+        grey, colored = encoder(x), encoder(x.repeat(1, 3, 1, 1))
     assert grey.shape == (2, 1280)
-    assert torch.equal(grey, coloured)
+    assert torch.equal(grey, colored)
 
 
 @pytest.mark.long

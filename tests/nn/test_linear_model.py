@@ -38,7 +38,7 @@ def test_trained_long_enough_it_is_logistic_regression_of_the_silos_own_rows() -
     for silo in found:
         x, y = silo.train.x.numpy(), silo.train.y.numpy()
         expected = LogisticRegression(C=np.inf, tol=1e-8).fit(x, y).predict_proba(silo.test.x.numpy())
-        probs = run.predictor(silo.name)(silo.test.x).untempered
+        probs = run.predictor(silo.name)(silo.test.x).uncalibrated
         np.testing.assert_allclose(probs.numpy(), expected, atol=0.01)
 
 

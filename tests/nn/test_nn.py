@@ -69,10 +69,10 @@ def test_kmeans_with_fewer_distinct_points_than_centres_gives_each_once() -> Non
 
 
 def test_kmeans_finds_separate_clusters() -> None:
-    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
-    points = (centres[:, None] + 0.1 * torch.randn(3, 50, 2)).flatten(0, 1)
+    centers = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    points = (centers[:, None] + 0.1 * torch.randn(3, 50, 2)).flatten(0, 1)
     found = kmeans(points, 3, seed=0)
-    torch.testing.assert_close(found[nearest(centres, found)], centres, atol=0.1, rtol=0)
+    torch.testing.assert_close(found[nearest(centers, found)], centers, atol=0.1, rtol=0)
 
 
 # MC dropout

@@ -13,7 +13,7 @@ from federations import ADAM, Federation
 from torch import Tensor, nn
 
 import caveat
-from caveat.core import Data, Prediction, Replies, Site, Update
+from caveat.core import Data, Prediction, Replies, SiloContext, Update
 from caveat.data import from_arrays
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
@@ -53,7 +53,7 @@ def test_log_density_has_the_determinant_of_the_jacobian(classes: int, examples:
         for layer in range(5):
             alpha = nn.functional.softplus(stack.radius[c, layer]) + NEAREST
             beta = nn.functional.softplus(stack.stretch[c, layer]) + NEAREST - alpha
-            away = z - stack.centre[c, layer]
+            away = z - stack.center[c, layer]
             z = z + beta / (alpha + away.norm()) * away
         return z
 
@@ -80,7 +80,7 @@ def test_log_density_is_that_of_normflows() -> None:
     stack, z = flows(1, layers=4), torch.randn(20, 4, dtype=torch.float64)
     layers = []
     for layer in range(4):
-        radial = normflows.flows.Radial((4,), stack.centre[0, layer].detach()[None].clone()).double()
+        radial = normflows.flows.Radial((4,), stack.center[0, layer].detach()[None].clone()).double()
         radial.alpha.data = nn.functional.softplus(stack.radius[0, layer].detach())[None] + NEAREST
         s = nn.functional.softplus(stack.stretch[0, layer].detach()) + NEAREST
         radial.beta.data = s.expm1().log()[None]  # of which normflows takes the softplus
@@ -106,7 +106,7 @@ def test_extreme_layers_and_an_embedding_on_a_centre_stay_finite(radius: float, 
     with torch.no_grad():
         stack.radius.fill_(radius)
         stack.stretch.fill_(stretch)
-    z = torch.cat([stack.centre[0, :1], torch.randn(3, 16), torch.full((1, 16), 1e4)]).detach().requires_grad_()
+    z = torch.cat([stack.center[0, :1], torch.randn(3, 16), torch.full((1, 16), 1e4)]).detach().requires_grad_()
     assert not stack.log_prob(z).isnan().any()
     density = torch.stack([stack.log_prob_of(z, torch.full((5,), flow)) for flow in range(2)], 1)
     assert not density.isnan().any()
@@ -118,8 +118,8 @@ def test_extreme_layers_and_an_embedding_on_a_centre_stay_finite(radius: float, 
 def test_each_embedding_under_its_own_flow_and_under_all(scale: float, offset: float) -> None:
     """By distances, in blocks of layers and inputs, and by embeddings; also on a centre and far from the origin."""
     stack, which = flows(layers=14, scale=scale), torch.arange(BLOCK // 32 + 1) % 3
-    stack.centre.data += offset
-    z = torch.cat([offset + torch.randn(BLOCK // 32, 4, dtype=torch.float64), stack.centre[1, :1].detach()])
+    stack.center.data += offset
+    z = torch.cat([offset + torch.randn(BLOCK // 32, 4, dtype=torch.float64), stack.center[1, :1].detach()])
     everyone = stack.log_prob(z)[torch.arange(len(z)), which]
     for density in (stack.log_prob_of(z, which), *stack.log_prob_twice(z, z, which)):
         torch.testing.assert_close(density, everyone, rtol=1e-9, atol=1e-6)
@@ -200,7 +200,7 @@ def test_densities_are_averaged_over_their_owners_and_all_else_over_everyone() -
     replies = Replies({"a": owner(1.0, [10, 0, 0]), "b": owner(4.0, [20, 10, 0])}, population=2)
     server = {"moments": {}, "model": {name: t * 0 - 7 for name, t in replies.updates["a"].payload["model"].items()}}
     none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-    model = FedPN().average(server, replies, Site("server", none, none, none, nn.Identity()))["model"]
+    model = FedPN().aggregate(server, replies, SiloContext("server", none, none, none, nn.Identity()))["model"]
     torch.testing.assert_close(model["posterior.head.1.bias"], torch.full((3,), (10 * 1 + 30 * 4) / 40))
     for name, tensor in model.items():
         if "flows" in name:
@@ -219,7 +219,7 @@ def test_adam_goes_on_from_the_moments_it_is_given() -> None:
         module, moments = nn.Linear(4, 3), Moments({})
         for steps in parts:
             training = Training(local_steps=steps, batch_size=10, lr=0.01)
-            fit = Site("silo", data, data, data, module)
+            fit = SiloContext("silo", data, data, data, module)
             training.fit(
                 fit, lambda x, y: nn.functional.cross_entropy(module(x), y), moments=moments if carry else None
             )
@@ -235,8 +235,10 @@ def test_both_answers_take_one_pass_of_the_encoder(tmp_path: Path) -> None:
     place, state = federation.place, federation.states()["silo-0"]
     passes = []
     hook = place.module.encoder.register_forward_hook(lambda *_: passes.append(1))  # type: ignore[union-attr, operator]
-    site = place.silos["silo-0"].site(place.module)
-    answers = federation.method.answer(federation.method.broadcast(federation.server), state, site, site.validation.x)
+    context = place.silos["silo-0"].context(place.module)
+    answers = federation.method.answer(
+        federation.method.broadcast(federation.server), state, context, context.validation.x
+    )
     hook.remove()
     assert len(answers) == 2
     assert len(passes) == 1
@@ -285,39 +287,39 @@ def test_gradients_stop_where_the_options_say(options: dict[str, object], expect
 def middle(classes: int, method: FedPN) -> float:
     """The log-density in the middle one of three Gaussians, whose labels are random over all classes."""
     torch.manual_seed(0)
-    centres = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    x = torch.cat([centre + 0.1 * torch.randn(200, 2) for centre in centres])
+    centers = torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    x = torch.cat([center + 0.1 * torch.randn(200, 2) for center in centers])
     y = torch.cat([torch.zeros(200), torch.ones(200), torch.arange(200) % classes]).long()
     head = nn.Sequential(nn.Flatten(), nn.Linear(2, 48), nn.ReLU(), nn.Linear(48, classes))
     network = method.build(Model(Tokens(), head, tokens=1, features=2))
     data = Data(x, y)
-    site = Site("silo", data, data, data, network)
+    context = SiloContext("silo", data, data, data, network)
     training = Training(local_epochs=40, batch_size=32, lr=0.01)
-    training.fit(site, method.objective(network.posterior, network.encoder))  # type: ignore[arg-type]
+    training.fit(context, method.objective(network.posterior, network.encoder))  # type: ignore[arg-type]
     shares = torch.bincount(y, minlength=classes) / len(y)
     with torch.no_grad():
-        return float(network.posterior(centres[2].view(1, 1, 2), shares.log())[1] - log_evidence(torch.tensor(0.0), 2))  # type: ignore[operator]
+        return float(network.posterior(centers[2].view(1, 1, 2), shares.log())[1] - log_evidence(torch.tensor(0.0), 2))  # type: ignore[operator]
 
 
 @pytest.mark.long
 def test_random_labels_lower_the_density_under_the_original_loss_and_not_under_equation_8() -> None:
     """Figure 2 of the paper: the true log-density in the middle is ln(1 / 3) - ln(2 pi 0.01) = 1.67 for any K."""
-    corrected = [middle(k, FedPN(normalise=False, layers=8, floor=-50)) for k in (3, 200)]
-    original = [middle(k, FedPN(normalise=False, layers=8, floor=-50, stop_gradient="none", gamma=0)) for k in (3, 200)]
+    corrected = [middle(k, FedPN(normalize=False, layers=8, floor=-50)) for k in (3, 200)]
+    original = [middle(k, FedPN(normalize=False, layers=8, floor=-50, stop_gradient="none", gamma=0)) for k in (3, 200)]
     assert corrected[1] > corrected[0] - 0.5
     assert original[1] < original[0] - 1.5
     assert corrected[1] == pytest.approx(1.67, abs=1)
 
 
-@pytest.mark.parametrize(("normalise", "noticed"), [(None, True), (False, True), (True, False)])
+@pytest.mark.parametrize(("normalize", "noticed"), [(None, True), (False, True), (True, False)])
 def test_normalising_each_embedding_hides_how_far_out_a_row_of_a_table_is(
-    normalise: bool | None, noticed: bool
+    normalize: bool | None, noticed: bool
 ) -> None:
     draw = np.random.default_rng(0)
     y = np.arange(300) % 2
     silos = from_arrays({f"silo-{k}": (draw.normal(size=(300, 4)) + 3 * y[:, None], y) for k in range(2)})
     model = ModelSettings(name="mlp", width=16, features=8, hidden=16)
-    method = FedPN(normalise=normalise, layers=4, personal_epochs=5)
+    method = FedPN(normalize=normalize, layers=4, personal_epochs=5)
     run = caveat.run(silos, method, rounds=5, training=Training(batch_size=32, lr=0.01), model=model)
     answers, x = run.answers("silo-0"), silos[0].test.x
     for answer in answers(x):
@@ -328,9 +330,9 @@ def test_normalising_each_embedding_hides_how_far_out_a_row_of_a_table_is(
 
 
 def test_embeddings_are_normalised_behind_convolutions_by_default() -> None:
-    def parts(name: str, normalise: bool | None) -> list[type[nn.Module]]:
+    def parts(name: str, normalize: bool | None) -> list[type[nn.Module]]:
         model = build_model(ModelSettings(name=name, width=8), (1, 8, 8), 3, seed=0)  # type: ignore[arg-type]
-        return [type(part) for part in FedPN(normalise=normalise).build(model).modules()]
+        return [type(part) for part in FedPN(normalize=normalize).build(model).modules()]
 
     for name, usual in (("residual", True), ("mlp", False)):
         assert (nn.LayerNorm in parts(name, None)) == usual

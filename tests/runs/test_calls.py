@@ -88,7 +88,7 @@ def test_the_same_call_continues_whatever_the_workers(silos: Silos, run: caveat.
         ({"rounds": 0}, "rounds = 0: must be greater than 0"),
         ({"model": "mlp"}, "model = 'mlp': expected a caveat.ModelSettings"),
         ({"uncertainty": "switch"}, "uncertainty = 'switch': expected a caveat.Uncertainty"),
-        ({"measured": 0}, "measured = 0: must be at least 1"),
+        ({"n_silos": 0}, "n_silos = 0: must be at least 1"),
         ({"newcomers": "silo-1"}, "newcomers = 'silo-1': expected a list"),
     ],
 )
@@ -133,7 +133,7 @@ def test_rows_of_a_table_are_numbers(tmp_path: Path) -> None:
     lines = [f"{k / 60 - (k % 2)},{'xyz'[k % 3]},{k % 2},{'ab'[k // 90]}" for k in range(180)]
     (tmp_path / "t.csv").write_text("\n".join(["number,category,label,silo", *lines]))
     silos = caveat.data.load(
-        caveat.data.DataSettings(source=f"csv:{tmp_path / 't.csv'}", target="label", silo="silo"), 0
+        caveat.data.DataSettings(source=f"csv:{tmp_path / 't.csv'}", target="label", silo_column="silo"), 0
     )
     predict = caveat.run(silos, caveat.FedAvg(training=caveat.Training(batch_size=8)), **SMALL).predictor("a")
     assert predict(np.array([[0.1, 0], [np.nan, 2]])).probs.isfinite().all()
@@ -144,7 +144,7 @@ def test_rows_of_a_table_are_numbers(tmp_path: Path) -> None:
         predict(np.zeros((0, 2)))
 
 
-@pytest.mark.parametrize("policy", ["own", "switch", "guaranteed"])
+@pytest.mark.parametrize("policy", ["always", "switch", "guaranteed"])
 @pytest.mark.parametrize(
     "method", [caveat.FedAvg(), caveat.FML(), caveat.FedPN(), caveat.TrFedDis()], ids=lambda m: m.name
 )
@@ -166,7 +166,7 @@ def test_nothing_of_the_data_is_printed(run: caveat.Run) -> None:
     assert repr(silo.train) == f"Data({len(silo.train)} of (4,))"
     assert "tensor" not in repr(silo)
     assert "tensor" not in repr(run.experiment)
-    assert "tensor" not in repr(silo.site(torch.nn.Identity()))
+    assert "tensor" not in repr(silo.context(torch.nn.Identity()))
 
 
 @pytest.mark.parametrize("left", ["state/other", "splits.json", "grid.json", "silo.json"])
@@ -230,7 +230,7 @@ def test_mc_samples_take_effect_wherever_they_are_said(silos: Silos) -> None:
         return caveat.run(silos, **SMALL | {"rounds": 1} | given).experiment.method
 
     assert method(method=caveat.FedAvg(), uncertainty=caveat.Uncertainty(mc_samples=3)).mc_samples == 3
-    assert method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(policy="own")).mc_samples == 5
+    assert method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(policy="always")).mc_samples == 5
     assert method(method=caveat.FedAvg(mc_samples=5)).mc_samples == 5
     with pytest.raises(ConfigurationError, match=r"mc_samples = 5 and uncertainty.mc_samples = 3: give one"):
         method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(mc_samples=3))
@@ -251,7 +251,7 @@ def test_a_call_in_python_takes_the_keys_of_a_configuration() -> None:
     arguments = inspect.signature(caveat.run).parameters
     assert {python_calls.NAMES.get(key, key) for key in keys} <= set(arguments)
     assert arguments["participation"].default == 1.0
-    assert set(inspect.signature(caveat.audit).parameters) - set(arguments) == {"seeds", "shares"}
+    assert set(inspect.signature(caveat.audit).parameters) - set(arguments) == {"seeds", "fractions"}
 
 
 def test_an_argument_that_there_is_none_of_is_a_type_error(silos: Silos) -> None:
@@ -302,10 +302,10 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
         (lambda silos: caveat.audit(silos, caveat.FedAvg(), seeds=3), "seeds = 3: expected a list"),
         (lambda silos: caveat.audit(silos, caveat.FedAvg(), seeds=[float("nan")]), "seeds = nan: must be a whole"),
         (
-            lambda silos: caveat.audit(silos, caveat.FedAvg(), shares=["x"]),
+            lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=["x"]),
             "shares = ['x']: expected a list of numbers",
         ),
-        (lambda silos: caveat.audit(silos, caveat.FedAvg(), shares=[float("nan"), 1]), "shares: nan is no share"),
+        (lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=[float("nan"), 1]), "fractions: nan is no share"),
         (lambda silos: caveat.audit(silos, caveat.FedAvg(), out=3), "out is a int, expected a path"),
     ],
 )

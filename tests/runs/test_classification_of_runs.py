@@ -45,7 +45,7 @@ def run(found: data.Silos, **settings: Any) -> caveat.Run:
 
 @pytest.fixture(scope="module")
 def finished() -> caveat.Run:
-    return run(silos(positive="ill"))
+    return run(silos(positive_class="ill"))
 
 
 def records(finished: caveat.Run) -> dict[str, dict[str, Any]]:
@@ -107,9 +107,9 @@ def test_thresholds_come_from_calibration_splits(finished: caveat.Run) -> None:
 
 
 def test_test_labels_choose_no_threshold(finished: caveat.Run) -> None:
-    turned = silos(positive="ill")
+    turned = silos(positive_class="ill")
     others = tuple(
-        caveat.data.Silo(s.name, s.domain, s.train, s.validation, s.calibration, s.test.labelled(1 - s.test.y))
+        caveat.data.Silo(s.name, s.domain, s.train, s.validation, s.calibration, s.test.labeled(1 - s.test.y))
         for s in turned
     )
     again = run(data.Silos(others, NAMES, positive="ill"))
@@ -120,7 +120,7 @@ def test_test_labels_choose_no_threshold(finished: caveat.Run) -> None:
 
 
 def test_a_target_for_sensitivity_and_the_second_class_by_default() -> None:
-    found = run(silos(), sensitivity=0.8)
+    found = run(silos(), target_sensitivity=0.8)
     about = found.summary["classification"]
     assert (about["positive"], about["rule"]) == ("well", "sensitivity 0.8")
     y, probs = predicted(found, "calibration")["large"]
@@ -132,8 +132,11 @@ def test_a_target_for_sensitivity_and_the_second_class_by_default() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"positive": "sick"}, "data.positive = 'sick', expected the name of one of the two classes, 'ill' or 'well'"),
-        ({"positive": 1}, "positive = 1: must be a valid string"),
+        (
+            {"positive_class": "sick"},
+            "data.positive_class = 'sick', expected the name of one of the two classes, 'ill' or 'well'",
+        ),
+        ({"positive_class": 1}, "positive_class = 1: must be a valid string"),
     ],
 )
 def test_a_positive_class_that_there_is_not_is_refused(options: dict[str, Any], words: str) -> None:
@@ -143,11 +146,13 @@ def test_a_positive_class_that_there_is_not_is_refused(options: dict[str, Any], 
 
 def test_several_classes_have_no_positive_one_and_no_threshold() -> None:
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
-    with pytest.raises(ConfigurationError, match=r"positive = 'a' names the positive class of two, but there are 3"):
-        data.from_arrays({"one": (x, np.arange(60) % 3)}, classes=("a", "b", "c"), positive="a")
+    with pytest.raises(
+        ConfigurationError, match=r"positive_class = 'a' names the positive class of two, but there are 3"
+    ):
+        data.from_arrays({"one": (x, np.arange(60) % 3)}, classes=("a", "b", "c"), positive_class="a")
     made = data.from_arrays({name: (x, np.arange(60) % 3) for name in ("one", "two")}, classes=("a", "b", "c"))
-    with pytest.raises(ConfigurationError, match=r"sensitivity = 0.9 is for two classes, but there are 3"):
-        run(made, sensitivity=0.9)
+    with pytest.raises(ConfigurationError, match=r"target_sensitivity = 0.9 is for two classes, but there are 3"):
+        run(made, target_sensitivity=0.9)
     found = run(made).summary
     assert found["classification"].keys() == {"confusion"}
     assert np.sum(found["classification"]["confusion"]) == sum(silo["n_test"] for silo in found["silos"])
@@ -159,15 +164,15 @@ def test_the_command_line_refuses_a_class_in_one_line(tmp_path: Path) -> None:
     rows = [f"{k},{k * k % 7},{'yes' if k % 3 else 'no'}" for k in range(90)]
     (tmp_path / "ward.csv").write_text("a,b,sick\n" + "\n".join(rows) + "\n")
     settings = ["method.name='local'", f"data.source='csv:{tmp_path / 'ward.csv'}'", "data.target='sick'", "rounds=1"]
-    options = [part for each in [*settings, "data.positive='perhaps'"] for part in ("--set", each)]
+    options = [part for each in [*settings, "data.positive_class='perhaps'"] for part in ("--set", each)]
     found = command("run", *options, "--out", tmp_path / "run")
     assert found.exit_code == 2
-    assert "data.positive = 'perhaps', expected the name of one of the two classes, 'no' or 'yes'" in found.output
+    assert "data.positive_class = 'perhaps', expected the name of one of the two classes, 'no' or 'yes'" in found.output
     assert not (tmp_path / "run").exists()
 
 
 def test_the_page_shows_figures_thresholds_and_confusion(tmp_path: Path) -> None:
-    run(silos(positive="ill"), out=tmp_path / "run")
+    run(silos(positive_class="ill"), out=tmp_path / "run")
     assert command("report", tmp_path / "run").exit_code == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert 'id="classification"' in page

@@ -13,7 +13,7 @@ from commands import caveat as command
 from torch import nn
 
 import caveat
-from caveat.core import Payload, Replies, RunError, Site, State, Update
+from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
 from caveat.data import Silos, from_arrays
 from caveat.engines.executor import SiloError
@@ -51,8 +51,8 @@ def test_it_is_one_line_that_says_what_to_do(silos: Silos, method: Any, lr: floa
 class Breaking(FedAvg):
     """Raises what torch raises of numbers that make no sense."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        grow(site.module, self.training.lr)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        grow(context.module, self.training.lr)
         torch.bincount(torch.tensor([-1]))
         raise AssertionError("torch has counted it")
 
@@ -82,7 +82,7 @@ def test_errors_with_ordinary_weights_are_not_named_so(silos: Silos) -> None:
 class Confused(FedAvg):
     """A server that cannot compute."""
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         torch.linalg.cholesky(torch.zeros(2, 2))
         return server
 

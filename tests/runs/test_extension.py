@@ -26,18 +26,19 @@ from caveat.runs.spec import RunSpec
 from caveat.runs.start import start
 
 SMALL = [
-    "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
+    "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
     "training.local_epochs=1", "training.batch_size=32", "engine.sync_seconds=0",
 ]  # fmt: skip
 CASES: dict[str, list[str]] = {
     "personal models and a guarantee": ["method.name=fedbabu", "method.fine_tune_epochs=1", "uncertainty.risk=0.5",
-                                        "uncertainty.policy=guaranteed", "beside=[]"],
+                                        "uncertainty.policy=guaranteed", "baselines=[]"],
     "densities": ["method.name=fedpn", "method.layers=2", "method.personal_epochs=1", "method.density_rounds=1",
-                  "beside=[\"apfl\"]"],
-    "states of optimisers": ["method.name=fedper", "training.state=shared", "server.optimizer=adam",
-                             "beside=[\"local\"]"],
-    "nothing after training": ["method.name=fedavg", "uncertainty.temperature=false", "uncertainty.familiarity=false",
-                               "beside=[]"],
+                  "baselines=[\"apfl\"]"],
+    "states of optimisers": ["method.name=fedper", "training.optimizer_state=average", "server.optimizer=adam",
+                             "baselines=[\"local\"]"],
+    "nothing after training": ["method.name=fedavg", "uncertainty.temperature_scaling=false",
+                               "uncertainty.familiarity=false",
+                               "baselines=[]"],
 }  # fmt: skip
 each = pytest.mark.parametrize("case", CASES)
 
@@ -54,7 +55,7 @@ def rounds_of(run: Path) -> list[int]:
 def results(run: Path) -> dict[str, Any]:
     """All that a run has come to, without times."""
     found: dict[str, Any] = {}
-    for part in (run, *sorted(run.glob("beside/*"))):
+    for part in (run, *sorted(run.glob("baselines/*"))):
         name = str(part.relative_to(run))
         summary = json.loads((part / "summary.json").read_text())
         found[name] = {key: value for key, value in summary.items() if key not in ("seconds", "sha256")}
@@ -98,14 +99,16 @@ class CutsAt:
 
 def test_a_method_beside_a_run_begins_with_the_same_model_of_another(tmp_path: Path) -> None:
     for seed in range(2):
-        start(load(None, [*SMALL, "method.name=fedavg", "beside=[]", "rounds=1", f"seed={seed}"]), tmp_path / str(seed))
-    more = ["method.name=fedavg", 'beside=["fedbn"]', "rounds=1", f"init={tmp_path / '0'}"]
+        start(
+            load(None, [*SMALL, "method.name=fedavg", "baselines=[]", "rounds=1", f"seed={seed}"]), tmp_path / str(seed)
+        )
+    more = ["method.name=fedavg", 'baselines=["fedbn"]', "rounds=1", f"init_from={tmp_path / '0'}"]
     with pytest.raises(Cut):
         start(load(None, [*SMALL, *more]), tmp_path / "run", CutsAt(2))
     (tmp_path / "0").rename(tmp_path / "kept")
     (tmp_path / "1").rename(tmp_path / "0")
-    shutil.rmtree(tmp_path / "run" / "beside", ignore_errors=True)
-    with pytest.raises(RunError, match=r"beside/fedbn: init = .* holds another model than when .*run began"):
+    shutil.rmtree(tmp_path / "run" / "baselines", ignore_errors=True)
+    with pytest.raises(RunError, match=r"baselines/fedbn: init = .* holds another model than when .*run began"):
         resume(tmp_path / "run")
     (tmp_path / "0").rename(tmp_path / "1")
     (tmp_path / "kept").rename(tmp_path / "0")
@@ -218,7 +221,13 @@ def test_what_cannot_be_run_any_more_is_refused_before_anything_is_changed(
 
 def test_a_run_whose_training_would_have_ended_early_in_a_longer_one_is_refused(tmp_path: Path) -> None:
     """In its last round there was nothing left to end."""
-    more = ["method.name=fedavg", "beside=[]", "training.lr=0.03", "training.local_epochs=5", "evaluation.stop_after=1"]
+    more = [
+        "method.name=fedavg",
+        "baselines=[]",
+        "training.lr=0.03",
+        "training.local_epochs=5",
+        "evaluation.early_stopping_patience=1",
+    ]
     longer = start(load(None, [*SMALL, *more, "rounds=12"]), tmp_path / "longer")
     ended = json.loads((longer / "summary.json").read_text())["rounds_run"]
     assert 1 < ended < 12
@@ -251,9 +260,9 @@ def test_damaged_states_are_named_before_anything_is_changed(run: Path) -> None:
 
 @pytest.mark.parametrize("settings", [["method.name=uefl", "method.codewords=4"], ["uncertainty.source=ensemble"]])
 def test_methods_whose_rounds_are_followed_by_training_are_refused(settings: list[str], tmp_path: Path) -> None:
-    more = ["method.name=fedavg", *settings, "beside=[]", "rounds=1"]
+    more = ["method.name=fedavg", *settings, "baselines=[]", "rounds=1"]
     if "ensemble" in settings[-1]:
-        more.append("uncertainty.members=2")
+        more.append("uncertainty.ensemble_size=2")
     run = start(load(None, [*SMALL, *more]), tmp_path / "run")
     with pytest.raises(ConfigurationError, match="are followed by others that train") as raised:
         resume(run, rounds=3)
@@ -295,13 +304,13 @@ def test_both_numbers_are_kept_and_what_follows_them_is_said(tmp_path: Path) -> 
         def note(self, text: str) -> None:
             said.append(text)
 
-    notes, plain = Notes(), ["method.name=fedavg", "beside=[]", "training.schedule=cosine", "training.lr_decay=1"]
+    notes, plain = Notes(), ["method.name=fedavg", "baselines=[]", "training.lr_schedule=cosine", "training.lr_decay=1"]
     run = start(load(None, [*SMALL, *plain, "rounds=1"]), tmp_path / "run")
     assert rounds_of(run) == []
     for rounds in (2, 3, 3):
         resume(run, notes, rounds=rounds)
     assert rounds_of(run) == [1, 2, 3]
-    assert any("the first 1 rounds" in note and "training.schedule = 'cosine'" in note for note in said)
+    assert any("the first 1 rounds" in note and "training.lr_schedule = 'cosine'" in note for note in said)
     assert "started with 1" in write_report(run).read_text()
 
 

@@ -10,7 +10,7 @@ from commands import TINY, caveat, sets
 from federations import silos
 
 import caveat as library
-from caveat.core import Payload, RunError, Site, State, Update
+from caveat.core import Payload, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
 from caveat.data import Silos
 from caveat.files.reading import read
@@ -28,12 +28,12 @@ class Unplugged(FedAvg):
 
     switch: str = ""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if site.id == "silo-1" and (file := Path(self.switch)).exists():
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        if context.id == "silo-1" and (file := Path(self.switch)).exists():
             if file.read_text():
                 raise OSError("the cable is out")
             file.write_text("has been here")
-        return super().train(down, state, site)
+        return super().train(down, state, context)
 
 
 @pytest.fixture

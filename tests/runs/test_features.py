@@ -24,7 +24,7 @@ from caveat.runs.start import start
 from caveat.runs.summary import entropy_error
 
 TINY = [
-    "model.name=mlp", "rounds=1", "method.iterations=1", "beside=[]", "data.silos=3", "training.local_epochs=1",
+    "model.name=mlp", "rounds=1", "method.iterations=1", "baselines=[]", "data.n_silos=3", "training.local_epochs=1",
     "data.samples_per_silo=120", "data.test_per_silo=all", "engine.workers=1",
 ]  # fmt: skip
 
@@ -55,14 +55,14 @@ def briefly(method: Method) -> Method:
 def test_every_method_has_features_of_the_model_that_it_predicts_with(method: Method, tmp_path: Path) -> None:
     federation = Federation(method, tmp_path)
     down, x = method.broadcast(federation.run()), silos()["silo-1"].test.x
-    state, site = federation.states()["silo-1"], federation.place.site("silo-1")
-    found = method.features(down, state, site, x)
+    state, context = federation.states()["silo-1"], federation.place.context("silo-1")
+    found = method.features(down, state, context, x)
     assert next(iter(found)) == "encoder"
     for tokens in found.values():
         assert (len(tokens), tokens.ndim) == (len(x), 3)
         assert tokens.isfinite().all()
         assert not tokens.requires_grad
-    again = method.features(down, state, site, x)
+    again = method.features(down, state, context, x)
     assert all(torch.equal(found[stage], again[stage]) for stage in found)
 
 
@@ -70,17 +70,17 @@ def test_a_silo_with_a_model_of_its_own_has_its_features(tmp_path: Path) -> None
     method = briefly(next(each for each in METHODS if type(each) is caveat.FML))
     federation = Federation(method, tmp_path)
     down, x = method.broadcast(federation.run()), silos()["silo-1"].test.x
-    state, site = federation.states()["silo-1"], federation.place.site("silo-1")
-    assert method.features(down, state, site, x)["encoder"].shape[2] == 4  # as wide as the silo's own model
-    assert method.features(down, {}, site, x)["encoder"].shape[2] == 6  # and as the federation's, which all have
+    state, context = federation.states()["silo-1"], federation.place.context("silo-1")
+    assert method.features(down, state, context, x)["encoder"].shape[2] == 4  # as wide as the silo's own model
+    assert method.features(down, {}, context, x)["encoder"].shape[2] == 6  # and as the federation's, which all have
 
 
 def test_after_discretisation_every_token_is_a_codeword_within_reach(tmp_path: Path) -> None:
     method = next(each for each in METHODS if isinstance(each, caveat.UEFL) and each.segments == 2)
     federation = Federation(method, tmp_path)
     down, x = method.broadcast(federation.run()), silos()["silo-2"].test.x
-    state, site = federation.states()["silo-2"], federation.place.site("silo-2")
-    found = method.features(down, state, site, x)
+    state, context = federation.states()["silo-2"], federation.place.context("silo-2")
+    found = method.features(down, state, context, x)
     used = int(state["model"]["codebook.used"])
     words = torch.cat([down["model"]["codebook.shared"], state["model"]["codebook.private"][:used]])
     segments, chosen = (found[stage].reshape(-1, words.shape[1]) for stage in ("encoder", "discretised"))

@@ -20,7 +20,7 @@ from caveat.runs.progress import Silent
 from caveat.training.fit import Training
 
 SETTINGS = sets(
-    *TINY, "method.name=trfeddis", "rounds=3", "uncertainty.temperature=false", "uncertainty.familiarity=false"
+    *TINY, "method.name=trfeddis", "rounds=3", "uncertainty.temperature_scaling=false", "uncertainty.familiarity=false"
 )
 """Rounds of training alone, so that states are where tests look for them."""
 
@@ -99,7 +99,7 @@ def test_it_can_be_run_again(finished: Path, tmp_path: Path) -> None:
 
 def test_data_may_have_moved_and_other_settings_stay(tmp_path: Path) -> None:
     source = table(tmp_path / "t.csv")
-    settings = sets(f"data.source=csv:{source}", "data.target=ill", "training.batch_size=8", "data.silos=2")
+    settings = sets(f"data.source=csv:{source}", "data.target=ill", "training.batch_size=8", "data.n_silos=2")
     result = caveat("run", "digits", *SETTINGS, *settings, "--out", tmp_path / "run", "--quiet")
     assert result.exit_code == 0, result.stderr
     before = model(tmp_path / "run")
@@ -124,11 +124,11 @@ def test_other_data_of_any_silo_are_noticed_when_a_run_goes_on(tmp_path: Path, w
 
     y = (x.sum(2) > 0).astype(int)
     method = library.FedAvg(rounds=2, training=Training(batch_size=16))
-    library.run(federation(y), method, out=tmp_path / "run", measured=1)
+    library.run(federation(y), method, out=tmp_path / "run", n_silos=1)
     (tmp_path / "run" / "summary.json").unlink()
     y[whose] = 1 - y[whose]
     with pytest.raises(library.core.RunError, match="are not those that the run began with"):
-        library.run(federation(y), method, out=tmp_path / "run", measured=1)
+        library.run(federation(y), method, out=tmp_path / "run", n_silos=1)
 
 
 # States of silos
@@ -159,7 +159,7 @@ def test_what_cannot_be_reset_is_refused(interrupted: Path, finished: Path, name
 
 def test_a_run_without_states_has_none_to_reset(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    stateless = sets(*TINY, "uncertainty.temperature=false", "uncertainty.familiarity=false")
+    stateless = sets(*TINY, "uncertainty.temperature_scaling=false", "uncertainty.familiarity=false")
     assert caveat("run", "digits", *stateless, "--out", run, "--quiet").exit_code == 0
     (run / "summary.json").unlink()
     told = one_error(caveat("resume", run, "--quiet", "--reset", "silo-1"), 2)
@@ -301,7 +301,7 @@ def table(path: Path, columns: str = "age,dose", classes: tuple[str, str] = ("no
 def test_columns_and_classes_mean_what_they_meant(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
     source = table(tmp_path / "t.csv")
     settings = [*SETTINGS, *sets(f"data.source=csv:{source}", "data.target=ill", "training.batch_size=8")]
-    settings = [each.replace("data.silos=3", "data.silos=2") for each in settings]
+    settings = [each.replace("data.n_silos=3", "data.n_silos=2") for each in settings]
     result = caveat("run", "digits", *settings, "--out", tmp_path / "run", "--quiet")
     assert result.exit_code == 0, result.stderr
     assert caveat("predict", tmp_path / "run", source, "--silo", "silo-0").exit_code == 0
@@ -313,22 +313,22 @@ def test_columns_and_classes_mean_what_they_meant(tmp_path: Path, changed: dict[
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two runs with a method beside them, of other seeds."""
-    folders = tmp_path_factory.mktemp("beside") / "one", tmp_path_factory.mktemp("beside") / "other"
+    folders = tmp_path_factory.mktemp("baselines") / "one", tmp_path_factory.mktemp("baselines") / "other"
     for seed, folder in enumerate(folders):
-        more = sets('beside=["local"]', f"seed={seed}")
+        more = sets('baselines=["local"]', f"seed={seed}")
         assert caveat("run", "digits", *SETTINGS, *more, "--out", folder, "--quiet").exit_code == 0
     return folders
 
 
 def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(beside[0], tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "beside")
-    shutil.copytree(beside[1] / "beside", tmp_path / "run" / "beside")
+    shutil.rmtree(tmp_path / "run" / "baselines")
+    shutil.copytree(beside[1] / "baselines", tmp_path / "run" / "baselines")
     assert "it is of another run" in one_error(caveat("report", tmp_path / "run"), 3)
-    (tmp_path / "run" / "beside" / "local" / "summary.json").unlink()
+    (tmp_path / "run" / "baselines" / "local" / "summary.json").unlink()
     assert "seed" in one_error(caveat("resume", tmp_path / "run", "--quiet"), 2)
-    shutil.rmtree(tmp_path / "run" / "beside")
-    shutil.copytree(beside[0] / "beside" / "local", tmp_path / "run" / "beside" / "zz")
+    shutil.rmtree(tmp_path / "run" / "baselines")
+    shutil.copytree(beside[0] / "baselines" / "local", tmp_path / "run" / "baselines" / "zz")
     assert "is of local, expected zz" in one_error(caveat("report", tmp_path / "run"), 3)
 
 
@@ -358,7 +358,7 @@ def test_a_copy_that_shares_its_files_stays_as_it_is(interrupted: Path) -> None:
 
 
 def test_runs_of_another_audit_are_refused(tmp_path: Path) -> None:
-    asked = [*sets(*TINY[1:], "method.name=fedavg"), "--seeds", "0,1", "--shares", "1/2,1", "--quiet"]
+    asked = [*sets(*TINY[1:], "method.name=fedavg"), "--seeds", "0,1", "--fractions", "1/2,1", "--quiet"]
     for name, lr in (("one", "0.01"), ("other", "0.1")):
         result = caveat("audit", "digits", *asked, *sets(f"training.lr={lr}"), "--out", tmp_path / name)
         assert result.exit_code == 0, result.stderr

@@ -21,7 +21,7 @@ from caveat.core import ConfigurationError, Data, DataWarning, Silo
 from caveat.data import Silos
 from caveat.files.ledger import read_ledger
 from caveat.files.payloads import read_payload
-from caveat.runs import behind
+from caveat.runs import frozen_features as behind
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_silos_on_demand_stand_behind_a_frozen_encoder(tmp_path: Path, cache: Pa
         return Silo(name, "", *parts)
 
     crowd = caveat.data.population(50, make, ["no", "yes"])
-    settings = {"model": FROZEN, "participation": 0.1, "measured": 4, "training": caveat.Training(batch_size=8)}
+    settings = {"model": FROZEN, "participation": 0.1, "n_silos": 4, "training": caveat.Training(batch_size=8)}
     one = run(crowd, tmp_path / "a", **settings)
     two = run(crowd, tmp_path / "b", **settings, workers=2)
     assert_same(model_of(one), model_of(two))

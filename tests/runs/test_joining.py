@@ -140,7 +140,7 @@ def test_its_folder_opens_without_data(finished: Run, newcomer: Silos, tmp_path:
 
 def test_a_promise_is_its_own_or_there_is_none(others: Silos, newcomer: Silos, tmp_path: Path) -> None:
     """That of the federation was tested without it."""
-    promised = Uncertainty(policy="guaranteed", risk=0.4, confidence=0.8, mc_samples=2)
+    promised = Uncertainty(policy="guaranteed", risk=0.4, confidence_level=0.8, mc_samples=2)
     run = caveat.run(others, FedBN(**FEW), uncertainty=promised, **FAST)
     assert run.summary["guarantee"]["guaranteed"]
     joined = caveat.join(run, newcomer, rounds=3, out=tmp_path / "own")
@@ -157,7 +157,7 @@ def test_a_promise_is_its_own_or_there_is_none(others: Silos, newcomer: Silos, t
     [
         ("silo-0", {}, "took part"),
         (NEW, {"classes": tuple("abcdefghij")}, "classes"),
-        (NEW, {"normalise": caveat.data.Normalise(mean=(0.1,))}, "normalise"),
+        (NEW, {"normalize": caveat.data.Normalize(mean=(0.1,))}, "normalize"),
     ],
 )
 def test_other_data_are_refused(
@@ -203,7 +203,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table(folder / f"{name}.csv", seed)
     table(folder / "strange.csv", 5, ("ill", "well", "odd"))
     (folder / "c.toml").write_text(
-        f'rounds = 3\nbeside = []\n[data]\nsource = "csv:{folder}/a.csv,{folder}/b.csv"\ntarget = "state"\n'
+        f'rounds = 3\nbaselines = []\n[data]\nsource = "csv:{folder}/a.csv,{folder}/b.csv"\ntarget = "state"\n'
         '[model]\nname = "mlp"\nwidth = 8\n[method]\nname = "fedper"\n[training]\nbatch_size = 16\n'
         "[uncertainty]\nmc_samples = 2\n"
     )

@@ -30,9 +30,9 @@ from caveat.runs.resume import resume
 from caveat.runs.start import start
 
 SETTINGS = [
-    "data.source=digits", "data.silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",
+    "data.source=digits", "data.n_silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",
     "method.codewords=8", "method.threshold=0.0", "method.margin=0.0", "method.iterations=2", "method.extra_rounds=2",
-    "rounds=4", "training.batch_size=32", "training.lr=0.01", "uncertainty.mc_samples=5", "beside=[\"fedavg\"]",
+    "rounds=4", "training.batch_size=32", "training.lr=0.01", "uncertainty.mc_samples=5", "baselines=[\"fedavg\"]",
     "engine.workers=1",
 ]  # fmt: skip
 
@@ -51,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    for folder in (Path(), Path("beside/fedavg")):
+    for folder in (Path(), Path("baselines/fedavg")):
         assert summary(one / folder) == summary(other / folder)
         assert (one / folder / "rounds.jsonl").read_text() == (other / folder / "rounds.jsonl").read_text()
         for file in in_both(one / folder, other / folder):
@@ -90,7 +90,7 @@ def test_run_writes_what_the_interface_names(whole: Path) -> None:
 
 
 def test_method_beside_has_as_many_rounds_of_training(whole: Path) -> None:
-    assert summary(whole / "beside" / "fedavg")["rounds_run"] == summary(whole)["rounds_run"]
+    assert summary(whole / "baselines" / "fedavg")["rounds_run"] == summary(whole)["rounds_run"]
 
 
 def test_rows_are_one_per_round_split_and_silo(whole: Path) -> None:
@@ -127,7 +127,7 @@ def test_run_killed_at_any_moment_ends_the_same_after_resume(whole: Path, tmp_pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     if wait < 0.5:
-        assert not (out / "beside" / "fedavg" / "summary.json").exists(), "killed too late to mean anything"
+        assert not (out / "baselines" / "fedavg" / "summary.json").exists(), "killed too late to mean anything"
     resume(out)
     assert_same_run(whole, out)
 
@@ -136,7 +136,7 @@ def test_permuting_all_test_labels_changes_no_bit_of_what_is_learned(whole: Path
     run = open_run(whole)
     permuted = Silos(
         tuple(replace(silo, test=Data(silo.test.x, silo.test.y.roll(1))) for silo in run.silos), run.silos.classes,
-        run.silos.normalise,
+        run.silos.normalize,
     )  # fmt: skip
     again = LocalRun(spec=run.experiment.spec, silos=permuted, folder=tmp_path / "permuted")
     other = Run(again)
@@ -206,7 +206,7 @@ def test_failed_run_keeps_its_state_and_continues(whole: Path, tmp_path: Path, m
 @pytest.mark.parametrize("changed", ["x", "y"])
 def test_other_data_than_the_run_began_with_are_refused(tmp_path: Path, changed: str) -> None:
     np.savez(tmp_path / "d.npz", **arrays(0))
-    sets = [*SETTINGS, f"data.source=npz:{tmp_path / 'd.npz'}", "data.silos=3", "rounds=1", "beside=[]"]
+    sets = [*SETTINGS, f"data.source=npz:{tmp_path / 'd.npz'}", "data.n_silos=3", "rounds=1", "baselines=[]"]
     run = start(load(None, sets), tmp_path / "run")
     np.savez(tmp_path / "d.npz", **arrays(0) | {changed: arrays(1)[changed]})
     for reread in (resume, lambda folder: open_run(folder).silos):
@@ -221,7 +221,7 @@ def arrays(seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("bad", "message"), [
-    ("data.silos=4000", "silos"), ("training.batch_size=1000", "batch of 1000"), ("model.name=nonet", "model"),
+    ("data.n_silos=4000", "silos"), ("training.batch_size=1000", "batch of 1000"), ("model.name=nonet", "model"),
     ("method.segments=3", "segments"), ("federation.min_silos=7", "federation.min_silos = 7"),
     ("training.momentum=0.5", "momentum = 0.5"), ("data.source=npz:nowhere.npz", "nowhere.npz"),
 ])  # fmt: skip
@@ -288,7 +288,7 @@ def test_environment_is_left_as_it_was() -> None:
 
 
 def test_a_run_that_measures_some_of_its_silos_is_continued(tmp_path: Path) -> None:
-    few = ["beside=[]", "model.name=mlp", "rounds=1", "data.silos=3", "evaluation.silos=2", "method.name=fedavg"]
+    few = ["baselines=[]", "model.name=mlp", "rounds=1", "data.n_silos=3", "evaluation.n_silos=2", "method.name=fedavg"]
     folder = start(load(None, few), tmp_path / "run")
     before = (folder / "summary.json").read_bytes()
     assert len(json.loads((folder / "splits.json").read_text())) == 2

@@ -19,7 +19,7 @@ from caveat.config import loads
 from caveat.core import CaveatError, ConfigurationError
 from caveat.files.run_folder import read_run
 from caveat.html.pages.run.page import render
-from caveat.metrics import own
+from caveat.metrics import custom_metrics as own
 
 MLP = caveat.ModelSettings(name="mlp", width=4)
 PLUGIN = """
@@ -35,7 +35,7 @@ def hits(y, probs):
 def loss(y, probs):
     return -np.log(probs[np.arange(len(y)), y]).mean()
 """
-SETS = ("rounds=1", "data.silos=3", "data.samples_per_silo=60", "model.name=mlp",
+SETS = ("rounds=1", "data.n_silos=3", "data.samples_per_silo=60", "model.name=mlp",
         'evaluation.metrics=["hits","log loss"]')  # fmt: skip
 
 
@@ -147,12 +147,14 @@ def test_comparisons_have_them_beside_accuracy(silos: data.Silos, tmp_path: Path
 FLOWER = """
 engine.name = "flower"
 method.name = "fedavg"
-data.source = "silos"
+data.source = "on_site"
 data.target = "y"
 evaluation.metrics = ["hits"]
 """
 
 
 def test_flower_refuses_them() -> None:
-    with pytest.raises(ConfigurationError, match="it belongs to 'embedded': a federation on Flower sends no code"):
+    with pytest.raises(
+        ConfigurationError, match="it belongs to 'single_machine': a federation on Flower sends no code"
+    ):
         loads(FLOWER, "c")

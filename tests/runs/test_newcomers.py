@@ -24,7 +24,7 @@ from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty import Uncertainty
 
-DATA = ["data.source=digits", "data.silos=4", "data.shift.angles=[0, 20, 40, 60]"]
+DATA = ["data.source=digits", "data.n_silos=4", "data.shift.angles=[0, 20, 40, 60]"]
 SETTINGS = [
     *DATA, "model.name=mlp", "model.width=16", "method.name=fedavg", "rounds=2", "training.batch_size=32",
     "training.lr=0.01", "uncertainty.mc_samples=2", "federation.newcomers=[\"silo-3\"]",
@@ -106,8 +106,11 @@ def test_what_newcomers_could_train_and_calibrate_on_decides_nothing(method: Met
         (FedBN(mc_samples=2), {"participation": 0.6, "uncertainty": ASKING_EVERYONE}),
         (EXTENDING, {}),
         (SCAFFOLD(mc_samples=2), {"participation": 0.6}),  # whose server counts the silos that there are
-        (FedAvg(mc_samples=2), {"privacy": Privacy(clip=1.0, noise=0.1)}),  # whose noise depends on how many are asked
-        (FedAvg(mc_samples=2), {"measured": 2, "workers": 2}),
+        (
+            FedAvg(mc_samples=2),
+            {"privacy": Privacy(clip_norm=1.0, noise_multiplier=0.1)},
+        ),  # whose noise depends on how many are asked
+        (FedAvg(mc_samples=2), {"n_silos": 2, "workers": 2}),
     ],
     ids=["fedbn", "uefl", "scaffold", "privacy", "some measured"],
 )
@@ -138,7 +141,7 @@ def test_newcomers_are_measured_in_the_end_with_what_a_silo_has_that_joins_then(
 
 
 def test_the_mean_is_over_all_newcomers(silos: Silos) -> None:
-    run = caveat.run(silos, FedAvg(mc_samples=2), newcomers=[NEW, "silo-0", NEW], measured=1, **FAST)
+    run = caveat.run(silos, FedAvg(mc_samples=2), newcomers=[NEW, "silo-0", NEW], n_silos=1, **FAST)
     found = run.summary
     assert len([row for row in rows(run) if row["silo"] == NEW]) == 1  # however often it is named
     own, others = ([s for s in found["silos"] if bool(s.get("newcomer")) is new] for new in (False, True))
@@ -162,10 +165,10 @@ def test_their_test_split_changes_their_own_figures_only(silos: Silos) -> None:
 
 
 def test_a_configured_run_is_continued_and_opened_again(tmp_path: Path) -> None:
-    config = load(None, [*SETTINGS, 'beside=["uefl"]'])
+    config = load(None, [*SETTINGS, 'baselines=["uefl"]'])
     folder = start(config, tmp_path / "run")
     assert NEW in json.loads((folder / "splits.json").read_text())
-    whole = [json.loads((folder / part / "summary.json").read_text()) for part in ("", "beside/uefl")]
+    whole = [json.loads((folder / part / "summary.json").read_text()) for part in ("", "baselines/uefl")]
     assert [set(found) >= {"newcomers"} for found in whole] == [True, True]
     lines = (folder / "rounds.jsonl").read_text()
     (folder / "summary.json").unlink()
@@ -195,7 +198,7 @@ def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str
         (['federation.newcomers=["silo-0", "silo-1", "silo-2", "silo-3"]'], "names all 4 silos"),
         (["federation.min_silos=4"], "federation.min_silos = 4, but there are 3 silos beside"),
         (["method.name=local"], "does not fit 'local'"),
-        (['beside=["fedper"]'], "does not fit 'fedper'"),
+        (['baselines=["fedper"]'], "does not fit 'fedper'"),
         (["engine.name=flower"], "is ignored by engine 'flower'"),
         (["federation.newcomers=[3]"], "federation.newcomers"),
     ],

@@ -19,7 +19,7 @@ def run() -> caveat.Run:
 
 
 def test_figures_are_those_of_the_summary_where_it_has_them(run: caveat.Run) -> None:
-    found = run.measure(
+    found = run.compute(
         {
             "right": lambda prediction, y: (prediction.label == y).float().mean(),
             "inputs": lambda prediction, y: len(y),
@@ -46,4 +46,4 @@ def test_figures_are_those_of_the_summary_where_it_has_them(run: caveat.Run) -> 
 )
 def test_what_is_no_figure_is_one_line(run: caveat.Run, metrics: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        run.measure(metrics)
+        run.compute(metrics)

@@ -30,15 +30,18 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "moments from the second round on": (library.FedPN(rounds=3, training=ADAM, layers=2, personal_epochs=2), {}),
     "members that begin one after the other": (
         library.FedAvg(rounds=2, training=ADAM),
-        {"uncertainty": library.Uncertainty(source="ensemble", members=3), "every": 2},
+        {"uncertainty": library.Uncertainty(source="ensemble", ensemble_size=3), "every": 2},
     ),
     "models of silos' own": (
         library.FML(rounds=2, training=ADAM),
-        {"personal": [library.PersonalModel(name="mlp", width=8)], "uncertainty": library.Uncertainty(sets=0.9)},
+        {
+            "personal": [library.PersonalModel(name="mlp", width=8)],
+            "uncertainty": library.Uncertainty(set_coverage=0.9),
+        },
     ),
     "a share of the silos": (
         library.SCAFFOLD(rounds=4, training=Training(batch_size=8, local_epochs=1.5, optimizer="sgd", lr=0.1)),
-        {"participation": 0.5, "measured": 2, "splits": ("validation", "test")},
+        {"participation": 0.5, "n_silos": 2, "splits": ("validation", "test")},
     ),
 }
 
@@ -83,7 +86,7 @@ def test_a_run_that_may_end_early_is_a_range(silos: Silos, tmp_path: Path) -> No
 
 def test_so_is_one_that_stops_when_it_learns_no_more(silos: Silos) -> None:
     method = library.FedAvg(rounds=20, training=ADAM)
-    cost = library.plan(silos, method, model=SMALL, stop_after=2, every=3).methods[0]
+    cost = library.plan(silos, method, model=SMALL, early_stopping_patience=2, every=3).methods[0]
     assert cost.total("rounds", "training") == (9, 20)
 
 
@@ -137,7 +140,7 @@ def test_few_silos_of_a_population_are_made() -> None:
     many = population(100_000, make, ["no", "yes"])
     training = Training(batch_size=4)
     cost = library.plan(
-        many, library.FedAvg(rounds=3, training=training), model=SMALL, participation=0.0005, measured=20
+        many, library.FedAvg(rounds=3, training=training), model=SMALL, participation=0.0005, n_silos=20
     ).methods[0]
     assert (cost.silos, cost.looked_at, cost.examples) == (100_000, 50, (12, 12, 12))
     assert [each.silos for each in cost.phases if each.name in ("train", "measure test")] == [50, 20]
@@ -172,7 +175,7 @@ def test_the_command_writes_nothing_and_fits_80_columns(nowhere: Path) -> None:
 
 def test_json_holds_all_methods_with_the_rounds_of_the_first(nowhere: Path) -> None:
     own = ["method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1", "rounds=2"]
-    result = caveat("plan", *sets(*TINY, *own, 'beside=["fedavg"]'), "--json")
+    result = caveat("plan", *sets(*TINY, *own, 'baselines=["fedavg"]'), "--json")
     found = json.loads(result.stdout)
     rounds = [[each["rounds"] for each in method["phases"] if each["name"] == "train"] for method in found["methods"]]
     assert rounds == [[[3, 3]], [[3, 3]]]
@@ -180,7 +183,7 @@ def test_json_holds_all_methods_with_the_rounds_of_the_first(nowhere: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "bad", ["model.name=lenet6", "federation.min_silos=9", "data.silos=2000", "engine.name=flower"]
+    "bad", ["model.name=lenet6", "federation.min_silos=9", "data.n_silos=2000", "engine.name=flower"]
 )
 def test_what_a_run_refuses_is_refused_alike(nowhere: Path, bad: str) -> None:
     run, plan = (caveat(command, *sets(*TINY, bad)) for command in ("run", "plan"))
@@ -248,19 +251,19 @@ def test_rounds_of_training_take_as_much_less_as_stacked_silos_are_faster() -> N
 
 @pytest.mark.parametrize("stacked", ["off", "auto"])
 def test_few_silos_are_planned_one_by_one(stacked: Any, silos: Silos) -> None:
-    assert library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=5, stacked=stacked).methods[0].gain is None
+    assert library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=5, vectorized=stacked).methods[0].gain is None
 
 
 @pytest.mark.parametrize(("method", "stacked"), [(library.SCAFFOLD(), True), (library.FedRoD(), False)])
 def test_silos_are_planned_as_they_are_trained(method: Any, stacked: bool, silos: Silos, nowhere: Path) -> None:
-    gain = library.plan(silos, method, model=SMALL, rounds=2, stacked="on").methods[0].gain
+    gain = library.plan(silos, method, model=SMALL, rounds=2, vectorized="on").methods[0].gain
     assert (gain is not None and gain > 0) == stacked
     assert files(nowhere) == set()
 
 
 def test_the_command_takes_what_run_takes(nowhere: Path) -> None:
-    done = caveat("plan", *sets(*TINY), "--device", "cpu", "--stacked", "on")
+    done = caveat("plan", *sets(*TINY), "--device", "cpu", "--vectorized", "on")
     assert done.exit_code == 0, done.output
     assert "stacked rounds of training are " in done.stdout
-    assert 'engine.stacked = "some"' in one_error(caveat("plan", *sets(*TINY), "--stacked", "some"), 2)
+    assert 'engine.vectorized = "some"' in one_error(caveat("plan", *sets(*TINY), "--vectorized", "some"), 2)
     assert "engine.device = 'meta'" in one_error(caveat("plan", *sets(*TINY), "--device", "meta"), 2)

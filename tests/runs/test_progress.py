@@ -26,7 +26,7 @@ def test_a_live_bar_starts_no_thread() -> None:
     live.note("silo-3 [gets] 32 codewords")
     assert threading.active_count() == before
     live.end()
-    live.begin("beside", 2)
+    live.begin("baselines", 2)
     live.end()
 
 

@@ -16,7 +16,7 @@ from caveat.data import Silos
 from caveat.html.pages.run.page import write_report
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
-ASKED = caveat.Uncertainty(policy="guaranteed", per="silo", risk=0.3, sets=0.8)
+ASKED = caveat.Uncertainty(policy="guaranteed", guarantee_scope="silo", risk=0.3, set_coverage=0.8)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def run(silos: Silos, tmp_path_factory: pytest.TempPathFactory) -> caveat.Run:
 def test_a_summary_has_every_silo_s_promise_and_sets(run: caveat.Run) -> None:
     summary = run.summary
     found = {silo["name"]: silo for silo in summary["silos"]}
-    assert summary["policy"]["per"] == "silo"
+    assert summary["policy"]["guarantee_scope"] == "silo"
     assert summary["sets"] == {"coverage": 0.8, "least": 4}
     for name in ("silo-0", "silo-1"):
         promised = found[name]["promise"]

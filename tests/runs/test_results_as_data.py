@@ -60,7 +60,7 @@ def test_rounds_are_a_frame(run: Run) -> None:
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.long
 def test_every_method_gives_a_silo_s_network(name: str) -> None:
-    made = trained(METHODS[name](), uncertainty=caveat.Uncertainty(temperature=False, familiarity=False))
+    made = trained(METHODS[name](), uncertainty=caveat.Uncertainty(temperature_scaling=False, familiarity=False))
     x = made.silos["b"].test.x
     module = made.module("b")
     before = {key: value.clone() for key, value in module.state_dict().items()}
@@ -74,7 +74,7 @@ def test_every_method_gives_a_silo_s_network(name: str) -> None:
 
 
 def test_an_ensemble_has_no_single_network() -> None:
-    ensemble = caveat.Uncertainty(source="ensemble", members=2)
+    ensemble = caveat.Uncertainty(source="ensemble", ensemble_size=2)
     with pytest.raises(ConfigurationError, match="an ensemble has several networks"):
         trained(caveat.FedAvg(), uncertainty=ensemble).module("a")
 

@@ -18,10 +18,11 @@ from caveat.runs.resume import resume
 from caveat.runs.start import start
 
 SMALL = [
-    "model.name=mlp", "model.hidden=8", "data.silos=3", "engine.workers=1", "uncertainty.mc_samples=2", "beside=[]",
-    "training.local_epochs=1", "training.batch_size=32", "engine.sync_seconds=0", "engine.checkpoints=5",
+    "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",
+    "baselines=[]",
+    "training.local_epochs=1", "training.batch_size=32", "engine.sync_seconds=0", "engine.keep_checkpoints=5",
 ]  # fmt: skip
-KEPT = ["training.optimizer=adam", "training.state=kept"]
+KEPT = ["training.optimizer=adam", "training.optimizer_state=keep"]
 PARTS = ["federation.participation=0.5"]
 CASES: dict[str, list[str]] = {
     "fedavg": ["method.name=fedavg", *KEPT],
@@ -150,9 +151,9 @@ def test_a_damaged_checkpoint_is_named_before_anything_is_changed(place: str, ru
 
 def test_by_default_a_run_on_one_machine_keeps_its_newest_checkpoint_alone(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    given = [each for each in SMALL if not each.startswith("engine.checkpoints")]
+    given = [each for each in SMALL if not each.startswith("engine.keep_checkpoints")]
     start(load(None, [*given, "method.name=fedavg", "rounds=2"]), run)
-    assert "keeps no round to go back to: engine.checkpoints" in caveat("rollback", run).stdout
+    assert "keeps no round to go back to: engine.keep_checkpoints" in caveat("rollback", run).stdout
     assert "keeps no round to go back to" in one_error(caveat("rollback", run, "--to", 1), 2)
     assert not list((run / "state").glob("checkpoint-0*"))
 
@@ -160,7 +161,13 @@ def test_by_default_a_run_on_one_machine_keeps_its_newest_checkpoint_alone(tmp_p
 @pytest.mark.long
 def test_epsilon_counts_what_was_sent_in_rounds_that_are_undone(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
-    given = [*SMALL, "method.name=fedavg", "privacy.clip=1", "privacy.noise=1", "uncertainty.temperature=false"]
+    given = [
+        *SMALL,
+        "method.name=fedavg",
+        "privacy.clip_norm=1",
+        "privacy.noise_multiplier=1",
+        "uncertainty.temperature_scaling=false",
+    ]
     given.append("uncertainty.familiarity=false")
     run = start(load(None, [*given, "rounds=3"]), tmp_path / "run")
     longer = start(load(None, [*given, "rounds=5"]), tmp_path / "longer")
@@ -174,7 +181,7 @@ def test_epsilon_counts_what_was_sent_in_rounds_that_are_undone(tmp_path: Path) 
 
 
 def test_the_key_is_checked_and_may_change_while_a_run_is_interrupted(run: Path) -> None:
-    assert "engine.checkpoints" in one_error(caveat("config", "digits", *sets("engine.checkpoints=0")), 2)
+    assert "engine.keep_checkpoints" in one_error(caveat("config", "digits", *sets("engine.keep_checkpoints=0")), 2)
     assert caveat("rollback", run, "--to", 2).exit_code == 0
-    resume(run, sets=["engine.checkpoints=2"])
+    resume(run, sets=["engine.keep_checkpoints=2"])
     assert rounds(run) == [2, 3]

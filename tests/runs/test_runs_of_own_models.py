@@ -38,12 +38,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "private": {"privacy": caveat.Privacy(clip=1.0, noise=0.1)},
-    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", members=2)},
+    "private": {"privacy": caveat.Privacy(clip_norm=1.0, noise_multiplier=0.1)},
+    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", ensemble_size=2)},
     "laplace": {"uncertainty": caveat.Uncertainty(source="laplace")},
     "guaranteed": {"uncertainty": caveat.Uncertainty(policy="guaranteed", risk=0.5)},
     "server": {"server": caveat.ServerOptimizer(optimizer="adam", lr=0.01)},
-    "state": {"training": dataclasses.replace(FAST, state="kept")},
+    "state": {"training": dataclasses.replace(FAST, optimizer_state="keep")},
 }
 
 
@@ -67,7 +67,7 @@ def test_members_of_an_ensemble_begin_differently_where_weights_are_drawn_and_al
     still = caveat.Training(batch_size=16, lr=1e-12, optimizer="sgd")
     spread = {}
     for name, code in (("drawn", Plain), ("given", Plain())):
-        ensemble = caveat.Uncertainty(source="ensemble", members=2)
+        ensemble = caveat.Uncertainty(source="ensemble", ensemble_size=2)
         found = model_of(run(silos, tmp_path / name, model=code, training=still, uncertainty=ensemble))
         weights = [tensors["head.1.weight"] for group, tensors in found.items() if "head.1.weight" in tensors]
         assert len(weights) == 2
@@ -137,7 +137,14 @@ def test_a_compiled_module_is_refused_in_a_line(silos: Silos, tmp_path: Path) ->
 
 def test_an_audit_takes_an_own_model(silos: Silos, tmp_path: Path) -> None:
     found = caveat.audit(
-        silos, caveat.FedAvg(), model=Plain, rounds=1, training=FAST, seeds=(0, 1), shares=(0.5, 1), out=tmp_path / "a"
+        silos,
+        caveat.FedAvg(),
+        model=Plain,
+        rounds=1,
+        training=FAST,
+        seeds=(0, 1),
+        fractions=(0.5, 1),
+        out=tmp_path / "a",
     )
     assert found
 
@@ -162,7 +169,7 @@ def test_silos_own_models_may_be_code_and_stay_at_their_silos(silos: Silos, tmp_
 def test_a_run_begins_with_the_model_of_another(silos: Silos, tmp_path: Path) -> None:
     first = run(silos, tmp_path / "a")
     still = caveat.Training(batch_size=16, lr=1e-12, optimizer="sgd")
-    second = run(silos, tmp_path / "b", caveat.FedProx(), init=first.folder, training=still)
+    second = run(silos, tmp_path / "b", caveat.FedProx(), init_from=first.folder, training=still)
     for name, tensor in model_of(second)["model"].items():
         if "running" not in name and "num_batches" not in name:
             assert torch.allclose(tensor, model_of(first)["model"][name], atol=1e-6), name
@@ -174,24 +181,26 @@ def test_a_run_begins_with_the_model_of_another(silos: Silos, tmp_path: Path) ->
 @pytest.mark.long
 def test_a_plain_model_begins_one_with_more_parts(method: Any, silos: Silos, tmp_path: Path) -> None:
     first = run(silos, tmp_path / "a")
-    warm, cold = run(silos, tmp_path / "b", method, init=first.folder), run(silos, tmp_path / "c", method)
+    warm, cold = run(silos, tmp_path / "b", method, init_from=first.folder), run(silos, tmp_path / "c", method)
     name = next(name for name in model_of(warm)["model"] if name.endswith("0.weight"))
     assert not torch.equal(model_of(warm)["model"][name], model_of(cold)["model"][name])
-    again = run(silos, tmp_path / "d", method, init=first.folder, workers=2)
+    again = run(silos, tmp_path / "d", method, init_from=first.folder, workers=2)
     assert_same(model_of(warm), model_of(again))
 
 
 def test_a_model_of_other_parts_is_refused_by_name(silos: Silos, tmp_path: Path) -> None:
     first = run(silos, tmp_path / "a", model=Headless)
-    with pytest.raises(ConfigurationError, match=r"init = .*: its model has 'body.* as 'fedavg' on this model has not"):
-        run(silos, tmp_path / "b", init=first.folder)
+    with pytest.raises(
+        ConfigurationError, match=r"init_from = .*: its model has 'body.* as 'fedavg' on this model has not"
+    ):
+        run(silos, tmp_path / "b", init_from=first.folder)
     for wrong in (tmp_path / "nowhere", first.folder / "model"):
-        with pytest.raises(ConfigurationError, match=r"init = .* is not a finished run"):
-            run(silos, tmp_path / "b", init=wrong)
+        with pytest.raises(ConfigurationError, match=r"init_from = .* is not a finished run"):
+            run(silos, tmp_path / "b", init_from=wrong)
     damaged = first.folder / MODEL
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(ConfigurationError, match=r"model\.safetensors is not what was written"):
-        run(silos, tmp_path / "b", model=Headless, init=first.folder)
+        run(silos, tmp_path / "b", model=Headless, init_from=first.folder)
     assert not (tmp_path / "b").exists()
 
 

@@ -41,7 +41,7 @@ def silos_of(kind: str, tmp_path: Path, from_file: bool) -> Silos:
     x = IDS if kind == "tokens" else SERIES
     if from_file:
         np.savez(tmp_path / "a.npz", x=x, y=Y)
-        return data.load(DataSettings(source=f"npz:{tmp_path / 'a.npz'}", kind=kind, silos=2), 0)  # type: ignore[arg-type]
+        return data.load(DataSettings(source=f"npz:{tmp_path / 'a.npz'}", kind=kind, n_silos=2), 0)  # type: ignore[arg-type]
     lengths = 3 + np.arange(120) % 6
     rows = [row[:length] for row, length in zip(x, lengths, strict=True)]
     halves = {"silo-0": (rows[:60], Y[:60]), "silo-1": (rows[60:], Y[60:])}

@@ -23,7 +23,8 @@ from caveat.runs.spec_file import deciding, described, differences, engine_in, r
 SETS = [
     "method.name=apfl", "rounds=3", "seed=4", "training.lr=0.02", "model.name=mlp", "model.hidden=8",
     "federation.participation=0.5", "federation.min_silos=2", 'federation.newcomers=["silo-2"]', "evaluation.every=2",
-    "evaluation.silos=1", "uncertainty.policy=switch", "uncertainty.mc_samples=7", "privacy.clip=0.5", "beside=[]",
+    "evaluation.n_silos=1", "uncertainty.policy=switch", "uncertainty.mc_samples=7", "privacy.clip_norm=0.5",
+    "baselines=[]",
 ]  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def called(silos: Silos, config: Config) -> RunSpec:
     method = caveat.APFL(**config.method.parameters)
     arguments = {
         "rounds": 3, "seed": 4, "training": config.training, "model": config.model, "participation": 0.5,
-        "min_silos": 2, "newcomers": ["silo-2"], "every": 2, "measured": 1, "splits": config.evaluation.splits,
+        "min_silos": 2, "newcomers": ["silo-2"], "every": 2, "n_silos": 1, "splits": config.evaluation.splits,
         "uncertainty": config.uncertainty, "privacy": config.privacy,
     }  # fmt: skip
     return python_calls.spec_of_call(silos, method, arguments, python_calls.RunArguments)
@@ -59,7 +60,7 @@ def test_a_file_and_a_call_specify_the_same(silos: Silos, config: Config) -> Non
 
 
 def test_a_description_is_read_as_what_was_described(tmp_path: Path, config: Config) -> None:
-    beside = load("digits", [*SETS[:-1], 'beside=["fedbn", "local"]'])
+    beside = load("digits", [*SETS[:-1], 'baselines=["fedbn", "local"]'])
     for each in (config, beside):
         record = RunFile(schema=SCHEMA, spec=described(spec_of(each)), engine=vars(each.engine))
         write_record(tmp_path / "run.json", record)
@@ -72,8 +73,8 @@ def test_a_description_is_read_as_what_was_described(tmp_path: Path, config: Con
     ("sets", "key"),
     [
         (["training.lr=0.5"], "training.lr"), (["rounds=7"], "rounds"), (["method.alpha=0.3"], "method.alpha"),
-        (["federation.min_silos=1"], "federation.min_silos"), (["data.silos=5"], "data.silos"),
-        (["method.name=fedbn"], "method.name"), (['beside=["local"]'], "beside.local"),
+        (["federation.min_silos=1"], "federation.min_silos"), (["data.n_silos=5"], "data.n_silos"),
+        (["method.name=fedbn"], "method.name"), (['baselines=["local"]'], "beside.local"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named_by_the_key_of_a_configuration(config: Config, sets: list[str], key: str) -> None:

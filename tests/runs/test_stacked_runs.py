@@ -33,7 +33,7 @@ def tables(count: int = 6, **more: Any) -> caveat.data.Silos:
 
 def trained(folder: Path, method: Any = None, silos: caveat.data.Silos | None = None, **more: Any) -> caveat.Run:
     """A run of three rounds in which all is stacked that can be."""
-    given = {"rounds": 3, "training": SGD, "uncertainty": TEMPERED, "stacked": "on", "out": folder} | more
+    given = {"rounds": 3, "training": SGD, "uncertainty": TEMPERED, "vectorized": "on", "out": folder} | more
     return caveat.run(silos or tables(), method or caveat.SCAFFOLD(), **given)
 
 
@@ -50,14 +50,14 @@ class Ends(Silent):
 
 def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: Path) -> None:
     training = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
-    uncertainty = caveat.Uncertainty(temperature=False, familiarity=False)
+    uncertainty = caveat.Uncertainty(temperature_scaling=False, familiarity=False)
     found = caveat.run(
         tables(),
         caveat.MOON(),
         rounds=2,
         training=training,
         uncertainty=uncertainty,
-        stacked="on",
+        vectorized="on",
         out=tmp_path / "run",
     )
     stacked = found.summary["stacked"]
@@ -74,12 +74,12 @@ def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: P
 def test_a_run_goes_on_as_it_began(began: str, other: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        trained(folder, stacked=began, progress=Ends(1))
+        trained(folder, vectorized=began, progress=Ends(1))
     with pytest.raises(
-        caveat.ConfigurationError, match=rf"engine\.stacked = '{other}', but the run began with '{began}'"
+        caveat.ConfigurationError, match=rf"engine\.vectorized = '{other}', but the run began with '{began}'"
     ):
-        trained(folder, stacked=other)
-    assert trained(folder, stacked=began).summary["rounds_run"] == 3
+        trained(folder, vectorized=other)
+    assert trained(folder, vectorized=began).summary["rounds_run"] == 3
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,14 @@ def test_training_ends_early_and_callbacks_are_told(tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     silos = caveat.data.from_arrays({name: (noise.normal(size=(60, 5)), noise.integers(0, 2, 60)) for name in "abcd"})
     run = trained(
-        tmp_path / "run", caveat.MOON(), silos, rounds=12, training=training, stop_after=1, every=1, callbacks=[told]
+        tmp_path / "run",
+        caveat.MOON(),
+        silos,
+        rounds=12,
+        training=training,
+        early_stopping_patience=1,
+        every=1,
+        callbacks=[told],
     )
     ended = run.summary["rounds_run"]
     assert 1 < ended < 12
@@ -143,17 +150,23 @@ def test_training_ends_early_and_callbacks_are_told(tmp_path: Path) -> None:
 
 
 def test_methods_beside_it_are_stacked_too_and_more_rounds_can_follow(tmp_path: Path) -> None:
-    more = [*TINY[1:], "beside=['fedper']", "method.name=fedavg", "uncertainty.source=dropout", "engine.stacked=on"]
+    more = [
+        *TINY[1:],
+        "baselines=['fedper']",
+        "method.name=fedavg",
+        "uncertainty.source=dropout",
+        "engine.vectorized=on",
+    ]
     for name, rounds in (("one", 3), ("two", 2)):
         done = command("run", "digits", *sets(*more, f"rounds={rounds}"), "--out", tmp_path / name, "--quiet")
         assert done.exit_code == 0, done.output
     done = command("resume", tmp_path / "two", "--rounds", 3, "--quiet")
     assert done.exit_code == 0, done.output
-    for part in (".", "beside/fedper"):
+    for part in (".", "baselines/fedper"):
         found = json.loads((tmp_path / "two" / part / "summary.json").read_text())
         assert all(record["stacked"] for record in found["stacked"].values())
     assert model(tmp_path / "one") == model(tmp_path / "two")
-    assert model(tmp_path / "one" / "beside" / "fedper") == model(tmp_path / "two" / "beside" / "fedper")
+    assert model(tmp_path / "one" / "baselines" / "fedper") == model(tmp_path / "two" / "baselines" / "fedper")
 
 
 def model(folder: Path) -> bytes:
@@ -179,7 +192,7 @@ def test_what_is_never_stacked_is_trained_one_after_the_other_to_the_same_bits(k
     silos = {"augment": lambda: tables(3, augment=noisy), "lazy": lambda: mapped(tmp_path)}.get(kind, tables)()
     training = replace(SGD, precision="bfloat16") if kind == "bfloat16" else SGD
     given: dict[str, Any] = {"method": caveat.FedAvg(), "silos": silos, "training": training, "rounds": 1}
-    stacked, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", stacked="off", **given)
+    stacked, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", vectorized="off", **given)
     why = {
         "augment": "training data are changed at random as they are taken",
         "lazy": "inputs are read as they are needed",
@@ -196,9 +209,9 @@ def test_without_it_a_folder_says_nothing_of_it(finished: tuple[Path, object]) -
 
 
 def test_another_mode_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(caveat.ConfigurationError, match="stacked"):
-        caveat.run(tables(2), caveat.FedAvg(), stacked="always", out=tmp_path / "run")  # type: ignore[arg-type]
+    with pytest.raises(caveat.ConfigurationError, match="vectorized"):
+        caveat.run(tables(2), caveat.FedAvg(), vectorized="always", out=tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-    said = command("run", "digits", "--stacked", "always", "--out", tmp_path / "other")
+    said = command("run", "digits", "--vectorized", "always", "--out", tmp_path / "other")
     assert said.exit_code != 0
-    assert "engine.stacked" in said.output
+    assert "engine.vectorized" in said.output

@@ -57,7 +57,7 @@ def test_training_ends_after_so_many_evaluations_without_a_lower_loss(
     whole = called(silos, tmp_path / "whole")
     expected = stops_at(losses(whole.folder), patience)
     assert 1 < expected < ROUNDS
-    run = called(silos, tmp_path / "run", stop_after=patience)
+    run = called(silos, tmp_path / "run", early_stopping_patience=patience)
     assert run.summary["rounds_run"] == expected
     assert run.summary["stopped"] is True
     page = write_report(run.folder).read_text()
@@ -69,7 +69,7 @@ def test_training_ends_after_so_many_evaluations_without_a_lower_loss(
 
 def test_never_is_a_run_without_it(silos: Silos, tmp_path: Path) -> None:
     one = called(silos, tmp_path / "one")
-    other = called(silos, tmp_path / "other", stop_after=ROUNDS)
+    other = called(silos, tmp_path / "other", early_stopping_patience=ROUNDS)
     assert "stopped" not in json.loads((other.folder / "summary.json").read_text())
     for name in ("rounds.jsonl", "model/model.safetensors"):
         assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
@@ -77,7 +77,7 @@ def test_never_is_a_run_without_it(silos: Silos, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [FedBABU(fine_tune_epochs=1), APFL()])
 def test_rounds_after_training_are_made_all_the_same(silos: Silos, method: Any, tmp_path: Path) -> None:
-    run = called(silos, tmp_path, method, stop_after=1)
+    run = called(silos, tmp_path, method, early_stopping_patience=1)
     assert run.summary["stopped"] is True
     assert run.summary["temperature"]
     assert set(run.answers("a")(run.silos.named("a").test.x)) == set(method.models)
@@ -105,18 +105,20 @@ class CutsAt:
 @pytest.mark.parametrize("before", [1, 0])
 def test_an_interruption_changes_nothing(silos: Silos, before: int, tmp_path: Path) -> None:
     """Before the round after which training ends, and right after it."""
-    whole = called(silos, tmp_path / "whole", stop_after=2)
+    whole = called(silos, tmp_path / "whole", early_stopping_patience=2)
     with pytest.raises(Cut):
-        called(silos, tmp_path / "cut", stop_after=2, progress=CutsAt(whole.summary["rounds_run"] - before))
-    run = called(silos, tmp_path / "cut", stop_after=2, workers=2)
+        called(
+            silos, tmp_path / "cut", early_stopping_patience=2, progress=CutsAt(whole.summary["rounds_run"] - before)
+        )
+    run = called(silos, tmp_path / "cut", early_stopping_patience=2, workers=2)
     for name in ("rounds.jsonl", "ledger.jsonl", "model/model.safetensors"):
         assert (run.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
 def test_what_it_cannot_do_is_refused(silos: Silos, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"evaluation\.stop_after = 2 needs 'validation'"):
-        called(silos, tmp_path, stop_after=2, splits=["test"])
-    with pytest.raises(ConfigurationError, match=r"stop_after = 2 does not go together with .*'ensemble'"):
-        called(silos, tmp_path, stop_after=2, uncertainty=caveat.Uncertainty(source="ensemble"))
-    with pytest.raises(ConfigurationError, match=r"stop_after = 0: must be at least 1"):
-        config.load(None, ["evaluation.stop_after=0"])
+    with pytest.raises(ConfigurationError, match=r"evaluation\.early_stopping_patience = 2 needs 'validation'"):
+        called(silos, tmp_path, early_stopping_patience=2, splits=["test"])
+    with pytest.raises(ConfigurationError, match=r"early_stopping_patience = 2 does not go together with .*'ensemble'"):
+        called(silos, tmp_path, early_stopping_patience=2, uncertainty=caveat.Uncertainty(source="ensemble"))
+    with pytest.raises(ConfigurationError, match=r"early_stopping_patience = 0: must be at least 1"):
+        config.load(None, ["evaluation.early_stopping_patience=0"])

@@ -8,7 +8,7 @@ import torch
 from caveat.core import Decision, Payload, Prediction
 from caveat.files.schema.record import as_json
 from caveat.methods import APFL, FedAvg
-from caveat.runs.streams import by_model, mean_of_silos, summarise_streams
+from caveat.runs.streams import by_model, mean_of_silos, summarize_streams
 from caveat.wrappers.evaluation import measured
 
 Y = torch.tensor([0, 1, 2, 0])
@@ -38,7 +38,7 @@ RIGHT, HALF, WRONG = [0, 1, 2, 0], [0, 1, 0, 1], [1, 2, 0, 1]
 def test_models_are_compared_over_the_silos_that_have_all_of_them() -> None:
     """Means over other silos cannot be compared: the best choice would come out below one of the models."""
     payloads = {"a": alone(HALF), "b": both(RIGHT, HALF, Decision.LOCAL), "c": both(WRONG, RIGHT, Decision.LOCAL)}
-    found = summarise_streams(APFL(), payloads)["ind"]
+    found = summarize_streams(APFL(), payloads)["ind"]
     accuracy = {name: each.mean.accuracy for name, each in found.models.items()}
     assert accuracy == pytest.approx({"switch": (1 + 0) / 2, "global": (0.5 + 1) / 2, "local": (1 + 0) / 2})
     assert {each.silos for each in found.models.values()} == {2}
@@ -55,7 +55,7 @@ def test_models_are_compared_over_the_silos_that_have_all_of_them() -> None:
 
 def test_the_only_model_goes_by_its_own_name() -> None:
     assert list(by_model(FedAvg(), alone(HALF))) == ["global"]
-    assert list(summarise_streams(FedAvg(), {"a": alone(HALF)})["ind"].models) == ["global"]
+    assert list(summarize_streams(FedAvg(), {"a": alone(HALF)})["ind"].models) == ["global"]
     # Before silos have models of their own.
     assert list(by_model(APFL(), alone(HALF))) == ["global"]
 
@@ -67,7 +67,7 @@ def test_streams_are_told_from_what_is_known_per_silo_and_pooled() -> None:
         silo: payload | {f"ood_global.{k}": v for k, v in both(RIGHT, HALF, Decision.GLOBAL, outside).items()}
         for silo, payload in inside.items()
     }
-    found = summarise_streams(APFL(), payloads)
+    found = summarize_streams(APFL(), payloads)
     assert set(found) == {"ind", "ood_global"}
     scores = found["ood_global"].outside["switch"]
     # Known inputs were answered with a log-evidence of 5, the others with one of 0.

@@ -22,7 +22,7 @@ from caveat.config import load
 from caveat.core import CaveatError, ConfigurationError, DataError, Method, RunError
 from caveat.core.settings import frozen_settings
 from caveat.data import Data, Silo, Silos, noted_inputs
-from caveat.nn.own import KNOWN
+from caveat.nn.custom_model import KNOWN
 from caveat.runs.local import LocalRun
 from caveat.runs.spec import spec_of
 from caveat.runs.start import start
@@ -48,12 +48,12 @@ class Mine(FedAvg):
 
 
 MLP = caveat.ModelSettings(name="mlp", width=4, features=4, hidden=4)
-PLAIN = caveat.Uncertainty(mc_samples=2, temperature=False, familiarity=False)
+PLAIN = caveat.Uncertainty(mc_samples=2, temperature_scaling=False, familiarity=False)
 FAST = caveat.Training(batch_size=16, lr=0.01)
 SETS = [
     "rounds=1", "data.target=ill", "model.name=mlp", "model.width=4", "model.features=4", "model.hidden=4",
-    "training.local_epochs=1", "training.batch_size=16", "uncertainty.mc_samples=2", "uncertainty.sets=0.8",
-    "evaluation.every=10", "beside=[]", "data.source=csv:coast.csv,hill.csv",
+    "training.local_epochs=1", "training.batch_size=16", "uncertainty.mc_samples=2", "uncertainty.set_coverage=0.8",
+    "evaluation.every=10", "baselines=[]", "data.source=csv:coast.csv,hill.csv",
 ]  # fmt: skip
 FEW = {
     "uefl": ["method.iterations=2", "method.extra_rounds=1", "method.codewords=4"],
@@ -125,10 +125,10 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
         pytest.param([f"method.name={each.values[0]}", *FEW.get(each.values[0], ())], marks=each.marks)
         for each in sampled(name for name in METHODS if name != "myditto")
     ),
-    ["method.name=fedavg", "uncertainty.source=ensemble", "uncertainty.members=2"],
+    ["method.name=fedavg", "uncertainty.source=ensemble", "uncertainty.ensemble_size=2"],
     ["method.name=fedper", "uncertainty.source=laplace", "uncertainty.policy=switch"],
-    ["method.name=apfl", "uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.per=silo"],
-    ["method.name=fedavg", "privacy.clip=1.0", "server.optimizer=adam"],
+    ["method.name=apfl", "uncertainty.policy=guaranteed", "uncertainty.risk=0.5", "uncertainty.guarantee_scope=silo"],
+    ["method.name=fedavg", "privacy.clip_norm=1.0", "server.optimizer=adam"],
 ], ids=" ".join)  # fmt: skip
 def test_a_run_of_the_command_line_predicts_the_same_without_data(
     sets: list[str], home: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +157,7 @@ def features(seed: int = 0) -> Silos:
 def called(method: Method, out: Path | str, silos: Silos | None = None, **given: Any) -> Run:
     few = {name: value for name, value in (("rounds", 1), ("iterations", 2)) if hasattr(method, name)}
     method = dataclasses.replace(method, **few)  # type: ignore[type-var]
-    uncertainty = caveat.Uncertainty(mc_samples=getattr(method, "mc_samples", 20), sets=0.8)
+    uncertainty = caveat.Uncertainty(mc_samples=getattr(method, "mc_samples", 20), set_coverage=0.8)
     plain = getattr(method, "training", FAST).optimizer == "sgd"  # which some methods need
     known = {"model": MLP, "training": None if plain else FAST, "every": 10, "uncertainty": uncertainty}
     return caveat.run(silos or features(), method, out=out, **known | given)
@@ -183,13 +183,14 @@ OWN: dict[str, Any] = {
         ]
     },
     "laplace": {"uncertainty": caveat.Uncertainty(source="laplace", mc_samples=5)},
-    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", members=2, mc_samples=2)},
+    "ensemble": {"uncertainty": caveat.Uncertainty(source="ensemble", ensemble_size=2, mc_samples=2)},
     "guaranteed": {
-        "uncertainty": caveat.Uncertainty(policy="guaranteed", per="domain", risk=0.5, confidence=0.6, mc_samples=2)
+        "uncertainty": caveat.Uncertainty(policy="guaranteed", guarantee_scope="domain", risk=0.5, confidence_level=0.6,
+                                          mc_samples=2)
     },
     "optimiser, privacy, newcomers": {
-        "server": caveat.ServerOptimizer(optimizer="adam"), "privacy": caveat.Privacy(clip=1.0),
-        "newcomers": ["silo-1"], "participation": 0.5, "min_silos": 1, "splits": ("test",), "measured": 1,
+        "server": caveat.ServerOptimizer(optimizer="adam"), "privacy": caveat.Privacy(clip_norm=1.0),
+        "newcomers": ["silo-1"], "participation": 0.5, "min_silos": 1, "splits": ("test",), "n_silos": 1,
     },
 }  # fmt: skip
 
@@ -204,7 +205,7 @@ def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch:
     after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
     assert_same(after.predictor("silo-0")(x), expected)
     with pytest.raises(DataError, match=r"only the program .* the same call of caveat\.run gives both"):
-        after.measure({"n": lambda prediction, y: len(y)})
+        after.compute({"n": lambda prediction, y: len(y)})
 
 
 def test_a_silo_that_took_no_part_needs_its_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +297,7 @@ def test_a_population_is_kept_as_a_number(home: Path) -> None:
         return Silo(name, "", *(Data(x, y) for _ in range(4)))
 
     many = caveat.data.population(1_000, silo, ("no", "yes"))
-    before = called(FedAvg(), "run", many, participation=0.002, measured=2, uncertainty=PLAIN)
+    before = called(FedAvg(), "run", many, participation=0.002, n_silos=2, uncertainty=PLAIN)
     assert Path("run/preparation.json").stat().st_size < 1000
     after = caveat.load("run")
     x = torch.randn(3, 4)
@@ -315,7 +316,7 @@ def test_the_command_line_opens_a_call_and_data_are_read_where_they_are_asked_fo
     before = with_data(home / "other", "method.name=fedavg")
     after = caveat.load("other")
     assert after.silos.names == before.silos.names
-    assert after.measure({"n": lambda prediction, y: float(len(y))})["mean"]["n"] > 1
+    assert after.compute({"n": lambda prediction, y: float(len(y))})["mean"]["n"] > 1
     Path("hill.csv").unlink()
     with pytest.raises(DataError, match=r"other: its data, which predictions do not need, cannot be read: .*hill\.csv"):
         caveat.load("other").silos  # noqa: B018

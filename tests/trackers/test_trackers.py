@@ -210,7 +210,7 @@ def test_other_things_than_callbacks_are_refused_before_anything_is_written(silo
 
 def test_a_tracker_of_the_command_line_has_the_methods_beside_too(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    tiny = sets(*(each for each in TINY if not each.startswith("beside")), 'beside=["local"]')
+    tiny = sets(*(each for each in TINY if not each.startswith("baselines")), 'baselines=["local"]')
     made = command("run", "digits", *tiny, "--out", tmp_path / "run", "--tracker", f"tensorboard:{tmp_path / 'tb'}")
     assert made.exit_code == 0, made.stderr
     assert sorted(each.name.rsplit("-", 1)[0] for each in (tmp_path / "tb").iterdir()) == ["local-local", "run-fedavg"]

@@ -48,12 +48,12 @@ def test_steps_are_those_of_torch_to_the_bit(
 
 TRAINING = """
 import sys, torch
-from caveat.core import Data, Site
+from caveat.core import Data, SiloContext
 from caveat.training.fit import Training
 module = torch.nn.Linear(2, 1)
 data = Data(torch.zeros(4, 2), torch.zeros(4))
 for optimizer in ("sgd", "adam", "adamw"):
-    Training(optimizer=optimizer).fit(Site("a", data, data, data, module), lambda x, y: module(x).sum())
+    Training(optimizer=optimizer).fit(SiloContext("a", data, data, data, module), lambda x, y: module(x).sum())
 print("torch._dynamo" in sys.modules)
 """
 

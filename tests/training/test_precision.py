@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat import config
-from caveat.core import ConfigurationError, Data, Method, Site
+from caveat.core import ConfigurationError, Data, Method, SiloContext
 from caveat.data import DataSettings
 from caveat.engines.executor import channels_last
 from caveat.engines.one_thread import one_thread
@@ -43,8 +43,8 @@ def images(width: int = 8) -> tuple[Model, Tensor, Tensor]:
     return built, torch.randn(32, 3, 16, 16, generator=generator), torch.randint(10, (32,), generator=generator)
 
 
-def site_of(module: nn.Module) -> Site:
-    return silo(0, torch.Generator().manual_seed(0)).site(module)
+def site_of(module: nn.Module) -> SiloContext:
+    return silo(0, torch.Generator().manual_seed(0)).context(module)
 
 
 def of_bfloat16(x: Tensor) -> bool:
@@ -80,7 +80,7 @@ def test_what_is_sent_and_kept_is_float32_and_not_that_of_float32(method: Method
 
 
 def test_convolutions_too_give_the_same_bits_with_any_number_of_workers() -> None:
-    silos = caveat.data.load(DataSettings(source="digits", silos=2, samples_per_silo=80), seed=0)
+    silos = caveat.data.load(DataSettings(source="digits", n_silos=2, samples_per_silo=80), seed=0)
     x = next(iter(silos)).test.x
     one, two = (
         caveat.run(silos, FedAvg(rounds=2, training=BFLOAT16, mc_samples=2), workers=n).predictor("silo-0")(x).probs
@@ -137,11 +137,11 @@ def test_training_with_it_learns_what_training_without_it_learns() -> None:
     for precision in ("float32", "bfloat16"):
         module, x, y = images()
         none = Data(x[:0], y[:0])
-        site = Site("silo", Data(x, y), none, none, module)
+        context = SiloContext("silo", Data(x, y), none, none, module)
         torch.manual_seed(0)
         with one_thread():
             training = Training(local_steps=30, batch_size=16, precision=precision)  # type: ignore[arg-type]
-            training.fit(site, FedAvg().objective(module, {}))
+            training.fit(context, FedAvg().objective(module, {}))
             with torch.no_grad():
                 losses[precision] = F.cross_entropy(module(x), y).item()
     assert all(loss < 0.1 for loss in losses.values()), losses

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat import config
-from caveat.core import ConfigurationError, Method, Payload, Site
+from caveat.core import ConfigurationError, Method, Payload, SiloContext
 from caveat.core.settings import frozen_settings
 from caveat.data import Silos, from_arrays
 from caveat.files.payloads import read_payload
@@ -28,13 +28,13 @@ from caveat.wrappers.ensemble import Ensemble
 from caveat.wrappers.trained import Balanced, trained
 
 NEUTRAL: dict[str, Any] = {
-    "clip": None, "schedule": "exponential", "warmup": 0, "state": "fresh", "class_weights": "none",
+    "clip_norm": None, "lr_schedule": "exponential", "warmup": 0, "optimizer_state": "reset", "class_weights": "none",
     "label_smoothing": 0.0,
 }  # fmt: skip
 
 
-def site_of(module: nn.Module, **more: Any) -> Site:
-    return replace(silo(0, torch.Generator().manual_seed(0)).site(module), **more)
+def site_of(module: nn.Module, **more: Any) -> SiloContext:
+    return replace(silo(0, torch.Generator().manual_seed(0)).context(module), **more)
 
 
 def linear() -> nn.Module:
@@ -53,8 +53,8 @@ def test_no_gradient_is_computed_of_what_stays_and_the_rest_has_the_same_bits() 
     def trained_head(given: frozenset[str]) -> nn.Sequential:
         torch.manual_seed(3)
         module = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
-        optimised = {"3.weight", "3.bias"}
-        zeroed = None if given else (lambda name, g: g if name in optimised else torch.zeros_like(g))
+        optimized = {"3.weight", "3.bias"}
+        zeroed = None if given else (lambda name, g: g if name in optimized else torch.zeros_like(g))
         training = Training(batch_size=4, lr=0.1, optimizer="sgd")
         training.fit(site_of(module), lambda x, y: F.cross_entropy(module(x), y), zeroed, given)
         return module
@@ -82,19 +82,19 @@ def test_a_cosine_is_torch_s() -> None:
         expected.append(schedule.get_last_lr()[0])
         optimizer.step()
         schedule.step()
-    assert rates(Training(lr=0.3, schedule="cosine"), 7) == pytest.approx(expected)
+    assert rates(Training(lr=0.3, lr_schedule="cosine"), 7) == pytest.approx(expected)
 
 
 def test_warm_up_grows_in_equal_steps_to_the_whole_rate_and_the_cosine_begins_then() -> None:
     assert rates(Training(lr=0.8, warmup=3), 6) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
-    found = rates(Training(lr=0.8, warmup=3, schedule="cosine"), 7)
-    assert found == pytest.approx([0.2, 0.4, 0.6, *rates(Training(lr=0.8, schedule="cosine"), 4)])
+    found = rates(Training(lr=0.8, warmup=3, lr_schedule="cosine"), 7)
+    assert found == pytest.approx([0.2, 0.4, 0.6, *rates(Training(lr=0.8, lr_schedule="cosine"), 4)])
     decayed = rates(Training(lr=0.8, lr_decay=0.5, lr_hold=2, warmup=1), 5)
     assert decayed == pytest.approx([0.4, 0.8, 0.8, 0.4, 0.2])
 
 
 def test_rounds_after_training_have_the_rate_of_its_last_round() -> None:
-    training = Training(lr=0.8, schedule="cosine")
+    training = Training(lr=0.8, lr_schedule="cosine")
     after = training.rate(site_of(nn.Identity(), round=5, horizon=5))
     assert after == rates(training, 5)[-1] > 0
 
@@ -104,10 +104,10 @@ def rates_seen(method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     seen = []
     rate = Training.rate
 
-    def note(self: Training, site: Site) -> float:
-        if site.id == "silo-0":
-            seen.append(rate(self, site))
-        return rate(self, site)
+    def note(self: Training, context: SiloContext) -> float:
+        if context.id == "silo-0":
+            seen.append(rate(self, context))
+        return rate(self, context)
 
     monkeypatch.setattr(Training, "rate", note)
     Federation(method, tmp_path).run()
@@ -117,11 +117,11 @@ def rates_seen(method: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_cosine_knows_how_many_rounds_of_training_a_method_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    training = replace(ADAM, schedule="cosine", lr=0.01)
+    training = replace(ADAM, lr_schedule="cosine", lr=0.01)
     expected = [0.01 * (1 + math.cos(math.pi * t / 4)) / 2 for t in range(4)]
     found = rates_seen(FedBABU(rounds=4, training=training, fine_tune_epochs=1), tmp_path / "one", monkeypatch)
     assert found == pytest.approx([*expected, expected[-1]])
-    found = rates_seen(Ensemble(FedAvg(rounds=4, training=training), members=2), tmp_path / "two", monkeypatch)
+    found = rates_seen(Ensemble(FedAvg(rounds=4, training=training), ensemble_size=2), tmp_path / "two", monkeypatch)
     assert found == pytest.approx(expected * 2)
 
 
@@ -130,14 +130,14 @@ def test_a_cosine_knows_how_many_rounds_of_training_a_method_has(
 
 def test_the_whole_gradient_of_a_step_is_clipped_after_it_was_corrected() -> None:
     module = linear()
-    site = site_of(module)
+    context = site_of(module)
     before, norm = snapshot(module), 0.05
-    training = Training(local_steps=1, batch_size=len(site.train), optimizer="sgd", lr=1.0, clip=norm)
-    training.fit(site, lambda x, y: F.cross_entropy(module(x), y), lambda name, gradient: 3 * gradient)
+    training = Training(local_steps=1, batch_size=len(context.train), optimizer="sgd", lr=1.0, clip_norm=norm)
+    training.fit(context, lambda x, y: F.cross_entropy(module(x), y), lambda name, gradient: 3 * gradient)
     moved = torch.cat([(snapshot(module)[name] - before[name]).flatten() for name in before])
     assert float(moved.norm()) == pytest.approx(norm, rel=1e-4)
     reference = linear()
-    F.cross_entropy(reference(site.train.x), site.train.y).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(reference(context.train.x), context.train.y).backward()  # type: ignore[no-untyped-call]
     gradient = torch.cat([p.grad.flatten() for p in reference.parameters() if p.grad is not None])
     torch.testing.assert_close(moved, -norm * gradient / gradient.norm(), atol=1e-6, rtol=1e-4)
 
@@ -145,7 +145,7 @@ def test_the_whole_gradient_of_a_step_is_clipped_after_it_was_corrected() -> Non
 def test_a_clip_that_no_gradient_reaches_changes_no_bit(tmp_path: Path) -> None:
     found = []
     for clip in (None, 1e6):
-        federation = Federation(FedAvg(rounds=2, training=replace(ADAM, clip=clip)), tmp_path / str(clip))
+        federation = Federation(FedAvg(rounds=2, training=replace(ADAM, clip_norm=clip)), tmp_path / str(clip))
         found.append(federation.run())
     assert_same(*found)
 
@@ -242,10 +242,10 @@ def _pairs(one: Payload, other: Payload) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"schedule": "cosine", "lr_decay": 0.9}, "lr_decay"),
-        ({"schedule": "cosine", "lr_hold": 3}, "lr_hold"),
+        ({"lr_schedule": "cosine", "lr_decay": 0.9}, "lr_decay"),
+        ({"lr_schedule": "cosine", "lr_hold": 3}, "lr_hold"),
         ({"optimizer": "adamw", "momentum": 0.9}, "momentum"),
-        ({"optimizer": "sgd", "state": "kept"}, "state"),
+        ({"optimizer": "sgd", "optimizer_state": "keep"}, "optimizer_state"),
         ({"class_weights": "equal"}, "class_weights"),
         ({"class_weights": (1.0, -1.0)}, "class_weights"),
         ({"class_weights": (0, 0)}, "class_weights"),
@@ -253,7 +253,7 @@ def _pairs(one: Payload, other: Payload) -> list[tuple[Tensor, Tensor]]:
         ({"class_weights": (True, 2)}, "class_weights"),
         ({"class_weights": (1e300,)}, "class_weights"),
         ({"local_epochs": 0}, "local_epochs"),
-        ({"clip": 0}, "clip"),
+        ({"clip_norm": 0}, "clip_norm"),
         ({"label_smoothing": 1}, "label_smoothing"),
         ({"warmup": -1}, "warmup"),
     ],
@@ -268,12 +268,13 @@ def test_what_has_no_meaning_is_refused_by_its_key(settings: dict[str, Any], key
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        ("fedpn", "training.class_weights='balanced'"), ("fedpn", "training.state='shared'"),
+        ("fedpn", "training.class_weights='balanced'"), ("fedpn", "training.optimizer_state='average'"),
         ("fml", "training.label_smoothing=0.1"), ("trfeddis", "training.class_weights=[1, 2]"),
-        ("apfl", "training.state='shared'"), ("trfeddis", "training.state='shared'"),
-        ("scaffold", "training.clip=1"), ("fmlu", "training.state='shared'"),
-        ("fedrod", "training.class_weights='balanced'"), ("fedrod", "training.state='shared'"),
-        ("ditto", "training.state='kept'"), ("ifca", "training.state='kept'"), ("fedproto", "training.state='shared'"),
+        ("apfl", "training.optimizer_state='average'"), ("trfeddis", "training.optimizer_state='average'"),
+        ("scaffold", "training.clip_norm=1"), ("fmlu", "training.optimizer_state='average'"),
+        ("fedrod", "training.class_weights='balanced'"), ("fedrod", "training.optimizer_state='average'"),
+        ("ditto", "training.optimizer_state='keep'"), ("ifca", "training.optimizer_state='keep'"),
+        ("fedproto", "training.optimizer_state='average'"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_for_a_method_is_refused_in_one_line(method: str, settings: str) -> None:
@@ -324,7 +325,7 @@ def test_a_loss_of_one_s_own_is_a_subclass_with_an_objective(silos: Silos) -> No
 
 
 def test_perfedavg_adapts_by_plain_sgd_whatever_trains(tmp_path: Path) -> None:
-    training = replace(ADAM, schedule="cosine", warmup=1, state="kept")
+    training = replace(ADAM, lr_schedule="cosine", warmup=1, optimizer_state="keep")
     federation = Federation(trained(PerFedAvg(rounds=2, training=training)), tmp_path)
     federation.run()
     assert all("own" in state for state in federation.states().values())

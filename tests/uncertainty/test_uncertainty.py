@@ -257,7 +257,7 @@ def test_no_part_of_an_uncertainty_exceeds_it_also_after_a_temperature() -> None
     sure = torch.tensor([[0.999, 0.0005, 0.0005], [0.0005, 0.999, 0.0005]], dtype=torch.float64)[:, None]
     assert mutual_information(sure) > entropy(sure.mean(0)) + 0.1
     p = Prediction.from_samples(sure)
-    for found in (p, p.tempered(0.2), p.tempered(3.0)):
+    for found in (p, p.calibrated(0.2), p.calibrated(3.0)):
         assert found.epistemic <= found.total <= math.log(3)
     many = Prediction.from_samples(draws(3, 2000))
     assert (many.epistemic <= many.total).all()
@@ -276,17 +276,17 @@ def test_scores_are_the_uncertainties_and_minus_the_log_evidence() -> None:
 def test_tempering_is_a_temperature_on_the_logits_and_keeps_shares() -> None:
     logits = 5 * torch.randn(30, 4, dtype=torch.float64)
     p = Prediction(logits.softmax(-1), Prediction.from_samples(draws(3, 30)).uncertainty, torch.zeros(30).long())
-    q = p.tempered(0.3)
+    q = p.calibrated(0.3)
     torch.testing.assert_close(q.probs, (0.3 * logits).softmax(-1))
     torch.testing.assert_close(q.total, entropy(q.probs))
     torch.testing.assert_close(q.epistemic / q.total, p.epistemic / p.total)
     torch.testing.assert_close(q.aleatoric / q.total, p.aleatoric / p.total)
-    torch.testing.assert_close(q.tempered(1 / 0.3).probs, p.probs)
+    torch.testing.assert_close(q.calibrated(1 / 0.3).probs, p.probs)
 
 
 def test_tempering_leaves_alone_what_a_temperature_says_nothing_about() -> None:
     p = Prediction.from_dirichlet(torch.randn(5, 3), log_evidence=torch.randn(5))
-    same, other = p.tempered(1.0), p.tempered(2.0)
+    same, other = p.calibrated(1.0), p.calibrated(2.0)
     assert torch.equal(same.probs, p.probs)
     assert all(torch.equal(same.scores[name], values) for name, values in p.scores.items())
     for name in ("dirichlet_entropy", "vacuity", "log_evidence"):
@@ -297,7 +297,7 @@ def test_tempering_leaves_alone_what_a_temperature_says_nothing_about() -> None:
 @pytest.mark.parametrize("b", [1e-3, 0.5, 3.0, 1e3])
 def test_tempering_keeps_zeros_and_certainty(b: float) -> None:
     p = Prediction.from_samples(torch.tensor([[[1.0, 0.0, 0.0], [0.3, 0.7, 0.0]], [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]]))
-    q = p.tempered(b)
+    q = p.calibrated(b)
     assert (q.probs[p.probs == 0] == 0).all()
     assert q.probs[0].tolist() == [1, 0, 0]
     assert all(values.isfinite().all() for values in q.uncertainty.values())
@@ -307,7 +307,7 @@ def test_tempering_keeps_zeros_and_certainty(b: float) -> None:
 @pytest.mark.parametrize("b", [0.0, -1.0, math.inf, math.nan])
 def test_inverse_temperature_is_positive_and_finite(b: float) -> None:
     with pytest.raises(ValueError, match="positive and finite"):
-        Prediction.from_samples(draws(2, 3)).tempered(b)
+        Prediction.from_samples(draws(2, 3)).calibrated(b)
 
 
 def test_rows_are_chosen_by_a_mask() -> None:

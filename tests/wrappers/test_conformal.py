@@ -13,7 +13,7 @@ from federations import flat
 from told import NONE, agreed
 from torch import Tensor
 
-from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, Site, State
+from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, SiloContext, State
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
 from caveat.wrappers.conformal import Conformal
@@ -35,7 +35,7 @@ class Logits(Method):
     def broadcast(self, server: State) -> Payload:
         return {}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         return {w: Prediction.from_samples(((1 + w) * x.double()).softmax(-1)[None], w) for w in self.models}
 
 
@@ -45,9 +45,9 @@ def drawn(n: int, sharp: float, generator: torch.Generator) -> Data:
     return Data(x, torch.multinomial((sharp * x).softmax(-1), 1, generator=generator)[:, 0])
 
 
-def place(name: str, n: int, sharp: float, seed: int) -> Site:
+def place(name: str, n: int, sharp: float, seed: int) -> SiloContext:
     data = drawn(n, sharp, torch.Generator().manual_seed(seed))
-    return Site(name, data, data, data, NONE)
+    return SiloContext(name, data, data, data, NONE)
 
 
 def test_every_silo_s_sets_hold_the_label_as_often_as_promised() -> None:
@@ -57,11 +57,11 @@ def test_every_silo_s_sets_hold_the_label_as_often_as_promised() -> None:
     for draw in range(60):
         sites = [place("a", 50, 0.2, 2 * draw), place("b", 200, 3.0, 2 * draw + 1)]
         server, states = agreed(method, sites)
-        for site, sharp in zip(sites, (0.2, 3.0), strict=True):
+        for context, sharp in zip(sites, (0.2, 3.0), strict=True):
             fresh = drawn(1000, sharp, torch.Generator().manual_seed(10_000 + draw))
-            found = method.predict(method.broadcast(server), states[site.id], site, fresh.x).sets
+            found = method.predict(method.broadcast(server), states[context.id], context, fresh.x).sets
             assert found is not None
-            share[site.id].append(float(found.gather(1, fresh.y[:, None]).double().mean()))
+            share[context.id].append(float(found.gather(1, fresh.y[:, None]).double().mean()))
     means = {name: torch.tensor(each).mean() for name, each in share.items()}
     # Between 1 - alpha and that plus 1 / (n + 1), and what the label that is always in adds.
     assert means["a"] == pytest.approx(46 / 51, abs=0.02)
@@ -70,10 +70,10 @@ def test_every_silo_s_sets_hold_the_label_as_often_as_promised() -> None:
 
 def test_sets_are_the_probable_classes_and_never_empty() -> None:
     method = Conformal(Logits(), 0.5)
-    site = place("a", 400, 3.0, seed=0)
-    server, states = agreed(method, [site])
+    context = place("a", 400, 3.0, seed=0)
+    server, states = agreed(method, [context])
     x = torch.tensor([[9.0, 0, 0, 0, 0], [0.01, 0, 0, 0, 0], [torch.nan] * 5])
-    prediction = method.predict(method.broadcast(server), states["a"], site, x)
+    prediction = method.predict(method.broadcast(server), states["a"], context, x)
     assert prediction.sets is not None
     assert prediction.sets.tolist() == [[True] + [False] * 4, [True] + [False] * 4, [True] * 5]
 
@@ -107,20 +107,20 @@ def test_which_limit_a_silo_has_depends_on_the_number_of_its_inputs() -> None:
 
 def test_too_few_inputs_of_all_silos_together_give_every_class() -> None:
     method = Conformal(Logits(), COVERAGE)
-    site = place("few", 8, 1.0, seed=0)
-    server, states = agreed(method, [site])
+    context = place("few", 8, 1.0, seed=0)
+    server, states = agreed(method, [context])
     x = torch.tensor([[2000.0, 0, 0, 0, 0]])  # probabilities of zero
-    found = method.predict(method.broadcast(server), states["few"], site, x).sets
+    found = method.predict(method.broadcast(server), states["few"], context, x).sets
     assert found is not None
     assert bool(found.all())
 
 
 def test_a_histogram_leaves_a_silo_and_before_that_there_are_no_sets() -> None:
     method = Conformal(Logits(), COVERAGE)
-    site = place("a", 8, 1.0, seed=0)
-    down = method.broadcast(method.init_server(site))
-    assert method.predict(down, {}, site, site.train.x).sets is None
-    update, _ = method.conform(down, {}, site)
+    context = place("a", 8, 1.0, seed=0)
+    down = method.broadcast(method.init_server(context))
+    assert method.predict(down, {}, context, context.train.x).sets is None
+    update, _ = method.conform(down, {}, context)
     assert {name: tuple(t.shape) for name, t in flat(update.payload).items()} == {"sets/surprise": (4096,)}
     assert update.payload["sets"]["surprise"].sum() == 8
 
@@ -137,11 +137,11 @@ def test_sets_become_coverage_and_size() -> None:
 
 
 def test_sets_go_around_whatever_decides() -> None:
-    method = Uncertainty(policy="switch", sets=0.8).around(Logits())
+    method = Uncertainty(policy="switch", set_coverage=0.8).around(Logits())
     assert isinstance(method, Conformal)
     assert isinstance(method.base, Switched)
     assert method.coverage == 0.8
-    assert isinstance(Uncertainty(sets=0.8).around(Logits()), Conformal)
+    assert isinstance(Uncertainty(set_coverage=0.8).around(Logits()), Conformal)
 
 
 def test_equal_inputs_have_equal_sets_whatever_the_last_digits_of_their_probabilities() -> None:

@@ -23,7 +23,7 @@ def told(federation: Federation, silo: str, x: torch.Tensor) -> Prediction:
     """What a method says of inputs at a silo after its last round."""
     method, place = federation.place.method, federation.place
     state = federation.states()[silo]
-    return method.predict(method.broadcast(federation.server), state, place.site(silo), x)
+    return method.predict(method.broadcast(federation.server), state, place.context(silo), x)
 
 
 def finished(method: Method, folder: Path, data: dict[str, Silo] | None = None) -> Federation:
@@ -39,7 +39,7 @@ def test_every_method_says_how_familiar_an_input_is(method: Method, tmp_path: Pa
         own, far = told(federation, name, silo.test.x), told(federation, name, silo.test.x + 40)
         assert own.familiarity is not None
         assert ((own.familiarity > 0) & (own.familiarity <= 1)).all()
-        assert far.alarmed.all(), name
+        assert far.is_unfamiliar.all(), name
         assert far.score(familiarity.SCORE).min() > own.score(familiarity.SCORE).max()
 
 
@@ -74,27 +74,27 @@ def test_stages_of_an_architecture_of_its_own_stay_at_the_silo(tmp_path: Path) -
 
 
 def test_under_noise_nothing_leaves_and_every_silo_has_densities_of_its_own(tmp_path: Path) -> None:
-    base = Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.1, silos=3)
+    base = Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.1, silos=3)
     federation = finished(Familiar(base, shared=False), tmp_path)
     assert all(not flat(update.payload) for update in federation.done[-1].replies.updates.values())
     x = silos()["silo-0"].test.x
-    assert told(federation, "silo-0", x + 40).alarmed.all()
-    assert told(federation, "silo-0", x).alarmed.double().mean() < 0.5
+    assert told(federation, "silo-0", x + 40).is_unfamiliar.all()
+    assert told(federation, "silo-0", x).is_unfamiliar.double().mean() < 0.5
 
 
 def test_of_silos_that_train_alone_nothing_leaves(tmp_path: Path) -> None:
     method = Uncertainty().around(Local(rounds=1, training=FAST))
     federation = finished(method, tmp_path)
     assert all(not flat(update.payload) for done in federation.done for update in done.replies.updates.values())
-    assert told(federation, "silo-0", silos()["silo-0"].test.x + 40).alarmed.all()
+    assert told(federation, "silo-0", silos()["silo-0"].test.x + 40).is_unfamiliar.all()
 
 
 def test_a_silo_that_has_not_trained_sends_zeros_for_its_own_model(tmp_path: Path) -> None:
     """All messages have one form, and a silo without a model of its own adds nothing to the others' sums."""
     method = Familiar(FedBABU(rounds=1, training=FAST, fine_tune_epochs=1))
     federation = finished(method, tmp_path)
-    site = federation.place.site("silo-0")
-    sent, _ = method.describe_own(method.base.broadcast(federation.server), method.init_silo(site), site)
+    context = federation.place.context("silo-0")
+    sent, _ = method.describe_own(method.base.broadcast(federation.server), method.init_silo(context), context)
     theirs = federation.done[-1].replies.updates["silo-1"]
     assert {k: v.shape for k, v in flat(sent.payload).items()} == {k: v.shape for k, v in flat(theirs.payload).items()}
 
@@ -102,8 +102,8 @@ def test_a_silo_that_has_not_trained_sends_zeros_for_its_own_model(tmp_path: Pat
 def test_a_silo_that_was_not_there_ranks_among_its_own_calibration_inputs(tmp_path: Path) -> None:
     federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
     method, place = federation.place.method, federation.place
-    site, x = place.site("silo-2"), silos()["silo-2"].test.x
-    new = method.predict(method.broadcast(federation.server), method.init_silo(site), site, x)
+    context, x = place.context("silo-2"), silos()["silo-2"].test.x
+    new = method.predict(method.broadcast(federation.server), method.init_silo(context), context, x)
     assert torch.equal(new.familiarity, told(federation, "silo-2", x).familiarity)  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ def test_before_the_last_round_there_is_no_familiarity(tmp_path: Path) -> None:
     federation.run(stop=2)
     prediction = told(federation, "silo-0", silos()["silo-0"].test.x)
     assert prediction.familiarity is None
-    assert not prediction.alarmed.any()
+    assert not prediction.is_unfamiliar.any()
 
 
 def test_a_switch_abstains_from_what_is_unfamiliar(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_switch_abstains_from_what_is_unfamiliar(tmp_path: Path) -> None:
     x = silos()["silo-1"].test.x + 40
 
     def decided(alarm: float) -> torch.Tensor:
-        method = Switched(Familiar(base, alarm), outliers=0.0, abstain=0.0)
+        method = Switched(Familiar(base, alarm), handover_rate=0.0, abstain_rate=0.0)
         return told(finished(method, tmp_path / f"{alarm}"), "silo-1", x).decision
 
     assert (decided(0.0) != Decision.ABSTAIN).any()
@@ -130,11 +130,15 @@ def test_a_switch_abstains_from_what_is_unfamiliar(tmp_path: Path) -> None:
 def test_the_familiarity_is_that_of_the_model_that_answers() -> None:
     probs = torch.full((3, 2), 0.5, dtype=torch.float64)
     one, other = (
-        replace(Prediction.from_samples(probs[None]), familiarity=torch.tensor(p, dtype=torch.float64), alarm=0.05)
+        replace(
+            Prediction.from_samples(probs[None]),
+            familiarity=torch.tensor(p, dtype=torch.float64),
+            false_alarm_rate=0.05,
+        )
         for p in ([0.01, 0.02, 0.03], [0.9, 0.8, 0.7])
     )
     chosen = one.where(torch.tensor([True, False, True]), other)
-    assert chosen.alarmed.tolist() == [True, False, True]
+    assert chosen.is_unfamiliar.tolist() == [True, False, True]
     assert chosen.familiarity is not None
     assert chosen.familiarity.tolist() == [0.01, 0.8, 0.03]
 

@@ -26,7 +26,7 @@ from caveat.wrappers.private import Private
 from caveat.wrappers.robust import Combined
 from caveat.wrappers.server import Stepping
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]
@@ -35,7 +35,7 @@ ON_PURPOSE = {"predict"}
 
 
 def private(base: Method) -> Wrapper:
-    return Private(base, clip=1.0, noise=0.1, silos=3)
+    return Private(base, clip_norm=1.0, noise_multiplier=0.1, silos=3)
 
 
 def stepping(base: Method) -> Wrapper:
@@ -43,11 +43,11 @@ def stepping(base: Method) -> Wrapper:
 
 
 def carried(base: Method) -> Wrapper:
-    return Carried(base, Training(state="kept"), shared=False)
+    return Carried(base, Training(optimizer_state="keep"), shared=False)
 
 
 def combined(base: Method) -> Wrapper:
-    return Combined(base, "median", liars=1)
+    return Combined(base, "median", max_byzantine=1)
 
 
 def joining(base: Method) -> Wrapper:
@@ -57,7 +57,7 @@ def joining(base: Method) -> Wrapper:
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
-    Tempered: Tempered,
+    TemperatureScaled: TemperatureScaled,
     Switched: Switched,
     Guaranteed: Guaranteed,
     Conformal: Conformal,
@@ -143,7 +143,7 @@ def test_what_a_method_declares_holds_however_it_is_wrapped(method: Method) -> N
 
 def test_the_models_that_a_wrapped_method_asks_are_its_own() -> None:
     assert Evaluated(FedBN()).models == (Decision.LOCAL,)
-    assert Evaluated(Tempered(FedPN())).policy == "switch"
+    assert Evaluated(TemperatureScaled(FedPN())).policy == "switch"
 
 
 def test_a_score_of_the_method_can_be_limited_under_clipping_and_noise() -> None:

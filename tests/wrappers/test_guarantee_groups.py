@@ -14,7 +14,7 @@ from scipy.stats import binom
 from told import OneTold, agreed, drawn, told_site
 from torch import Tensor
 
-from caveat.core import Answers, Data, Decision, Payload, Prediction, Site, State
+from caveat.core import Answers, Data, Decision, Payload, Prediction, SiloContext, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
 from caveat.uncertainty.binomial import answers_needed
@@ -29,13 +29,13 @@ RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1
 HARDNESS = (0.1, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 2.6)
 
 
-def decided(method: Guaranteed, server: State, state: State, site: Site, x: Tensor) -> Tensor:
-    return method.predict(method.broadcast(server), state, site, x).decision != Decision.ABSTAIN
+def decided(method: Guaranteed, server: State, state: State, context: SiloContext, x: Tensor) -> Tensor:
+    return method.predict(method.broadcast(server), state, context, x).decision != Decision.ABSTAIN
 
 
-def told_promise(method: Guaranteed, server: State, state: State, site: Site) -> dict[str, Any]:
-    described = method.describe(method.broadcast(server), state, site, site.calibration.x)
-    found = method.summarise(described)["promise"]
+def told_promise(method: Guaranteed, server: State, state: State, context: SiloContext) -> dict[str, Any]:
+    described = method.describe(method.broadcast(server), state, context, context.calibration.x)
+    found = method.summarize(described)["promise"]
     assert isinstance(found, dict)
     return found
 
@@ -46,7 +46,7 @@ def test_a_limit_means_the_same_at_all_silos() -> None:
     sites = [told_site(f"silo-{k}", 240, hardness, seed=k) for k, hardness in enumerate(HARDNESS)]
     server, states = agreed(method, sites)
     fresh = {f"silo-{k}": drawn(4000, h, torch.Generator().manual_seed(100 + k)) for k, h in enumerate(HARDNESS)}
-    given = {site.id: decided(method, server, states[site.id], site, fresh[site.id].x) for site in sites}
+    given = {context.id: decided(method, server, states[context.id], context, fresh[context.id].x) for context in sites}
     share = [float(each.double().mean()) for each in given.values()]
     assert share[0] > 0.95
     assert share[-1] < 0.7
@@ -60,23 +60,23 @@ def test_a_limit_means_the_same_at_all_silos() -> None:
 
 
 def test_every_silo_has_a_promise_of_its_own() -> None:
-    method = Guaranteed(OneTold(), per="silo")
+    method = Guaranteed(OneTold(), guarantee_scope="silo")
     sites = [told_site(f"silo-{k}", 300, hardness, seed=k, domain=f"d{k}") for k, hardness in enumerate((0.1, 0.5))]
     server, states = agreed(method, sites)
-    for site, least in zip(sites, (0.95, 0.3), strict=True):
-        found = told_promise(method, server, states[site.id], site)
-        x, y = site.calibration
-        edges = score_edges("total", histogram("total", site.validation.x[:, 0]))
+    for context, least in zip(sites, (0.95, 0.3), strict=True):
+        found = told_promise(method, server, states[context.id], context)
+        x, y = context.calibration
+        edges = score_edges("total", histogram("total", context.validation.x[:, 0]))
         alone = fixed_sequence(counts(ranks(edges, x[:, 0]), x[:, 1] != y), RISK, CONFIDENCE)
         assert (found["whose"], found["limit"], found["total"]) == ("silo", alone.limit, 300)
         assert found["statement"] == f"for this silo by itself: {alone.statement}, each promise by itself"
-        answered = decided(method, server, states[site.id], site, x)
+        answered = decided(method, server, states[context.id], context, x)
         assert int(answered.sum()) == alone.answered > least * 300
 
 
 @pytest.mark.parametrize("flipped", [False, True])
 def test_too_few_inputs_have_the_promise_of_the_next_larger_group_whatever_their_labels(flipped: bool) -> None:
-    method = Guaranteed(OneTold(), per="silo")
+    method = Guaranteed(OneTold(), guarantee_scope="silo")
     few = method.least - 1
     assert method.least == answers_needed(1, RISK, DELTA) == 77
     sites = [
@@ -87,7 +87,7 @@ def test_too_few_inputs_have_the_promise_of_the_next_larger_group_whatever_their
     if flipped:
         sites = [replace(s, calibration=Data(s.calibration.x, 1 - s.calibration.y)) for s in sites]
     server, states = agreed(method, sites)
-    found = {site.id: told_promise(method, server, states[site.id], site) for site in sites}
+    found = {context.id: told_promise(method, server, states[context.id], context) for context in sites}
     assert {name: each["whose"] for name, each in found.items()} == {
         "a": "domain", "b": "silo", "c": "federation", "d": "silo", "e": "domain"
     }  # fmt: skip
@@ -104,52 +104,52 @@ def test_too_few_inputs_have_the_promise_of_the_next_larger_group_whatever_their
 
 
 def test_domains_are_counted_apart_and_ranked_by_their_own_scores() -> None:
-    method = Guaranteed(OneTold(), per="domain")
+    method = Guaranteed(OneTold(), guarantee_scope="domain")
     sites = [
         told_site("a", 200, 0.1, seed=0, domain="easy"), told_site("b", 200, 1.0, seed=1, domain="hard"),
         told_site("c", 150, 0.1, seed=2, domain="easy"), told_site("e", 40, 0.1, seed=3, domain="small"),
     ]  # fmt: skip
     server, states = agreed(method, sites)
-    found = {site.id: told_promise(method, server, states[site.id], site) for site in sites}
+    found = {context.id: told_promise(method, server, states[context.id], context) for context in sites}
     assert [found[name]["total"] for name in "abce"] == [350, 200, 350, 40]
     assert [found[name]["whose"] for name in "abce"] == ["domain", "domain", "domain", "federation"]
-    easy = [site for site in sites if site.domain == "easy"]
-    edges = score_edges("total", sum(histogram("total", site.validation.x[:, 0]) for site in easy))
+    easy = [context for context in sites if context.domain == "easy"]
+    edges = score_edges("total", sum(histogram("total", context.validation.x[:, 0]) for context in easy))
     parts = [counts(ranks(edges, s.calibration.x[:, 0]), s.calibration.x[:, 1] != 0) for s in easy]
     assert found["a"]["limit"] == fixed_sequence(torch.stack(parts).sum(0), RISK, CONFIDENCE).limit
     outcome: Any = method.outcome(server)
-    assert outcome["policy"]["per"] == "domain"
+    assert outcome["policy"]["guarantee_scope"] == "domain"
     assert outcome["guarantee"]["statement"].startswith(
         "every domain has a promise of its own, at 90 % confidence each promise by itself; where it has fewer than 77 "
         "calibration inputs, that of a group of such silos, the largest of which "
     )
 
 
-@pytest.mark.parametrize(("per", "rows"), [("federation", 1), ("domain", 2), ("silo", 2)])
-def test_what_leaves_a_silo_are_histograms_and_counts(per: Any, rows: int) -> None:
-    method = Guaranteed(OneTold(), per=per)
-    site = told_site("a", 100, 0.5, seed=0, domain="north")
-    server, state = method.init_server(site), {}
+@pytest.mark.parametrize(("guarantee_scope", "rows"), [("federation", 1), ("domain", 2), ("silo", 2)])
+def test_what_leaves_a_silo_are_histograms_and_counts(guarantee_scope: Any, rows: int) -> None:
+    method = Guaranteed(OneTold(), guarantee_scope=guarantee_scope)
+    context = told_site("a", 100, 0.5, seed=0, domain="north")
+    server, state = method.init_server(context), {}
     shapes = []
-    for work in (method.survey, method.count):
-        update, state = work(method.broadcast(server), state, site)
+    for task in (method.survey, method.count):
+        update, state = task(method.broadcast(server), state, context)
         shapes.append({name: tuple(tensor.shape) for name, tensor in flat(update.payload).items()})
-    domain = {} if per == "federation" else {"decision/domain": (4,)}
+    domain = {} if guarantee_scope == "federation" else {"decision/domain": (4,)}
     counted = {"decision/counts": (rows, 2, 100), "decision/needs": ()}
     assert shapes == [domain | {"decision/scores.global": (4096,)}, domain | counted]
-    assert ("limits" in state["decision"]) == (per == "silo")
+    assert ("limits" in state["decision"]) == (guarantee_scope == "silo")
 
 
 def test_promises_that_hold_at_once_are_tested_at_a_share_of_the_level() -> None:
     sites = [told_site(f"silo-{k}", 400, 0.4, seed=k) for k in range(4)]
-    by_itself, at_once = (Guaranteed(OneTold(), per="silo", familywise=each) for each in (False, True))
+    by_itself, at_once = (Guaranteed(OneTold(), guarantee_scope="silo", familywise=each) for each in (False, True))
     found = []
     for method, confidence in ((by_itself, CONFIDENCE), (at_once, 1 - DELTA / 4)):
         server, states = agreed(method, sites)
         told = told_promise(method, server, states["silo-0"], sites[0])
         summed = states["silo-0"]["decision"]["summed"][0]
         assert told["limit"] == fixed_sequence(summed, RISK, confidence).limit
-        assert told["confidence"] == CONFIDENCE
+        assert told["confidence_level"] == CONFIDENCE
         found.append(told)
     assert found[1]["answered"] < found[0]["answered"]
     assert found[0]["statement"].endswith("each promise by itself")
@@ -157,42 +157,45 @@ def test_promises_that_hold_at_once_are_tested_at_a_share_of_the_level() -> None
 
 
 def test_nothing_is_promised_about_a_silo_that_was_not_counted_and_the_others_stay_alike() -> None:
-    method = Guaranteed(OneTold(), per="silo")
+    method = Guaranteed(OneTold(), guarantee_scope="silo")
     sites = [told_site(f"silo-{k}", 200, 0.2, seed=k) for k in range(3)]
     server, states = agreed(method, sites[:2])
     assert not decided(method, server, {}, sites[2], sites[2].calibration.x).any()
-    told = [method.describe(method.broadcast(server), states.get(site.id, {}), site, site.train.x) for site in sites]
+    told = [
+        method.describe(method.broadcast(server), states.get(context.id, {}), context, context.train.x)
+        for context in sites
+    ]
     assert told[2].keys() == told[0].keys()
-    assert "promise" in method.summarise(told[0])
-    assert "promise" not in method.summarise(told[2])
+    assert "promise" in method.summarize(told[0])
+    assert "promise" not in method.summarize(told[2])
 
 
 @dataclass(frozen=True)
 class Alarmed(OneTold):
     """Calls unfamiliar what it is surest of."""
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        answers = super().answer(down, state, site, x)
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        answers = super().answer(down, state, context, x)
         familiarity = torch.where(x[:, 0] < 0.1, 0.04, 0.06).double()
-        return {w: replace(each, familiarity=familiarity, alarm=0.05) for w, each in answers.items()}
+        return {w: replace(each, familiarity=familiarity, false_alarm_rate=0.05) for w, each in answers.items()}
 
 
-@pytest.mark.parametrize("per", ["federation", "silo"])
-def test_what_is_unfamiliar_is_left_out_of_counts_and_decisions_alike(per: Any) -> None:
-    site = told_site("a", 2000, 0.3, seed=0)
-    refused = site.calibration.x[:, 0] < 0.1
+@pytest.mark.parametrize("guarantee_scope", ["federation", "silo"])
+def test_what_is_unfamiliar_is_left_out_of_counts_and_decisions_alike(guarantee_scope: Any) -> None:
+    context = told_site("a", 2000, 0.3, seed=0)
+    refused = context.calibration.x[:, 0] < 0.1
     assert refused.any()
     for base in (Alarmed(), OneTold()):
-        method = Guaranteed(base, per=per)
-        server, states = agreed(method, [site])
-        given = decided(method, server, states["a"], site, site.calibration.x)
-        kept = (states["a"] if per == "silo" else server)["decision"]
+        method = Guaranteed(base, guarantee_scope=guarantee_scope)
+        server, states = agreed(method, [context])
+        given = decided(method, server, states["a"], context, context.calibration.x)
+        kept = (states["a"] if guarantee_scope == "silo" else server)["decision"]
         counted, column = kept["summed"][0], round(float(kept["limits"][0]) * 100) - 1
         assert int(counted[0, column]) == int(given.sum()) > 500
-        alarmed = isinstance(base, Alarmed)
-        assert bool((given & refused).any()) is not alarmed
-        assert counted[0, -1] == 2000 - int(refused.sum()) * alarmed
-        assert (states["a"] if per == "silo" else server)["decision"]["totals"][0] == 2000
+        is_unfamiliar = isinstance(base, Alarmed)
+        assert bool((given & refused).any()) is not is_unfamiliar
+        assert counted[0, -1] == 2000 - int(refused.sum()) * is_unfamiliar
+        assert (states["a"] if guarantee_scope == "silo" else server)["decision"]["totals"][0] == 2000
 
 
 def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
@@ -203,16 +206,16 @@ def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
     for _ in range(draws):
         far = torch.randn(n + 1, 1, generator=generator)
         calibration = Prediction(torch.full((n, 2), 0.5), {}, torch.zeros(n, dtype=torch.long))
-        ranked = replace(calibration, familiarity=conformal(far[:n], far[:n]), alarm=0.05)
-        assert not ranked.alarmed.any()
-        own.append(float(among_others(ranked, n).alarmed.double().mean()))
+        ranked = replace(calibration, familiarity=conformal(far[:n], far[:n]), false_alarm_rate=0.05)
+        assert not ranked.is_unfamiliar.any()
+        own.append(float(among_others(ranked, n).is_unfamiliar.double().mean()))
         new.append(float((conformal(far[:n], far[n:]) <= 0.05).double().mean()))
     assert float(torch.tensor(own).mean()) == pytest.approx(float(torch.tensor(new).mean()), abs=0.02)
 
 
 def test_easy_silos_do_not_vouch_for_those_that_have_too_few_inputs() -> None:
     """The promise of silos with too few calibration inputs is tested on such silos alone."""
-    method = Guaranteed(OneTold(), per="silo")
+    method = Guaranteed(OneTold(), guarantee_scope="silo")
     easy = [told_site(f"easy-{k}", 400, 0.05, seed=k) for k in range(4)]
     hard = [told_site(f"hard-{k}", 7, 1.0, seed=10 + k) for k in range(20)]
     server, states = agreed(method, [*easy, *hard])
@@ -224,16 +227,18 @@ def test_easy_silos_do_not_vouch_for_those_that_have_too_few_inputs() -> None:
 
 
 def test_settings_of_groups() -> None:
-    asked = Uncertainty(policy="guaranteed", per="silo", familywise=True)
+    asked = Uncertainty(policy="guaranteed", guarantee_scope="silo", familywise=True)
     method = asked.around(FedAvg())
     assert isinstance(method, Guaranteed)
-    assert (method.per, method.familywise) == ("silo", True)
+    assert (method.guarantee_scope, method.familywise) == ("silo", True)
     with pytest.raises(
         ConfigurationError, match=r"uncertainty\.familywise = true is ignored where there is one promise"
     ):
         Uncertainty(policy="guaranteed", familywise=True).around(FedAvg())
-    with pytest.raises(ConfigurationError, match=r"uncertainty\.per = 'silo' is ignored by policy 'switch'"):
-        Uncertainty(policy="switch", per="silo")
+    with pytest.raises(
+        ConfigurationError, match=r"uncertainty\.guarantee_scope = 'silo' is ignored by policy 'switch'"
+    ):
+        Uncertainty(policy="switch", guarantee_scope="silo")
 
 
 def test_codes_of_domains_tell_them_apart() -> None:

@@ -31,7 +31,7 @@ def test_a_silo_joins_by_itself(method: Method, tmp_path: Path) -> None:
             assert update.payload == {}
             assert step.aggregate(server, None, None) is server  # type: ignore[arg-type]
     state, down = place.state(NEW, kept), joining.broadcast(server)
-    found = joining.predict(down, state, place.site(NEW), place.silos[NEW].test.x)
+    found = joining.predict(down, state, place.context(NEW), place.silos[NEW].test.x)
     assert found.probs.isfinite().all()
     assert torch.allclose(found.probs.sum(-1), torch.ones(len(found.probs), dtype=found.probs.dtype), atol=1e-6)
     assert all(torch.equal(t, server[group][name]) for group in before for name, t in before[group].items())
@@ -44,7 +44,7 @@ def test_rounds_lie_in_the_middle_of_equal_parts(rounds: int) -> None:
 
 
 def test_each_member_of_an_ensemble_trains_as_often() -> None:
-    steps = list(Joining(Ensemble(FedAvg(rounds=4), members=3), 2).schedule())
+    steps = list(Joining(Ensemble(FedAvg(rounds=4), ensemble_size=3), 2).schedule())
     assert [t for t, step in enumerate(steps) if step.trains] == [1, 3, 5, 7, 9, 11]
 
 

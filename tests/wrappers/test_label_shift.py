@@ -12,7 +12,18 @@ from federations import flat
 from told import NONE, agreed
 from torch import Tensor
 
-from caveat.core import Answers, ConfigurationError, Data, Decision, Method, Payload, Prediction, Round, Site, State
+from caveat.core import (
+    Answers,
+    ConfigurationError,
+    Data,
+    Decision,
+    Method,
+    Payload,
+    Prediction,
+    Round,
+    SiloContext,
+    State,
+)
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty import sets
 from caveat.wrappers.conformal import Conformal, LabelShifted
@@ -34,7 +45,7 @@ class Logits(Method):
     def broadcast(self, server: State) -> Payload:
         return {}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         return {Decision.GLOBAL: Prediction.from_samples(x.double().softmax(-1)[None])}
 
 
@@ -45,9 +56,9 @@ def drawn(n: int, shares: tuple[float, ...], generator: torch.Generator) -> Data
     return Data(signal + torch.randn(n, 3, generator=generator), y)
 
 
-def place(name: str, n: int, shares: tuple[float, ...], generator: torch.Generator) -> Site:
+def place(name: str, n: int, shares: tuple[float, ...], generator: torch.Generator) -> SiloContext:
     train, calibration = drawn(200, shares, generator), drawn(n, shares, generator)
-    return Site(name, train, train, calibration, NONE)
+    return SiloContext(name, train, train, calibration, NONE)
 
 
 def covered(method: Conformal, here: tuple[float, ...], draws: int) -> float:
@@ -105,10 +116,10 @@ def test_histograms_by_class_leave_a_silo_and_class_counts_of_training_do_not() 
     method, generator = LabelShifted(Logits(), COVERAGE), torch.Generator().manual_seed(0)
     few, many = place("few", 8, EASY, generator), place("many", 50, HARD, generator)
     sent = {}
-    for site in (few, many):
-        update, state = method.conform(method.broadcast(method.init_server(site)), {}, site)
-        sent[site.id] = {name: (tuple(t.shape), int(t.sum())) for name, t in flat(update.payload).items()}
-        assert state["sets"]["seen"].equal(torch.bincount(site.train.y, minlength=3).double())
+    for context in (few, many):
+        update, state = method.conform(method.broadcast(method.init_server(context)), {}, context)
+        sent[context.id] = {name: (tuple(t.shape), int(t.sum())) for name, t in flat(update.payload).items()}
+        assert state["sets"]["seen"].equal(torch.bincount(context.train.y, minlength=3).double())
     assert sent["few"] == {"sets/surprise": ((4096,), 8), "sets/surprise_by_class": ((3, 4096), 8)}
     assert sent["many"] == {"sets/surprise": ((4096,), 0), "sets/surprise_by_class": ((3, 4096), 50)}
     plain, weighted = (agreed(kind(Logits(), COVERAGE), [few, many])[0] for kind in (Conformal, LabelShifted))
@@ -119,13 +130,13 @@ def test_histograms_by_class_leave_a_silo_and_class_counts_of_training_do_not() 
 
 
 def test_it_is_asked_for_by_name_and_refused_where_nothing_may_be_sent() -> None:
-    asked = Uncertainty(policy="own", sets=0.8, label_shift=True)
+    asked = Uncertainty(policy="always", set_coverage=0.8, label_shift=True)
     assert type(asked.around(FedAvg())) is LabelShifted
-    assert type(Uncertainty(policy="own", sets=0.8).around(FedAvg())) is Conformal
-    with pytest.raises(ConfigurationError, match=r"label_shift = true has no meaning unless uncertainty\.sets"):
+    assert type(Uncertainty(policy="always", set_coverage=0.8).around(FedAvg())) is Conformal
+    with pytest.raises(ConfigurationError, match=r"label_shift = true has no meaning unless uncertainty\.set_coverage"):
         Uncertainty(label_shift=True)
     with pytest.raises(ConfigurationError, match=r"\[privacy\] does not send"):
-        asked.around(Private(FedAvg(), clip=1.0, noise=1.0, silos=3))
+        asked.around(Private(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, silos=3))
     with pytest.raises(ConfigurationError, match="method 'local' does not send"):
         asked.around(Local())
     assert asked.fitting(Local()).label_shift is None

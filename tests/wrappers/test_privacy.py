@@ -30,7 +30,11 @@ def silos() -> Silos:
 
 def test_a_run_says_which_epsilon_its_noise_comes_to(silos: Silos) -> None:
     found = library.run(
-        silos, library.FedAvg(), rounds=3, training=TRAINING, privacy=Privacy(clip=0.5, noise=2.0, delta=1e-4)
+        silos,
+        library.FedAvg(),
+        rounds=3,
+        training=TRAINING,
+        privacy=Privacy(clip_norm=0.5, noise_multiplier=2.0, delta=1e-4),
     ).summary["privacy"]
     assert found["epsilon"] == epsilon(2.0, [4, 4, 4], 4, 1e-4)
     assert found["epsilon_server"] == epsilon_against_server(2.0, 3, 4, 1e-4)
@@ -44,7 +48,7 @@ def test_a_run_says_which_epsilon_its_noise_comes_to(silos: Silos) -> None:
 def test_only_rounds_that_a_silo_took_part_in_count(silos: Silos) -> None:
     """Two of four silos per round: noise for two, of which one knows its own."""
     result = library.run(
-        silos, library.FedAvg(), rounds=4, training=TRAINING, participation=0.5, privacy=Privacy(clip=1.0)
+        silos, library.FedAvg(), rounds=4, training=TRAINING, participation=0.5, privacy=Privacy(clip_norm=1.0)
     )
     lines = [json.loads(line) for line in (result.folder / "ledger.jsonl").read_text().splitlines()]
     taken = [line["silo"] for line in lines if line.get("phase") == "train" and "split" not in line]
@@ -68,17 +72,19 @@ def test_a_row_can_move_a_clipped_update_by_twice_the_clip() -> None:
 @pytest.mark.parametrize("method", [library.FedBABU(), library.PerFedAvg()])
 def test_no_round_of_the_method_says_how_large_a_silo_is(silos: Silos, method: library.Method) -> None:
     """Neither training nor the round after it, in which silos fit models of their own and send nothing."""
-    run = library.run(silos, method, rounds=2, training=TRAINING, privacy=Privacy(clip=1.0))
+    run = library.run(silos, method, rounds=2, training=TRAINING, privacy=Privacy(clip_norm=1.0))
     phases = {"train", "personalise"}
     lines = [json.loads(line) for line in (run.folder / "ledger.jsonl").read_text().splitlines()]
     sent = [line for line in lines if line.get("phase") in phases and "split" not in line]
     assert {line["phase"] for line in sent} == phases
-    assert {step.linear for step in Privacy(clip=1.0).around(method, 4).schedule()} == {"silos"}
+    assert {step.linear for step in Privacy(clip_norm=1.0).around(method, 4).schedule()} == {"silos"}
     assert {line["examples"] for line in sent} == {1}
 
 
 def test_the_page_says_both_epsilons(silos: Silos) -> None:
-    found = library.run(silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip=0.5, noise=2.0))
+    found = library.run(
+        silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip_norm=0.5, noise_multiplier=2.0)
+    )
     record = PrivacyRecord.model_validate(found.summary["privacy"])
     text, row = protection(record), record.row
     assert row is not None
@@ -91,14 +97,16 @@ def test_the_page_says_both_epsilons(silos: Silos) -> None:
 
 
 def test_clipping_alone_promises_nothing(silos: Silos) -> None:
-    result = library.run(silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip=1.0, noise=0.0))
+    result = library.run(
+        silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip_norm=1.0, noise_multiplier=0.0)
+    )
     assert result.summary["privacy"]["epsilon"] is None
     assert result.summary["privacy"]["row"] == {"epsilon": None, "epsilon_server": None}
 
 
 def test_what_calibration_sends_is_named_as_not_covered(silos: Silos) -> None:
     result = library.run(
-        silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip=1.0),
+        silos, library.FedAvg(), rounds=1, training=TRAINING, privacy=Privacy(clip_norm=1.0),
         uncertainty=library.Uncertainty(policy="switch"),
     )  # fmt: skip
     assert result.summary["privacy"]["covers"] == ["train"]
@@ -109,11 +117,13 @@ def test_what_calibration_sends_is_named_as_not_covered(silos: Silos) -> None:
 def test_a_method_that_it_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     tiny = [item for item in TINY if not item.startswith("method")]
     out = tmp_path / "run"
-    result = caveat("run", *sets(*tiny, "method.name=uefl", "privacy.clip=1"), "--out", out)
+    result = caveat("run", *sets(*tiny, "method.name=uefl", "privacy.clip_norm=1"), "--out", out)
     assert "clipping and noise do not fit 'uefl'" in one_error(result, 2)
     assert not out.exists()
 
 
 def test_noise_without_a_clip_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"privacy.noise = 1.0 is ignored without privacy.clip"):
-        Privacy(noise=1.0)
+    with pytest.raises(
+        ConfigurationError, match=r"privacy.noise_multiplier = 1.0 is ignored without privacy.clip_norm"
+    ):
+        Privacy(noise_multiplier=1.0)

@@ -14,12 +14,12 @@ from federations import ADAM, FAST, METHODS, WRAPPED, Federation, assert_same, a
 from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
-from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Update
+from caveat.core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
 from caveat.wrappers.privacy import epsilon, epsilon_against_server
 from caveat.wrappers.private import Private, normal
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345
@@ -28,7 +28,7 @@ SECRET = 2**127 + 12345
 class Uniform(FedAvg):
     """FedAvg in which every silo counts once."""
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         return server | {"model": replies.mean("model", [1.0] * len(replies))}
 
 
@@ -41,9 +41,9 @@ def one_update(
     if shift:
         down = {"model": {n: t + shift["by"] if t.is_floating_point() else t for n, t in down["model"].items()}}
     torch.manual_seed(0)
-    site = replace(federation.place.site("silo-1", t), secret=secret)
+    context = replace(federation.place.context("silo-1", t), secret=secret)
     step = list(method.schedule())[t]
-    return down, step.work(down, method.init_silo(site), site)[0]
+    return down, step.task(down, method.init_silo(context), context)[0]
 
 
 def change(down: Payload, update: Update) -> torch.Tensor:
@@ -57,7 +57,7 @@ def change(down: Payload, update: Update) -> torch.Tensor:
 
 def test_an_update_is_clipped_to_its_norm_and_keeps_its_direction(tmp_path: Path) -> None:
     down, plain = one_update(PLAIN, tmp_path / "plain")
-    _, clipped = one_update(Private(PLAIN, clip=0.125, noise=0.0, silos=3), tmp_path / "clipped")
+    _, clipped = one_update(Private(PLAIN, clip_norm=0.125, noise_multiplier=0.0, silos=3), tmp_path / "clipped")
     whole, small = change(down, plain), change(down, clipped)
     assert whole.norm() > 0.25
     assert float(small.norm()) == pytest.approx(0.125, rel=1e-5)  # what is sent is float32
@@ -67,7 +67,7 @@ def test_an_update_is_clipped_to_its_norm_and_keeps_its_direction(tmp_path: Path
 def test_without_noise_and_with_a_wide_clip_it_is_the_base_with_uniform_weights(tmp_path: Path) -> None:
     """Bitwise but for counters: the difference of two float32 numbers of like size is exact in float64."""
     uniform = Federation(Uniform(rounds=3, training=ADAM), tmp_path / "uniform").run()
-    private = Federation(Private(PLAIN, clip=1e9, noise=0.0, silos=3), tmp_path / "private").run()
+    private = Federation(Private(PLAIN, clip_norm=1e9, noise_multiplier=0.0, silos=3), tmp_path / "private").run()
     for name, tensor in uniform["model"].items():
         if tensor.is_floating_point():
             torch.testing.assert_close(private["model"][name], tensor, rtol=1e-6, atol=1e-12)
@@ -76,7 +76,7 @@ def test_without_noise_and_with_a_wide_clip_it_is_the_base_with_uniform_weights(
 
 
 def test_replies_say_nothing_of_the_number_of_examples(tmp_path: Path) -> None:
-    _, update = one_update(Private(PLAIN, clip=1.0, noise=1.0, silos=3), tmp_path)
+    _, update = one_update(Private(PLAIN, clip_norm=1.0, noise_multiplier=1.0, silos=3), tmp_path)
     assert update.examples == 1
     assert update.payload["model"]["encoder.1.num_batches_tracked"] == 0
 
@@ -103,7 +103,7 @@ def test_standard_normal_numbers() -> None:
 
 
 def test_a_repeated_order_gets_the_same_bits_and_any_other_another_draw(tmp_path: Path) -> None:
-    method = Private(PLAIN, clip=1e-6, noise=1e6, silos=1)  # all noise, of deviation 1
+    method = Private(PLAIN, clip_norm=1e-6, noise_multiplier=1e6, silos=1)  # all noise, of deviation 1
 
     def noise(folder: str, **others: float) -> torch.Tensor:
         return change(*one_update(method, tmp_path / folder, **others))  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_a_repeated_order_gets_the_same_bits_and_any_other_another_draw(tmp_path
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_noise_included(tmp_path: Path) -> None:
-    method = Tempered(Private(PLAIN, clip=0.5, noise=0.5, silos=3))
+    method = TemperatureScaled(Private(PLAIN, clip_norm=0.5, noise_multiplier=0.5, silos=3))
     whole = Federation(method, tmp_path / "whole")
     whole.run()
     cut = Federation(method, tmp_path / "cut")
@@ -132,13 +132,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one_noise_included(tmp_path: Path
 @pytest.mark.parametrize("method", [FedBN(rounds=2, training=FAST), FedBABU(rounds=2, training=FAST)])
 def test_tensors_that_stay_at_a_silo_still_do(method: FedAvg, tmp_path: Path) -> None:
     _, plain = one_update(method, tmp_path / "plain")
-    _, update = one_update(Private(method, clip=1.0, noise=1.0, silos=3), tmp_path / "private")
+    _, update = one_update(Private(method, clip_norm=1.0, noise_multiplier=1.0, silos=3), tmp_path / "private")
     assert flat(update.payload).keys() == flat(plain.payload).keys()
     assert any(name not in flat(update.payload) for name in ("model/encoder.1.weight", "model/head.1.weight"))
 
 
 def test_a_variance_stays_above_zero_whatever_the_noise(tmp_path: Path) -> None:
-    federation = Federation(Private(PLAIN, clip=1.0, noise=50.0, silos=3), tmp_path)
+    federation = Federation(Private(PLAIN, clip_norm=1.0, noise_multiplier=50.0, silos=3), tmp_path)
     server = federation.run()
     assert (server["model"]["encoder.1.running_var"] > 0).all()
     drawn = [done.replies.mean("model")["encoder.1.running_var"] for done in federation.done]
@@ -146,9 +146,9 @@ def test_a_variance_stays_above_zero_whatever_the_noise(tmp_path: Path) -> None:
 
 
 def test_rounds_after_training_pass_through_and_are_named() -> None:
-    babu = Private(FedBABU(rounds=2), clip=1.0, noise=1.0, silos=3)
+    babu = Private(FedBABU(rounds=2), clip_norm=1.0, noise_multiplier=1.0, silos=3)
     assert (babu.covers, babu.uncovered) == (("train",), ("personalise",))
-    around = Private(Switched(Tempered(PLAIN)), clip=1.0, noise=1.0, silos=3)
+    around = Private(Switched(TemperatureScaled(PLAIN)), clip_norm=1.0, noise_multiplier=1.0, silos=3)
     assert (around.covers, around.uncovered) == (("train",), ("temperature", "calibrate"))
     addresses = [step.address for step in around.schedule()]
     assert addresses[:4] == ["train"] * 3 + ["base.base.temperature"]
@@ -177,41 +177,49 @@ ALLOWED = {
 @pytest.mark.parametrize("method", METHODS + WRAPPED, ids=lambda method: type(method).__name__)
 def test_methods_that_need_more_than_a_mean_are_refused(method: Method) -> None:
     if method.name in ALLOWED or (method.name == "fmlu" and not method.weigh_mean):  # type: ignore[attr-defined]
-        assert Private(method, clip=1.0, noise=1.0, silos=3).covers == ("train",)
+        assert Private(method, clip_norm=1.0, noise_multiplier=1.0, silos=3).covers == ("train",)
     else:
         with pytest.raises(ConfigurationError, match=rf"do not fit '{method.name}': in round 0, '(train|tell)'"):
-            Private(method, clip=1.0, noise=1.0, silos=3)
+            Private(method, clip_norm=1.0, noise_multiplier=1.0, silos=3)
 
 
 def test_mutual_learning_fits_if_its_mean_has_no_weights_of_its_own() -> None:
     for method in (FML(weights="examples"), FMLU(weights="examples", weigh_mean=False)):
-        assert Private(method, clip=1.0, noise=1.0, silos=3).covers == ("train",)
+        assert Private(method, clip_norm=1.0, noise_multiplier=1.0, silos=3).covers == ("train",)
     with pytest.raises(ConfigurationError, match="'fmlu'"):
-        Private(FMLU(weights="examples"), clip=1.0, noise=1.0, silos=3)
+        Private(FMLU(weights="examples"), clip_norm=1.0, noise_multiplier=1.0, silos=3)
 
 
 def test_a_method_that_sends_what_it_was_not_sent_is_refused_before_it_does(tmp_path: Path) -> None:
     class Talkative(FedAvg):
-        def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-            update, after = super().train(down, state, site)
-            return Update(update.payload | {"labels": {"mean": site.train.y.float().mean()}}, 1), after
+        def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+            update, after = super().train(down, state, context)
+            return Update(update.payload | {"labels": {"mean": context.train.y.float().mean()}}, 1), after
 
     with pytest.raises(ConfigurationError, match="a silo sends labels/mean"):
-        one_update(Private(Talkative(rounds=1, training=FAST), clip=1.0, noise=1.0, silos=3), tmp_path)
+        one_update(Private(Talkative(rounds=1, training=FAST), clip_norm=1.0, noise_multiplier=1.0, silos=3), tmp_path)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"clip": 0.0}, {"clip": math.inf}, {"clip": math.nan}, {"noise": -1.0}, {"noise": math.nan}, {"silos": 0}]
+    "wrong",
+    [
+        {"clip_norm": 0.0},
+        {"clip_norm": math.inf},
+        {"clip_norm": math.nan},
+        {"noise_multiplier": -1.0},
+        {"noise_multiplier": math.nan},
+        {"silos": 0},
+    ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     (name, value) = next(iter(wrong.items()))
     with pytest.raises(ConfigurationError, match=re.escape(f"{name} = {value}")):
-        Private(PLAIN, **({"clip": 1.0, "noise": 1.0, "silos": 3} | wrong))  # type: ignore[arg-type]
+        Private(PLAIN, **({"clip_norm": 1.0, "noise_multiplier": 1.0, "silos": 3} | wrong))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", [Local(rounds=2, training=FAST), TrFedDis(rounds=2, training=FAST)])
 def test_others_run_with_noise(method: Method, tmp_path: Path) -> None:
-    federation = Federation(Private(method, clip=1.0, noise=0.1, silos=3), tmp_path)
+    federation = Federation(Private(method, clip_norm=1.0, noise_multiplier=0.1, silos=3), tmp_path)
     server = federation.run()
     assert all(tensor.isfinite().all() for tensor in flat(server).values())
     assert [done.step.linear for done in federation.done] == ["silos"] * 2

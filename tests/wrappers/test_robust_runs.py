@@ -16,7 +16,7 @@ from federations import ADAM, FAST, METHODS, Federation, assert_same, silos
 
 import caveat
 from caveat.config import Federation as Section
-from caveat.core import ConfigurationError, Method, Payload, RunError, Site, State, Update
+from caveat.core import ConfigurationError, Method, Payload, RunError, SiloContext, State, Update
 from caveat.core.robust import combined
 from caveat.data import Silos, from_arrays
 from caveat.files.payloads import read_payload
@@ -27,7 +27,7 @@ from caveat.runs.progress import Silent
 from caveat.wrappers.private import Private
 from caveat.wrappers.robust import Robust
 
-RULES = ("median", "trimmed", "geometric", "krum")
+RULES = ("median", "trimmed_mean", "geometric_median", "krum")
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Lying(FedAvg):
     name = "lying"
     times: float = 1e5
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, after = super().train(down, state, site)
-        if site.id == "ward-1" and site.round >= 2:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, after = super().train(down, state, context)
+        if context.id == "ward-1" and context.round >= 2:
             model = {n: t * self.times if t.is_floating_point() else t for n, t in update.payload["model"].items()}
             update = Update({"model": model}, update.examples)
         return update, after
@@ -140,16 +140,18 @@ def test_settings_that_do_not_go_together_are_refused_by_key() -> None:
     method = FedAvg(rounds=2, training=FAST)
     cases: list[tuple[Robust, Method, int, str]] = [
         (Robust("krum"), method, 4, "needs at least 5 silos in a round, but a round asks 4"),
-        (Robust("trimmed", 2), method, 4, "needs at least 5 silos in a round"),
+        (Robust("trimmed_mean", 2), method, 4, "needs at least 5 silos in a round"),
         (Robust("median"), IFCA(rounds=2), 9, "does not fit 'ifca'"),
-        (Robust("median"), Private(method, 1.0, 1.0, 9), 9, "does not go together with privacy.clip"),
+        (Robust("median"), Private(method, 1.0, 1.0, 9), 9, "does not go together with privacy.clip_norm"),
     ]
     for robust, around, count, why in cases:
         with pytest.raises(ConfigurationError, match=why) as caught:
             robust.around(around, count)
         assert caught.value.key == "federation.robust"
-    with pytest.raises(ConfigurationError, match=r"federation.liars = 2 is ignored by federation.robust = 'bound'"):
-        Section(liars=2)
+    with pytest.raises(
+        ConfigurationError, match=r"federation.max_byzantine = 2 is ignored by federation.robust = 'bound'"
+    ):
+        Section(max_byzantine=2)
     assert Robust("off").around(method, 2) is method
 
 
@@ -165,7 +167,7 @@ def test_a_rule_says_when_too_few_silos_have_replied(tmp_path: Path) -> None:
 
 def test_noise_for_privacy_is_never_scaled_away() -> None:
     """A bound of four times the median of clipped updates without noise would be below what a silo may send."""
-    method = Private(FedBN(rounds=1), clip=1.0, noise=2.0, silos=4)
+    method = Private(FedBN(rounds=1), clip_norm=1.0, noise_multiplier=2.0, silos=4)
     sent = {"model": {"w": torch.zeros(10_000)}}
     step = next(iter(method.schedule()))
     norms = [float(torch.randn(10_000).norm()) + 1.0 for _ in range(20)]

@@ -59,7 +59,7 @@ def test_steps_are_those_of_the_algorithm(settings: dict[str, Any], tmp_path: Pa
     federation = Federation(ServerOptimizer(**settings).around(FedAvg(rounds=4, training=ADAM)), tmp_path)
     before, means = federation.server["model"], list[dict[str, torch.Tensor]]()
     federation.run(after=lambda done, server: means.append(done.replies.mean("model")))
-    parameters = dict(federation.site.module.named_parameters())
+    parameters = dict(federation.context.module.named_parameters())
     for name, tensor in federation.server["model"].items():
         if name in parameters:
             given = [mean[name].double().numpy() for mean in means]
@@ -139,7 +139,7 @@ def test_defaults_are_those_that_the_help_names() -> None:
 
 
 def test_noise_goes_on_top_of_it(tmp_path: Path) -> None:
-    wrapped = Private(ADAMS.around(FedAvg(rounds=2, training=ADAM)), clip=1.0, noise=0.3, silos=3)
+    wrapped = Private(ADAMS.around(FedAvg(rounds=2, training=ADAM)), clip_norm=1.0, noise_multiplier=0.3, silos=3)
     server = Federation(wrapped, tmp_path).run()
     assert all(bool(tensor.isfinite().all()) for tensor in flat(server).values())
     assert wrapped.covers == ("train",)

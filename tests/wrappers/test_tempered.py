@@ -12,12 +12,12 @@ from scipy.optimize import minimize_scalar
 from told import agreed
 from torch import Tensor, nn
 
-from caveat.core import Answers, Data, Decision, Payload, Prediction, Round, Site, State
+from caveat.core import Answers, Data, Decision, Payload, Prediction, Round, SiloContext, State
 from caveat.methods import FedAvg
 from caveat.uncertainty.temperature import CONTAMINATION, LEAST
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.private import Private
-from caveat.wrappers.tempered import Tempered
+from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.uncertainty import Uncertainty
 
 
@@ -25,7 +25,7 @@ from caveat.wrappers.uncertainty import Uncertainty
 class Overconfident(FedAvg):
     """A model at hand whose logits are the inputs, four times too large."""
 
-    def init_server(self, site: Site) -> State:
+    def init_server(self, context: SiloContext) -> State:
         return {}
 
     def schedule(self) -> Iterable[Round]:
@@ -34,11 +34,11 @@ class Overconfident(FedAvg):
     def broadcast(self, server: State) -> Payload:
         return {}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         return {Decision.GLOBAL: Prediction.from_samples((4 * x.double()).softmax(-1)[None])}
 
 
-def logit_sites(*counts: int, at: str = "validation") -> list[Site]:
+def logit_sites(*counts: int, at: str = "validation") -> list[SiloContext]:
     """Silos of inputs that are logits, labels drawn from them, in one split; none in the other."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(sum(counts), 4, generator=generator)
@@ -46,14 +46,16 @@ def logit_sites(*counts: int, at: str = "validation") -> list[Site]:
     none = Data(logits[:0], y[:0])
     parts = zip(logits.split(counts), y.split(counts), strict=True)
     return [
-        Site(f"silo-{k}", none, **({"validation": none, "calibration": none} | {at: Data(*part)}), module=nn.Identity())
+        SiloContext(
+            f"silo-{k}", none, **({"validation": none, "calibration": none} | {at: Data(*part)}), module=nn.Identity()
+        )
         for k, part in enumerate(parts)
     ]
 
 
 def test_temperature_is_the_optimum_of_all_validation_splits_pooled() -> None:
     sites = logit_sites(50, 250, 600)
-    method = Tempered(Overconfident())
+    method = TemperatureScaled(Overconfident())
     server, states = agreed(method, sites)
     x, y = (torch.cat([each.validation[part] for each in sites]) for part in (0, 1))
     log_probs = (4 * x.double()).log_softmax(-1)
@@ -70,7 +72,7 @@ def test_temperature_is_the_optimum_of_all_validation_splits_pooled() -> None:
     assert LEAST <= spread["global"] < 0.2  # labels of all silos are drawn alike
     newcomer = method.predict(method.broadcast(server), {}, sites[0], x[:5])
     torch.testing.assert_close(newcomer.probs, (log_probs[:5] / found["global"]).softmax(-1))
-    torch.testing.assert_close(newcomer.untempered, log_probs[:5].exp())
+    torch.testing.assert_close(newcomer.uncalibrated, log_probs[:5].exp())
     assert (newcomer.total >= newcomer.aleatoric).all()
     own = [method.power(Decision.GLOBAL, method.broadcast(server), states[each.id]) for each in sites]
     assert all(b != 1 / found["global"] for b in own)
@@ -81,14 +83,14 @@ def test_calibration_labels_are_left_to_promises() -> None:
     method = Uncertainty(policy="guaranteed", familiarity=False).around(Overconfident())
     assert isinstance(method, Guaranteed)
     tempered = method.base
-    assert isinstance(tempered, Tempered)
+    assert isinstance(tempered, TemperatureScaled)
     sites = logit_sites(300, at="calibration")
     server, _ = agreed(tempered, sites)
     assert tempered.outcome(server)["temperature"] == {"global": 1.0}
 
 
 def test_all_that_a_temperature_takes_is_one_message_of_sums_that_count_silos_alike() -> None:
-    method = Tempered(Overconfident())
+    method = TemperatureScaled(Overconfident())
     (step,) = method.schedule()
     assert (step.name, step.linear, step.trains, step.everyone) == ("temperature", "silos", False, True)
     (place,) = logit_sites(30)
@@ -103,7 +105,7 @@ def test_all_that_a_temperature_takes_is_one_message_of_sums_that_count_silos_al
 
 def test_a_silo_without_inputs_to_fit_takes_the_federations_temperature() -> None:
     sites = logit_sites(200, 0)
-    method = Tempered(Overconfident())
+    method = TemperatureScaled(Overconfident())
     server, states = agreed(method, sites)
     found = method.outcome(server)["temperature"]
     assert isinstance(found, dict)
@@ -113,8 +115,10 @@ def test_a_silo_without_inputs_to_fit_takes_the_federations_temperature() -> Non
 
 
 def test_under_privacy_a_silo_fits_its_own_temperature_and_sends_nothing() -> None:
-    method = Uncertainty(familiarity=False).around(Private(Overconfident(), clip=1.0, noise=1.0, silos=3))
-    assert isinstance(method, Tempered)
+    method = Uncertainty(familiarity=False).around(
+        Private(Overconfident(), clip_norm=1.0, noise_multiplier=1.0, silos=3)
+    )
+    assert isinstance(method, TemperatureScaled)
     places = logit_sites(200, 3)
     server, states = agreed(method, places)
     update, _ = method.measure(method.broadcast(server), {}, places[0])

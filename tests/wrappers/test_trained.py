@@ -31,15 +31,15 @@ AFRESH = ("FedPN", "SCAFFOLD", "FedDC", "Ditto", "IFCA")
 def carrying(method: Any, state: str) -> Method:
     """The method with what its optimisers remember carried on, by sgd with momentum where it is by sgd."""
     training = method.training if method.training.optimizer == "adam" else replace(method.training, momentum=0.9)
-    return trained(replace(method, training=replace(training, state=state)))
+    return trained(replace(method, training=replace(training, optimizer_state=state)))
 
 
 def takes(method: Method, state: str) -> bool:
     name = type(method).__name__
-    return name not in AFRESH and not (state == "shared" and name in ALONE)
+    return name not in AFRESH and not (state == "average" and name in ALONE)
 
 
-EVERY = [(method, state) for method in METHODS for state in ("kept", "shared") if takes(method, state)]
+EVERY = [(method, state) for method in METHODS for state in ("keep", "average") if takes(method, state)]
 each = pytest.mark.parametrize(
     ("method", "state"), EVERY, ids=[f"{type(m).__name__}-{i}-{state}" for i, (m, state) in enumerate(EVERY)]
 )
@@ -60,7 +60,7 @@ def test_states_over_rounds_are_the_same_bits_with_two_workers_and_after_an_inte
     second.server = first.server
     assert_same(whole.server, second.run(start=2))
     assert_same_states(whole.states(), second.states())
-    fresh = Federation(carrying(method, "fresh"), tmp_path / "fresh")
+    fresh = Federation(carrying(method, "reset"), tmp_path / "fresh")
     fresh.run()
     one, other = ({**flat(f.server), **flat(f.states()["silo-0"])} for f in (whole, fresh))
     assert any(not torch.equal(one[name], other[name]) for name in other)
@@ -73,13 +73,13 @@ def test_private_parts_send_no_moments(method: Method, state: str, tmp_path: Pat
     for done in federation.done:
         for update in done.replies.updates.values():
             sent = update.payload.get("moments", {})
-            assert "moments" not in update.payload or state == "shared"
+            assert "moments" not in update.payload or state == "average"
             assert {name.partition(".")[2] for name in sent} <= update.payload.get("model", {}).keys()
 
 
 def test_kept_is_one_long_training_where_a_silo_is_alone(tmp_path: Path) -> None:
     """Two rounds of as many steps are as two rounds of a silo whose optimiser was never stopped."""
-    training = Training(batch_size=16, lr=0.01, local_steps=4, state="kept")
+    training = Training(batch_size=16, lr=0.01, local_steps=4, optimizer_state="keep")
     federation = Federation(trained(Local(rounds=2, training=training)), tmp_path)
     federation.run(stop=1)
     state = federation.states()["silo-0"]
@@ -90,7 +90,7 @@ def test_kept_is_one_long_training_where_a_silo_is_alone(tmp_path: Path) -> None
 
 
 def test_shared_moments_are_the_mean_over_silos_and_are_sent_with_the_model(tmp_path: Path) -> None:
-    federation = Federation(carrying(FedAvg(rounds=2, training=ADAM), "shared"), tmp_path)
+    federation = Federation(carrying(FedAvg(rounds=2, training=ADAM), "average"), tmp_path)
     assert not any(bool(tensor.any()) for tensor in federation.server["moments"].values())
     seen = []
     federation.run(after=lambda done, server: seen.append((done, server)))
@@ -104,19 +104,19 @@ def test_shared_moments_are_the_mean_over_silos_and_are_sent_with_the_model(tmp_
             shares = [update.examples for update in replies.updates.values()]
             expected = sum(w * t for w, t in zip(shares, each, strict=True)) / sum(shares)
             torch.testing.assert_close(mean.double(), expected)
-    parameters = {name for name, _ in federation.site.module.named_parameters()}
+    parameters = {name for name, _ in federation.context.module.named_parameters()}
     assert {name.partition(".")[2] for name in after["moments"]} == parameters
 
 
 def test_zeros_before_the_first_round_are_a_fresh_optimiser(tmp_path: Path) -> None:
     training = replace(ADAM, local_steps=3)
-    one = Federation(carrying(FedAvg(rounds=1, training=training), "shared"), tmp_path / "one")
+    one = Federation(carrying(FedAvg(rounds=1, training=training), "average"), tmp_path / "one")
     other = Federation(FedAvg(rounds=1, training=training), tmp_path / "other")
     assert_same({"model": one.run()["model"]}, {"model": other.run()["model"]})
 
 
 def test_what_stays_at_a_silo_keeps_its_moments_there(tmp_path: Path) -> None:
-    federation = Federation(carrying(FedPer(rounds=2, training=MOMENTUM), "shared"), tmp_path)
+    federation = Federation(carrying(FedPer(rounds=2, training=MOMENTUM), "average"), tmp_path)
     federation.run()
     kept = {name.partition(".")[2] for name in federation.states()["silo-0"]["moments"]}
     assert kept
@@ -125,20 +125,24 @@ def test_what_stays_at_a_silo_keeps_its_moments_there(tmp_path: Path) -> None:
 
 
 def test_members_of_an_ensemble_have_moments_of_their_own(tmp_path: Path) -> None:
-    base = carrying(FedAvg(rounds=2, training=ADAM), "shared")
+    base = carrying(FedAvg(rounds=2, training=ADAM), "average")
     alone = Federation(base, tmp_path / "alone")
     alone.run()
-    federation = Federation(Ensemble(base, members=2), tmp_path / "both")
+    federation = Federation(Ensemble(base, ensemble_size=2), tmp_path / "both")
     server = federation.run()
     assert_same({"moments": server["0.moments"]}, {"moments": alone.server["moments"]})
     assert any(not torch.equal(server["0.moments"][name], server["1.moments"][name]) for name in server["0.moments"])
 
 
 def test_noise_does_not_go_together_with_shared_moments() -> None:
-    shared = carrying(FedAvg(rounds=2, training=ADAM), "shared")
-    with pytest.raises(ConfigurationError, match=r"training\.state = 'shared' does not go together with clipping"):
-        Private(shared, clip=1.0, noise=1.0, silos=3)
-    assert Private(carrying(FedAvg(rounds=2, training=ADAM), "kept"), clip=1.0, noise=1.0, silos=3).covers == ("train",)
+    shared = carrying(FedAvg(rounds=2, training=ADAM), "average")
+    with pytest.raises(
+        ConfigurationError, match=r"training\.optimizer_state = 'average' does not go together with clipping"
+    ):
+        Private(shared, clip_norm=1.0, noise_multiplier=1.0, silos=3)
+    assert Private(
+        carrying(FedAvg(rounds=2, training=ADAM), "keep"), clip_norm=1.0, noise_multiplier=1.0, silos=3
+    ).covers == ("train",)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +153,7 @@ def silos() -> Silos:
 
 
 def test_the_ledger_shows_what_is_shared(silos: Silos) -> None:
-    run = caveat.run(silos, FedAvg(), rounds=1, training=Training(batch_size=8, state="shared"))
+    run = caveat.run(silos, FedAvg(), rounds=1, training=Training(batch_size=8, optimizer_state="average"))
     messages = [m for m in read_ledger(run.folder / "ledger.jsonl").messages if m.phase == "train" and not m.split]
     assert messages
     plain = caveat.run(silos, FedAvg(), rounds=1, training=Training(batch_size=8))

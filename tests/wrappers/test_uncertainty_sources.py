@@ -11,7 +11,7 @@ from federations import ADAM, FAST, METHODS, Federation, assert_same
 from torch import Tensor, nn
 
 import caveat
-from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, Site, State
+from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, SiloContext, State
 from caveat.files.ledger import read_ledger
 from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
 from caveat.nn.last_layer import last_layer
@@ -33,7 +33,7 @@ def seen(federation: Federation, base: Method, silo: str, x: Tensor) -> list[tup
     """Of each model at a silo: the layer's weight, hidden units with a 1 beside them, logits; by the model's parts."""
     down, state = federation.method.broadcast(federation.server), federation.states()[silo]
     found = []
-    for _, module in base.loaded(down, state, federation.place.site(silo)):
+    for _, module in base.loaded(down, state, federation.place.context(silo)):
         module.eval()
         with torch.no_grad():
             hidden = module.head.hidden(module.encoder(x))  # type: ignore[union-attr,operator]
@@ -66,7 +66,7 @@ def test_the_posterior_of_a_shared_layer_is_that_of_all_training_inputs_pooled(b
     [
         (FedPer(rounds=2, training=ADAM), Decision.LOCAL),
         (Local(rounds=2, training=ADAM), Decision.LOCAL),
-        (Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.3, silos=3), Decision.GLOBAL),
+        (Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3), Decision.GLOBAL),
     ],
 )
 def test_the_curvature_of_what_is_not_shared_stays_at_its_silo(base: Method, model: Decision, tmp_path: Path) -> None:
@@ -95,7 +95,8 @@ def test_a_silo_that_missed_the_round_takes_the_curvature_of_its_own_data(tmp_pa
     down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
     without = {group: tensors for group, tensors in state.items() if group != "laplace"}
     one, other = (
-        federation.method.predict(down, each, federation.place.site("silo-1"), silo.test.x) for each in (state, without)
+        federation.method.predict(down, each, federation.place.context("silo-1"), silo.test.x)
+        for each in (state, without)
     )
     torch.testing.assert_close(one.scores, other.scores)
 
@@ -107,7 +108,8 @@ def test_what_it_takes_for_that_is_no_stage_of_an_answer(tmp_path: Path) -> None
     down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
     without = {group: tensors for group, tensors in state.items() if group != "laplace"}
     one, other = (
-        federation.method.predict(down, each, federation.place.site("silo-1"), silo.test.x) for each in (state, without)
+        federation.method.predict(down, each, federation.place.context("silo-1"), silo.test.x)
+        for each in (state, without)
     )
     assert one.familiarity is not None
     torch.testing.assert_close(one.familiarity, other.familiarity)
@@ -118,19 +120,19 @@ def test_until_there_is_a_posterior_the_method_answers_by_itself(tmp_path: Path)
     base = FedAvg(rounds=2, training=ADAM)
     federation = Federation(Laplace(base), tmp_path)
     federation.run(stop=1)
-    site, x = federation.place.site("silo-0"), federation.place.silos["silo-0"].test.x
+    context, x = federation.place.context("silo-0"), federation.place.silos["silo-0"].test.x
     down, state = federation.method.broadcast(federation.server), federation.states()["silo-0"]
-    found = federation.method.predict(down, state, site, x)
-    torch.testing.assert_close(found.scores, base.predict(down, state, site, x).scores)
+    found = federation.method.predict(down, state, context, x)
+    torch.testing.assert_close(found.scores, base.predict(down, state, context, x).scores)
 
 
 def test_a_prediction_is_of_its_input_and_the_posterior_alone(tmp_path: Path) -> None:
     federation = finished(Laplace(FedAvg(rounds=2, training=ADAM)), tmp_path)
-    down, site = federation.method.broadcast(federation.server), federation.place.site("silo-0")
+    down, context = federation.method.broadcast(federation.server), federation.place.context("silo-0")
     x = torch.randn(1100, 2)
 
     def ask(part: Tensor) -> Prediction:
-        return federation.method.predict(down, {"model": {}}, site, part)
+        return federation.method.predict(down, {"model": {}}, context, part)
 
     together, before = ask(x), torch.get_rng_state()
     alone = [ask(x[i : i + 1]) for i in (0, 499, 500, 1099)]
@@ -144,9 +146,9 @@ def test_a_prediction_is_of_its_input_and_the_posterior_alone(tmp_path: Path) ->
 
 def test_far_inputs_have_larger_variances_of_logits(tmp_path: Path) -> None:
     federation = finished(Laplace(FedAvg(rounds=2, training=ADAM)), tmp_path)
-    down, site = federation.method.broadcast(federation.server), federation.place.site("silo-0")
+    down, context = federation.method.broadcast(federation.server), federation.place.context("silo-0")
     x = federation.place.silos["silo-0"].test.x
-    near, far = (federation.method.predict(down, {"model": {}}, site, each) for each in (x, 20 * x))
+    near, far = (federation.method.predict(down, {"model": {}}, context, each) for each in (x, 20 * x))
     assert far.score("logit_variance").median() > 3 * near.score("logit_variance").median()
 
 
@@ -219,12 +221,12 @@ def test_predictions_are_means_over_the_members_that_have_begun(tmp_path: Path) 
     for stop, begun in ((1, 1), (3, 2), (6, 3)):
         federation.run(start=len(federation.done), stop=stop)
         down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
-        site, members = federation.place.site("silo-1"), []
+        context, members = federation.place.context("silo-1"), []
         for m in range(begun):
-            ((_, module),) = base.loaded(own(m, down), own(m, state), site)
+            ((_, module),) = base.loaded(own(m, down), own(m, state), context)
             with torch.no_grad():
                 members.append(module.eval()(x).double().softmax(-1))
-        found = federation.method.predict(down, state, site, x)
+        found = federation.method.predict(down, state, context, x)
         expected = Prediction.from_samples(torch.stack(members), Decision.LOCAL)
         torch.testing.assert_close(found.probs, expected.probs)
         torch.testing.assert_close(found.uncertainty, expected.uncertainty)
@@ -232,16 +234,20 @@ def test_predictions_are_means_over_the_members_that_have_begun(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "base", [Private(FedAvg(rounds=2, training=ADAM), clip=1.0, noise=0.1, silos=3), TrFedDis(rounds=2, training=FAST)]
+    "base",
+    [
+        Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.1, silos=3),
+        TrFedDis(rounds=2, training=FAST),
+    ],
 )
 def test_a_member_s_rounds_have_their_places_in_its_own_schedule(base: Method, tmp_path: Path) -> None:
     """Clipping and noise look up the round's work by its place; TrFedDis anneals its weights by it."""
     places = []
 
     class Spied(type(base)):  # type: ignore[misc]
-        def train(self, down: Payload, state: State, site: Site):  # type: ignore[no-untyped-def]
-            places.append(site.round)
-            return super().train(down, state, site)
+        def train(self, down: Payload, state: State, context: SiloContext):  # type: ignore[no-untyped-def]
+            places.append(context.round)
+            return super().train(down, state, context)
 
     finished(Ensemble(Spied(**vars(base)), 2), tmp_path)
     assert places == [0, 0, 0, 1, 1, 1] * 2
@@ -296,10 +302,10 @@ def test_the_variance_of_logits_can_be_limited() -> None:
 
 
 def test_members_belong_to_ensembles() -> None:
-    with pytest.raises(ConfigurationError, match="members = 3 has no meaning unless"):
-        caveat.Uncertainty(members=3)
-    with pytest.raises(ConfigurationError, match="members"):
-        caveat.Uncertainty(source="ensemble", members=1)
+    with pytest.raises(ConfigurationError, match="ensemble_size = 3 has no meaning unless"):
+        caveat.Uncertainty(ensemble_size=3)
+    with pytest.raises(ConfigurationError, match="ensemble_size"):
+        caveat.Uncertainty(source="ensemble", ensemble_size=1)
 
 
 # Whole runs
@@ -309,14 +315,14 @@ def test_members_belong_to_ensembles() -> None:
 def test_a_run_says_what_its_predictions_are_uncertain_by(source: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     silos = caveat.data.from_arrays({f"silo-{k}": (draw.normal(size=(120, 4)), np.arange(120) % 3) for k in range(2)})
-    settings = caveat.Uncertainty(source=source, members=2 if source == "ensemble" else None)
+    settings = caveat.Uncertainty(source=source, ensemble_size=2 if source == "ensemble" else None)
     run = caveat.run(silos, FedAvg(), rounds=2, uncertainty=settings, out=tmp_path / "run")
     found = run.summary["source"]
     assert found["name"] == source
     prediction = run.predictor("silo-1")(silos.named("silo-1").test.x)
     rounds = [message.t for message in read_ledger(tmp_path / "run" / "ledger.jsonl").messages if not message.split]
     if source == "ensemble":
-        assert found["members"] == 2
+        assert found["ensemble_size"] == 2
         assert {0, 1, 2, 3} <= set(rounds)
         assert (prediction.epistemic > 0).any()
     else:

@@ -38,12 +38,15 @@ def compare(
         list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="A column per value; repeatable.")
     ] = None,
     tune: Annotated[
-        str | None, typer.Option(metavar="KEY=V,V,...", help="Every row keeps its best on validation data.")
+        str | None,
+        typer.Option(
+            metavar="KEY=V,V,...", help="Hyperparameter values to try; each row keeps the best one on validation data."
+        ),
     ] = None,
     tune_seeds: Annotated[
         int, typer.Option(min=1, show_envvar=False, metavar="N", help="On how many of the seeds values are tried.")
     ] = 1,
-    rounds_of: Annotated[
+    match_rounds: Annotated[
         str | None, typer.Option(metavar="ROW", help="All rows train as many rounds as this one took.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
@@ -60,7 +63,7 @@ def compare(
         from ..analysis.compare.options import asked
         from ..config import find
 
-        grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, rounds_of)
+        grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, match_rounds)
         _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, device, quiet, reporter)
 
 

@@ -54,10 +54,11 @@ def import_typed(given: Any) -> Any:
 
 
 def _typed(text: str) -> list[str]:
-    """The methods that an option's text names: "a,b", "method.name=a", 'beside=["a"]' or "ROW: method.name=a ..."."""
+    """The methods that an option's text names: "a,b", "method.name=a", 'baselines=["a"]' or "ROW: method.name=a
+    ..."."""
     if "=" not in text:
         return [name.strip() for name in text.split(",")]
-    if text.partition("=")[0].strip() == "beside":
+    if text.partition("=")[0].strip() == "baselines":
         return re.findall(r"\w+", text.partition("=")[2])
     return re.findall(r"""method\.name\s*=\s*["']?(\w+)""", text)
 

@@ -22,7 +22,9 @@ def data(
         ),
     ],
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column to predict.")] = None,
-    silo: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")] = None,
+    silo_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")
+    ] = None,
     categorical: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN", help="csv: a column of codes of categories, or any text; repeatable."),
@@ -53,7 +55,8 @@ def data(
         from .output import column_table, refusals, survey_table
 
         given: dict[str, Any] = {
-            "target": target, "silo": silo, "categorical": tuple(categorical or ()), "numeric": tuple(numeric or ()),
+            "target": target, "silo_column": silo_column, "categorical": tuple(categorical or ()),
+            "numeric": tuple(numeric or ()),
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
         }  # fmt: skip
         declared = {key: value for key, value in given.items() if value}
@@ -84,7 +87,9 @@ def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, conf
 
     file = read_silo_file(path)
     if declared:
-        raise ConfigurationError(f"--{next(iter(declared))}: {path} says how its table is read; leave the option out")
+        raise ConfigurationError(
+            f"--{next(iter(declared)).replace('_', '-')}: {path} says how its table is read; leave the option out"
+        )
     if file.dictionary is not None and dictionary is not None:
         raise ConfigurationError(f"--dictionary {dictionary}: {path} names the silo's own copy; leave the option out")
     if config is not None and dictionary is not None:

@@ -22,7 +22,7 @@ def init(
 ) -> None:
     """Write a Flower app around a configuration.
 
-    With data.source = "silos" it is for silos on machines of their own, otherwise for a simulation of the silos that
+    With data.source = "on_site" it is for silos on machines of their own, otherwise for a simulation of the silos that
     the source makes. The folder's README has the commands. What --plugin names goes along: a file as a copy in
     DIR/federation, which server and silos import; a module or package by its name, to be installed on every machine.
     So does the code of a model that the configuration names.
@@ -40,9 +40,9 @@ def init(
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))
         import_named(settings)
-        settings = with_whole_paths(settings, weights=settings.data.source != "silos")
+        settings = with_whole_paths(settings, weights=settings.data.source != "on_site")
         silos = None
-        if settings.data.source != "silos":
+        if settings.data.source != "on_site":
             from ..data import load as load_data
 
             silos = len(load_data(settings.data, settings.seed))
@@ -105,7 +105,7 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
 
 
 @flower.command()
-def forget(
+def delete_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all in it.")],
 ) -> None:
     """Delete the rows that a silo has stored of a federation, and its calibration inputs' numbers.
@@ -114,9 +114,9 @@ def forget(
     again; what it keeps of the model goes on predicting, with the same answers. With STATE, in all federations.
     """
     with reported():
-        from ..federation.silo.store import forget as forget_rows
+        from ..federation.silo.store import delete_data as delete_rows
 
-        for line in forget_rows(folder):
+        for line in delete_rows(folder):
             typer.echo(line)
 
 

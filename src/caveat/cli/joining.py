@@ -28,7 +28,7 @@ def join(
     plugins: Plugins = None,
     quiet: Quiet = False,
 ) -> None:
-    """Have a silo join a finished federation: the run stays as it is, and the silo sends nothing.
+    """Add a silo to a finished federation. The run does not change, and the silo sends nothing.
 
     What the method keeps at a silo, temperature, familiarity and thresholds are fitted on the silo's own splits. DIR
     is a run's folder with the silo alone: predict, evaluate, export and report take it. The same command goes on with

@@ -30,9 +30,9 @@ from .console import (
 from .data import data
 from .export import export
 from .flower import flower
-from .foreign import foreign
 from .joining import join
 from .new import new
+from .ood import ood
 from .plan import plan
 from .predict import evaluate, predict
 from .rollback import rollback
@@ -129,7 +129,9 @@ def audit(
     config: ConfigArgument = None,
     sets: SetOptions = None,
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of weights, batches and shares.")] = "0,1,2",
-    shares: Annotated[str, typer.Option(metavar="S,S,...", help="Of the training data; 1 is one.")] = "1/8,1/4,1/2,1",
+    fractions: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Of the training data; 1 is one.")
+    ] = "1/8,1/4,1/2,1",
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
     plugins: Plugins = None,
     workers: Workers = None,
@@ -149,7 +151,7 @@ def audit(
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
         import_named(settings)
-        show(audit_configured(settings, folder, seeds, shares, workers, on_terminal(quiet)))
+        show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 
@@ -185,7 +187,7 @@ app.command()(data)
 
 app.command()(compare)
 app.command()(reproduce)
-app.command()(foreign)
+app.command()(ood)
 app.add_typer(flower, name="flower")
 app.add_typer(new, name="new")
 

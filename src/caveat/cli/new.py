@@ -19,7 +19,7 @@ def _several() -> None:
 
 @new.command()
 def method(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Small letters and digits.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters and digits only.")],
     base: Annotated[str, typer.Option("--from", metavar="METHOD", help="What it starts from.")] = "fedavg",
     out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for its three files.")] = Path(),
 ) -> None:

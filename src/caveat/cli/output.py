@@ -90,7 +90,8 @@ def prediction_rows(
     The last columns hold the inputs' files, and notes on the inputs, where there are any, "" among them.
     """
     numbers = [*prediction.uncertainty.values()]
-    header = ["row", "label", *(f"p_{name}" for name in classes), *prediction.uncertainty]
+    columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
+    header = ["row", "label", *(f"p_{name}" for name in classes), *columns]
     if prediction.log_evidence is not None:
         header.append("log_evidence")
         numbers.append(prediction.log_evidence)

@@ -26,7 +26,7 @@ def plan(
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
-    stacked: Stacked = None,
+    vectorized: Stacked = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Estimate the cost of a run before it begins, from a rehearsal of a few steps.
@@ -38,7 +38,7 @@ def plan(
         from ..runs.plan.estimate import plan_configured
         from ..runs.user_code import import_named
 
-        settings = load(config, with_engine(sets, workers=workers, device=device, stacked=stacked))
+        settings = load(config, with_engine(sets, workers=workers, device=device, vectorized=vectorized))
         import_named(settings)
         found = plan_configured(settings)
         if as_json:

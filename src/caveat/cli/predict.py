@@ -20,14 +20,14 @@ def predict(
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
-    """Predict with a finished run, of the command line or of Python, or with what a silo keeps of a federation.
+    """Predict with a finished run (made here or in Python), or with a silo's stored copy of a federated model.
 
-    Its folder is all that this takes, wherever it lies: of silos that took part no data are read.
+    Needs only the run folder, wherever it is. For silos that took part, no data are read.
 
     Writes a row per input: label, probabilities, uncertainties, in column familiarity the p-value of the input being
     like the silo's own, and the decision: whose model gave the label, or abstain, where the label is not to be relied
-    on; with uncertainty.sets the set of classes; of a table also what is unlike training, in column input_note; of
-    images the file, in column file.
+    on; with uncertainty.set_coverage the set of classes; of a table also what is unlike training, in column input_note;
+    of images the file, in column file.
     """
     with reported(named=True):
         from ..api import load
@@ -61,11 +61,11 @@ def evaluate(
         import json
 
         from ..api import load
-        from ..data import labelled_inputs
+        from ..data import labeled_inputs
 
         finished = load(folder, model=model, device=device or "cpu")
         _check_silo(silo, finished.preparation.names)
-        found = labelled_inputs(inputs, finished.preparation, silo, target)
+        found = labeled_inputs(inputs, finished.preparation, silo, target)
         typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
 
 

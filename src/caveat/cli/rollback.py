@@ -22,18 +22,18 @@ def rollback(
         int | None, typer.Option(min=1, metavar="ROUND", help="The round of training to go back to [lists them].")
     ] = None,
 ) -> None:
-    """Have a run go back to one of its last rounds of training.
+    """Roll a run back to a recent training round.
 
     It continues after that round, as if what came then had not been; a finished run has no result any more. Without
-    --to the rounds are listed, and nothing is changed. How many are kept is engine.checkpoints: 5 of a federation on
-    Flower, for which the command is given on the machine of the server; none beside the newest of a run on one machine,
-    unless the key says so. RUN/beside/NAME goes back for a method that ran beside.
+    --to the rounds are listed, and nothing is changed. How many are kept is engine.keep_checkpoints: 5 of a federation
+    on Flower, for which the command is given on the machine of the server; none beside the newest of a run on one
+    machine, unless the key says so. RUN/baselines/NAME goes back for a method that ran beside.
     """
     with reported(named=True):
         from ..core import ConfigurationError
         from ..core.text import escaped
 
-        beside = folder.absolute().parent.name == "beside"
+        beside = folder.absolute().parent.name == "baselines"
         run = folder.absolute().parent.parent if beside else folder
         if not (folder / "state").is_dir():
             raise ConfigurationError(f"{folder}: no run that has begun; expected the folder of one")
@@ -89,7 +89,7 @@ def _kept(folder: Path) -> Iterator[str]:
     from ..files.run_folder import read_rows
 
     if not (kept := kept_rounds(folder)):
-        yield f"{folder} keeps no round to go back to: engine.checkpoints says how many are kept"
+        yield f"{folder} keeps no round to go back to: engine.keep_checkpoints says how many are kept"
         return
     _, left_out, noted = read_rows(folder / ROWS)
     sent = [each for each in read_ledger(folder / LEDGER).messages if each.split is None]
@@ -135,6 +135,6 @@ def _how_to_go_on(run: Path, federated: bool) -> str:
     if federated:
         return (
             f"the same run.sh, or `caveat resume {run} --project DIR`, goes on with it; a silo that is to take no part "
-            "any more is left out first, and waited for during federation.patience (docs/robust.md)"
+            "any more is left out first, and waited for during federation.start_timeout (docs/byzantine.md)"
         )
     return f"`caveat resume {run}` goes on with it"

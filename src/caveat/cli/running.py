@@ -26,7 +26,7 @@ from .console import (
 )
 
 NO_RESET = {
-    "embedded": "the run is finished, and its model was trained with that state: put it back from a copy",
+    "single_machine": "the run is finished, and its model was trained with that state: put it back from a copy",
     "flower": "the silo keeps its own state: `caveat flower reset` there has it begin afresh",
 }
 
@@ -44,7 +44,7 @@ def run(
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
-    stacked: Stacked = None,
+    vectorized: Stacked = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -73,7 +73,7 @@ def run(
         from ..trackers import tracker_of
 
         told = [tracker_of(each) for each in trackers or ()]
-        sets = with_engine(sets, workers=workers, device=device, stacked=stacked)
+        sets = with_engine(sets, workers=workers, device=device, vectorized=vectorized)
         settings = load(config, sets)
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
@@ -87,7 +87,8 @@ def run(
 def resume(
     folder: RunArgument,
     reset: Annotated[
-        list[str] | None, typer.Option(metavar="SILO", help="Begins afresh, its state being lost; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="SILO", help="Silo whose saved state is lost: restart it from scratch. Repeatable."),
     ] = None,
     project: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
@@ -97,7 +98,8 @@ def resume(
         typer.Option("--set", metavar="KEY=VALUE", help="data.source, if data have moved, or of [engine]; repeatable."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Go on to so many in all, also where it is finished.")
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="Total number of training rounds; also extends a finished run."),
     ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
@@ -106,7 +108,7 @@ def resume(
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run, to the same result, or any run to more rounds.
+    """Continue an interrupted run to the same result, or extend a run by more rounds.
 
     Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
     """
@@ -124,7 +126,7 @@ def resume(
         allow(record.codes, model or ())
         federation = record.federated
         if reset and ((folder / "summary.json").exists() or federation):
-            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET['flower' if federation else 'embedded']}")
+            raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET['flower' if federation else 'single_machine']}")
         if project is not None and not federation:
             raise ConfigurationError(
                 f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
@@ -133,7 +135,7 @@ def resume(
             raise ConfigurationError(f"--device {device}: {folder} is of a federation, whose silos compute elsewhere")
         if rounds is not None and federation:
             raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
-        parts = [folder, *(folder / "beside" / name for name in record.spec["beside"])]
+        parts = [folder, *(folder / "baselines" / name for name in record.spec["baselines"])]
         if rounds is None and all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: nothing is left of the run itself", err=True)
         elif federation:
@@ -161,7 +163,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
         from ..files.run_folder import FAILURE
         from ..html.pages.run.page import write_report
 
-        if any(folder.glob(FAILURE)) or any(folder.glob(f"beside/*/{FAILURE}")):
+        if any(folder.glob(FAILURE)) or any(folder.glob(f"baselines/*/{FAILURE}")):
             with suppress(CaveatError, OSError):  # the run's own error is what is told
                 write_report(folder)
         raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError, DataError
-from ..core.errors import cut, one_of, shown
+from ..core.errors import cut, one_of, short_repr
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
 from ..data.sources.base import locate
 from ..data.tables.dictionary import DictionaryColumn, as_lists
@@ -88,9 +88,9 @@ def _dictionary_file(named: str, folder: Path) -> Path:
     try:
         file = folder / named if os.path.isfile(folder / named) else locate(named)
     except DataError as error:
-        raise ConfigurationError(f"data.dictionary = {shown(named)}: {error}", "data.dictionary") from None
+        raise ConfigurationError(f"data.dictionary = {short_repr(named)}: {error}", "data.dictionary") from None
     if not file.is_file():
-        raise ConfigurationError(f"data.dictionary = {shown(named)}: expected a TOML file", "data.dictionary")
+        raise ConfigurationError(f"data.dictionary = {short_repr(named)}: expected a TOML file", "data.dictionary")
     return file
 
 
@@ -147,7 +147,7 @@ RESETS: Mapping[KeyPath, SectionReset] = {
     ("method", "name"): SectionReset(),
     ("engine", "name"): SectionReset(usual=EngineSettings.name),
     ("data", "source"): SectionReset(),
-    ("data", "labels", "partition"): SectionReset(lambda key, _: key == "noise"),
+    ("data", "partition", "scheme"): SectionReset(),
     ("uncertainty", "policy"): SectionReset(lambda key, policy: policy in OWNERS.get(key, (policy,)), usual=""),
     ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", usual=""),
     ("training", "local_steps"): SectionReset(lambda key, _: key != "local_epochs", usual=""),
@@ -220,7 +220,7 @@ def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
 def _unbuildable(config: Config) -> list[Problem]:
     """What the methods of a configuration refuse when they are built."""
     try:
-        for name in (config.method.name, *config.beside):
+        for name in (config.method.name, *config.baselines):
             if not is_stranger(name):
                 config.build_method(name)
     except ConfigurationError as error:
@@ -248,7 +248,7 @@ def check_key(key: str, option: str) -> None:
     path, known = tuple(part.strip() for part in key.split(".")), {path for path in _keys(Config, ()) if path}
     if path in known or (path[:-1] == ("method",) and any(path[-1] in ["name", *method_keys(m)] for m in METHODS)):
         return
-    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'{shown(key)} is no key'}")
+    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'{short_repr(key)} is no key'}")
 
 
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:

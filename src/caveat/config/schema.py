@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, TypeAdapter
 
 from ..core import ConfigurationError, ConfigurationErrors, Method
 from ..core.devices import check_name as check_device
-from ..core.errors import one_of, shown
-from ..core.settings import MANY, KeyPath, check_different, collected, dotted, frozen_settings, problems_of
+from ..core.errors import one_of, short_repr
+from ..core.settings import MAX_COUNT, KeyPath, check_different, collected, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
 from ..methods.plugins import advice
@@ -101,26 +101,27 @@ class Evaluation:
     """Rounds between two evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
     """The splits to measure, of validation and test; nothing is ever decided on test."""
-    silos: Annotated[int, Field(ge=1)] | None = None
+    n_silos: Annotated[int, Field(ge=1)] | None = None
     """How many silos are measured, the same ones every time (all by default)."""
-    stop_after: Annotated[int, Field(ge=1, le=MANY)] | None = None
+    early_stopping_patience: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Training ends after so many evaluations in a row in which the validation loss, the mean over silos, was no lower
     than before; the model is the last one, not the best (never by default)."""
-    sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
+    target_sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Two classes: the threshold that sensitivity and specificity are at is the highest that a new input of the
     positive class reaches with at least this probability. By default it is where their sum is largest (Youden's J). It
     is chosen on calibration splits, and changes no prediction."""
     metrics: tuple[str, ...] = ()
-    """embedded: metrics of one's own on test splits, by the names under which a file of --plugin registers them with
-    @caveat.metric; silos compute them."""
+    """single_machine: metrics of one's own on test splits, by the names under which a file of --plugin registers them
+    with @caveat.metric; silos compute them."""
 
     def __post_init__(self) -> None:
         check_different(self.splits, "evaluation.splits")
         check_different(self.metrics, "evaluation.metrics")
-        if self.stop_after is not None and "validation" not in self.splits:
+        if self.early_stopping_patience is not None and "validation" not in self.splits:
             raise ConfigurationError(
-                f"evaluation.stop_after = {self.stop_after} needs 'validation' among evaluation.splits",
-                "evaluation.stop_after",
+                f"evaluation.early_stopping_patience = {self.early_stopping_patience} needs 'validation' among "
+                f"evaluation.splits",
+                "evaluation.early_stopping_patience",
             )
 
 
@@ -133,39 +134,43 @@ class Federation:
     min_silos: Annotated[int, Field(ge=1)] = 1
     """A round asks at least this many silos."""
     robust: Choice = "bound"
-    """What is done about silos that lie, see docs/robust.md. bound: an update of more than four times the usual norm is
-    scaled down to that; median, trimmed (mean), geometric (median) or krum in place of the mean, every silo counting
+    """What is done about silos that lie, see docs/byzantine.md. bound: an update of more than four times the usual norm
+    is scaled down to that; median, trimmed_mean, geometric_median or krum in place of the mean, every silo counting
     once; off."""
-    liars: Annotated[int, Field(ge=1, le=MANY)] | None = None
-    """How many silos of a round may lie, for rules in place of the mean (1 by default)."""
+    max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
     newcomers: tuple[str, ...] = ()
-    """embedded: silos that take no part. Their test splits are measured in the end, with what a silo has that joins
-    then: the federation's model, and where parts of it stay at silos, these as they begin."""
-    begin_with: Annotated[int, Field(ge=1)] | None = None
-    """flower: silos that are waited for before the first round, for `patience` seconds; then a quorum will do (by
+    """single_machine: silos that take no part. Their test splits are measured in the end, with what a silo has that
+    joins then: the federation's model, and where parts of it stay at silos, these as they begin."""
+    min_available_silos: Annotated[int, Field(ge=1)] | None = None
+    """flower: silos that are waited for before the first round, for `start_timeout` seconds; then a quorum will do (by
     default as many as that). What classes and columns there are is agreed on by them."""
     quorum: Annotated[int, Field(ge=1)] | None = None
     """flower: silos without whose replies a round does not end (1 by default)."""
-    deadline: Seconds | None = None
-    """flower: seconds that silos have for a round; who is later is left out of it (600 by default)."""
-    patience: Seconds | None = None
+    round_timeout: Seconds | None = None
+    """flower: time limit of a round in seconds; silos that answer later are left out of the round (600 by default)."""
+    start_timeout: Seconds | None = None
     """flower: seconds after the deadline, and before the first round, that the run waits for silos (600 by default)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
-        Robust(self.robust, self.liars)
-        if (self.begin_with or self.quorum or 1) < (self.quorum or 1):
+        Robust(self.robust, self.max_byzantine)
+        if (self.min_available_silos or self.quorum or 1) < (self.quorum or 1):
             raise ConfigurationError(
-                f"federation.begin_with = {self.begin_with}, expected at least federation.quorum = {self.quorum}",
-                "federation.begin_with",
+                f"federation.min_available_silos = {self.min_available_silos}, expected at least federation.quorum = "
+                f"{self.quorum}",
+                "federation.min_available_silos",
             )
 
 
 ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
-    **{("federation", key): ("flower", "") for key in ("begin_with", "quorum", "deadline", "patience")},
-    **{("engine", key): ("embedded", "") for key in ("workers", "sync_seconds", "stacked")},
-    ("evaluation", "metrics"): ("embedded", ": a federation on Flower sends no code to silos"),
-    ("federation", "newcomers"): ("embedded", ": whoever joins a federation on Flower takes part"),
+    **{
+        ("federation", key): ("flower", "")
+        for key in ("min_available_silos", "quorum", "round_timeout", "start_timeout")
+    },
+    **{("engine", key): ("single_machine", "") for key in ("workers", "sync_seconds", "vectorized")},
+    ("evaluation", "metrics"): ("single_machine", ": a federation on Flower sends no code to silos"),
+    ("federation", "newcomers"): ("single_machine", ": whoever joins a federation on Flower takes part"),
 }
 """The keys that only one engine reads: which one, and why, where that is not plain."""
 
@@ -174,21 +179,21 @@ ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
 class EngineSettings:
     """Where the work of the silos is computed."""
 
-    name: Literal["embedded", "flower"] = "embedded"
-    """embedded: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
+    name: Literal["single_machine", "flower"] = "single_machine"
+    """single_machine: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    """embedded: processes, one thread each; the result does not depend on their number."""
+    """single_machine: processes, one thread each; the result does not depend on their number."""
     device: str = "cpu"
     """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
     A GPU repeats its results bit by bit; in their last digits they are others than the CPU's. flower: simulations."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """embedded: a checkpoint is made after every round; once in so many seconds the run waits until one is on the disk,
-    so that a power cut takes no more than that. A process that is killed loses no completed round."""
-    checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
-    """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; embedded: 1, the
-    newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
-    stacked: Literal["off", "auto", "on"] = "off"
-    """embedded: silos of one architecture are trained side by side, as one batched model: off; auto, for 16 silos
+    """single_machine: a checkpoint is made after every round; once in so many seconds the run waits until one is on the
+    disk, so that a power cut takes no more than that. A process that is killed loses no completed round."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
+    """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; single_machine:
+    1, the newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
+    vectorized: Literal["off", "auto", "on"] = "off"
+    """single_machine: silos of one architecture are trained side by side, as one batched model: off; auto, for 16 silos
     or more and small steps of training; on, wherever it comes to the same. Numbers differ by rounding."""
 
     def __post_init__(self) -> None:
@@ -197,7 +202,7 @@ class EngineSettings:
     @property
     def kept_checkpoints(self) -> int:
         """How many of the last rounds of training can be gone back to."""
-        return self.checkpoints or (5 if self.name == "flower" else 1)
+        return self.keep_checkpoints or (5 if self.name == "flower" else 1)
 
 
 @frozen_settings
@@ -205,13 +210,14 @@ class Config:
     """Everything that decides what a run computes."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
-    """Decides splits, initial weights, the order of batches and dropout."""
-    rounds: Annotated[int, Field(ge=1, le=MANY, strict=True)] = 20
+    """Random seed: sets the splits, initial weights, batch order and dropout."""
+    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] = 20
     """Rounds of the method; a method that extends itself may add more."""
-    init: str | None = None
+    init_from: str | None = None
     """The folder of a finished run with whose model this one's begins; what a method keeps at silos begins as ever."""
-    beside: tuple[str, ...] = ()
-    """Methods to run on the same data with as many rounds, for comparison; one that extends itself may take more."""
+    baselines: tuple[str, ...] = ()
+    """Baselines: methods trained on the same data for the same number of rounds. A method that adds rounds itself may
+    take more."""
     personal: tuple[PersonalModel, ...] = ()
     """Architectures of the silos' own models, for methods that have such models: keys as in [model], and `silos` to
     name whose it is. Entries without `silos` go to the others in turn; by default all are as in [model]."""
@@ -227,10 +233,10 @@ class Config:
     engine: EngineSettings = Field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
-        for name in self.beside:
-            check_name(name, "beside")
-        others = dict.fromkeys(name for name in self.beside if name != self.method.name)
-        object.__setattr__(self, "beside", tuple(others))
+        for name in self.baselines:
+            check_name(name, "baselines")
+        others = dict.fromkeys(name for name in self.baselines if name != self.method.name)
+        object.__setattr__(self, "baselines", tuple(others))
         self._check_engine()
         if not any(has_personal(name) or is_stranger(name) for name in (*others, self.method.name)):
             check_personal(method_class(self.method.name), self.personal)
@@ -243,9 +249,12 @@ class Config:
             value = getattr(settings, key)
             if engine != self.engine.name and value != getattr(type(settings), key):
                 written = list(value) if isinstance(value, tuple) else value
-                text = f"{{key}} = {shown(written)} is ignored by engine {self.engine.name!r}; it belongs to {engine!r}"
+                text = (
+                    f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}; it belongs to "
+                    f"{engine!r}"
+                )
                 problems.append(ConfigurationError(text + why, f"{section}.{key}"))
-        if self.data.source == "silos" and self.engine.device != EngineSettings.device:
+        if self.data.source == "on_site" and self.engine.device != EngineSettings.device:
             text = (
                 f"{{key}} = {self.engine.device!r} is ignored where silos have data of their own; `device` in a silo's"
             )

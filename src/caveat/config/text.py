@@ -14,7 +14,7 @@ import tomlkit
 import tomlkit.exceptions
 
 from ..core import ConfigurationError, ConfigurationErrors
-from ..core.errors import cut, shown
+from ..core.errors import cut, short_repr
 from ..core.settings import KeyPath, Problem, dotted, unreadable
 
 DEEPEST = 10
@@ -119,14 +119,14 @@ def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
         elif isinstance(value, list):
             left += [((*path, number), inner) for number, inner in enumerate(value)]
         elif why := senseless(value):
-            yield Problem(path, f"{{key}} = {shown(value)}: {why}")
+            yield Problem(path, f"{{key}} = {short_repr(value)}: {why}")
 
 
 def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
     try:
         item.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"--set {shown(item)}: expected text in UTF-8") from None
+        raise ConfigurationError(f"--set {short_repr(item)}: expected text in UTF-8") from None
     key, equals, text = item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     if not equals or not all(path):

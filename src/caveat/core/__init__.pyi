@@ -12,9 +12,9 @@ from .method import Aggregate as Aggregate
 from .method import Function as Function
 from .method import Method as Method
 from .method import Round as Round
+from .method import SiloTask as SiloTask
 from .method import SumOver as SumOver
 from .method import Weights as Weights
-from .method import Work as Work
 from .method import always as always
 from .method import evaluation as evaluation
 from .method import horizon as horizon
@@ -30,8 +30,8 @@ from .random import seeded as seeded
 from .silo import AugmentedData as AugmentedData
 from .silo import Data as Data
 from .silo import Silo as Silo
-from .silo import Site as Site
-from .silo import TestSite as TestSite
+from .silo import SiloContext as SiloContext
+from .silo import TestContext as TestContext
 from .tensors import Payload as Payload
 from .tensors import SiloId as SiloId
 from .tensors import State as State

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from .errors import ConfigurationError, shown, told
+from .errors import ConfigurationError, message_of, short_repr
 from .tensors import Payload
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
         try:
             torch.zeros(1, device=device).cpu()
         except Exception as error:  # drivers and backends raise what they like
-            raise _refused(name, f"the device does not start: {told(error)}", key) from error
+            raise _refused(name, f"the device does not start: {message_of(error)}", key) from error
     return device
 
 
@@ -65,7 +65,7 @@ def _parts(name: str, key: str = KEY) -> tuple[str, int | None]:
 
 
 def _refused(name: str, why: str, key: str) -> ConfigurationError:
-    return ConfigurationError(f"{{key}} = {shown(name)}: {why}", key)
+    return ConfigurationError(f"{{key}} = {short_repr(name)}: {why}", key)
 
 
 def known_kinds() -> list[str]:

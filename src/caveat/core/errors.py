@@ -16,12 +16,12 @@ def cut(text: str, most: int) -> str:
     return f"{text[: most * 2 // 3]}...{text[-(most // 5) :]} ({len(text):,} characters)"
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """An error of somebody else's code in a line."""
     return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
 
 
-def shown(value: object, most: int = 100) -> str:
+def short_repr(value: object, most: int = 100) -> str:
     """A value as Python writes it, cut where that is long: for messages that name it."""
     try:
         return cut(repr(value), most)

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from .aggregation import Replies
 from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
-from .silo import Site
+from .silo import SiloContext
 from .silo_info import SiloInfo
 from .tensors import Payload, State, Tensors, Update
 
-Work = Callable[[Payload, State, Site], tuple[Update, State]]
+SiloTask = Callable[[Payload, State, SiloContext], tuple[Update, State]]
 """What happens at a silo: from what was sent and what was kept to what is sent back and kept."""
-Aggregate = Callable[[State, Replies, Site], State]
+Aggregate = Callable[[State, Replies, SiloContext], State]
 """What happens at the server with a round's replies."""
 
 
-def keep(server: State, replies: Replies, site: Site) -> State:
+def keep(server: State, replies: Replies, context: SiloContext) -> State:
     """The aggregation of a round that changes nothing at the server."""
     return server
 
@@ -69,7 +69,7 @@ class Round:
     """
 
     broadcast: Callable[[State], Payload]
-    work: Work
+    task: SiloTask
     aggregate: Aggregate = keep
     when: Callable[[State], bool] = always
     everyone: bool = False
@@ -108,7 +108,7 @@ class Round:
     """What comes before the name in an order: "base." for each wrapper that hands the round on as it is."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or getattr(self.work, "__name__", ""))
+        object.__setattr__(self, "name", self.name or getattr(self.task, "__name__", ""))
         if not self.name.isidentifier():
             raise ConfigurationError(
                 f"Round.name = {self.name!r}: expected an identifier such as 'train'; give one for a work that has none"
@@ -142,10 +142,10 @@ class Method:
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL,)
     """Whose models a silo has to ask in the end: the federation's, its own, or both."""
-    policy: ClassVar[str] = "own"
+    policy: ClassVar[str] = "always"
     """How one of them is chosen for an input unless a user says otherwise: the silo's own, or by a switch."""
     personal: ClassVar[bool] = False
-    """Whether every silo has a model of its own, of whatever architecture, in `site.own`."""
+    """Whether every silo has a model of its own, of whatever architecture, in `context.own`."""
     federated: ClassVar[bool] = True
     """Whether anything leaves a silo; where nothing does, what is put around the method sends nothing either."""
     scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
@@ -155,11 +155,11 @@ class Method:
         """Put the method's own parts into a model of encoder and head."""
         return model
 
-    def init_server(self, site: Site) -> State:
-        """The server's state before the first round, from the freshly initialised `site.module`."""
+    def init_server(self, context: SiloContext) -> State:
+        """The server's state before the first round, from the freshly initialised `context.module`."""
         return {}
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         """A silo's state before its first round, whenever that is: if without tensors, then so at every silo."""
         return {}
 
@@ -171,7 +171,7 @@ class Method:
         """What a silo needs to predict."""
         raise NotImplementedError
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         """What every model at hand says of inputs `x` at a silo, from what was broadcast and what it keeps."""
         raise NotImplementedError
 
@@ -180,7 +180,7 @@ class Method:
         """Whether an answer is the softmax of what a module of `loaded` says, sampled by dropout or not."""
         return False
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
         """The models that `answer` asks, in its order, each in a workspace that the next one may overwrite.
 
         For whoever wants the network itself, and, where `softmax` holds, for sources of uncertainty that ask it in
@@ -193,9 +193,9 @@ class Method:
         return answers[Decision.LOCAL] if Decision.LOCAL in answers else answers[Decision.GLOBAL]
 
     @final
-    def predict(self, down: Payload, state: State, site: Site, x: Tensor) -> Prediction:
+    def predict(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Prediction:
         """The prediction for inputs `x` at a silo; no model is trusted where probabilities are no numbers."""
-        found = self.decide(down, state, self.answer(down, state, site, x))
+        found = self.decide(down, state, self.answer(down, state, context, x))
         undefined = ~found.probs.isfinite().all(-1)
         return found.abstaining(undefined) if undefined.any() else found
 
@@ -204,7 +204,7 @@ class Method:
         return {}
 
     @property
-    def evaluations(self) -> Mapping[str, Work]:
+    def evaluations(self) -> Mapping[str, SiloTask]:
         """Works that only measure, by the names that orders call them by: they are no part of the schedule."""
         return {}
 
@@ -213,20 +213,20 @@ class Method:
         """What the method is called in results and messages."""
         return type(self).__name__.lower()
 
-    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Named numbers about how the model sees `x`, for evaluation only; empty unless a method has some."""
         return {}
 
-    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+    def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         """The entries of a silo's summary that `describe`'s numbers stand for."""
         return {}
 
-    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+    def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """What a silo's model makes of inputs (N, ...) on its way, for pictures: (N, T, D) tokens of the "encoder", and
         by name what a method puts behind it. Empty for a model without an encoder.
         """
-        answers = self.answer(down, state, site, x)  # asks the model that the silo predicts with last
-        module = site.own if self.personal and Decision.LOCAL in answers else site.module
+        answers = self.answer(down, state, context, x)  # asks the model that the silo predicts with last
+        module = context.own if self.personal and Decision.LOCAL in answers else context.module
         encoders = (getattr(part, "encoder", None) for part in module.eval().modules()) if module else ()
         with torch.no_grad():
             return next(({"encoder": each(x)} for each in encoders if isinstance(each, nn.Module)), {})
@@ -247,7 +247,7 @@ class Method:
     def follows_rounds(self) -> str:
         """The setting, if any, by which training follows how many rounds there are: with more, the first are others."""
         training = getattr(self, "training", None)
-        return "training.schedule = 'cosine'" if getattr(training, "schedule", None) == "cosine" else ""
+        return "training.lr_schedule = 'cosine'" if getattr(training, "lr_schedule", None) == "cosine" else ""
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
         """Why a silo's own model, where it is `personal`, does not go with the federation's; empty where it does."""
@@ -261,12 +261,12 @@ class Method:
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def evaluation(work: Function) -> Function:
-    """Mark a work as one of `Method.evaluations`, which is handed a `TestSite`: no schedule may hold it."""
-    work.is_evaluation = True  # type: ignore[attr-defined]
-    return work
+def evaluation(task: Function) -> Function:
+    """Mark a work as one of `Method.evaluations`, which is handed a `TestContext`: no schedule may hold it."""
+    task.is_evaluation = True  # type: ignore[attr-defined]
+    return task
 
 
-def is_evaluation(work: Work) -> bool:
+def is_evaluation(task: SiloTask) -> bool:
     """Whether a work was declared to be an `evaluation`."""
-    return bool(getattr(work, "is_evaluation", False))
+    return bool(getattr(task, "is_evaluation", False))

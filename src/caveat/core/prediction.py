@@ -37,11 +37,13 @@ class Prediction:
     decision: Tensor  # (N,) int64 of Decision
     log_evidence: Tensor | None = None  # (N,) float64 where the method has one; rank by it
     sets: Tensor | None = None  # (N, C) bool, after conformal calibration
-    source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answerer`
+    source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answered_by`
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low where unlike what the silo knows
-    alarm: float = 0.0  # familiarity up to which an input is called unfamiliar
+    false_alarm_rate: float = 0.0  # familiarity up to which an input is called unfamiliar
     input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
-    before: Tensor | None = None  # (N, C) float64, probabilities before a temperature if there was one: `untempered`
+    uncalibrated_probs: Tensor | None = (
+        None  # (N, C) float64, probabilities before a temperature if there was one: `uncalibrated`
+    )
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -92,16 +94,16 @@ class Prediction:
         return self.probs.argmax(-1)
 
     @property
-    def answerer(self) -> Tensor:
+    def answered_by(self) -> Tensor:
         """(N,) int64 of Decision, LOCAL or GLOBAL: whose model the label is of, abstained from or not."""
         if self.source is not None:
             return self.source
         return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
-    def untempered(self) -> Tensor:
+    def uncalibrated(self) -> Tensor:
         """(N, C) the class probabilities that the model itself gives, before any temperature."""
-        return self.probs if self.before is None else self.before
+        return self.probs if self.uncalibrated_probs is None else self.uncalibrated_probs
 
     @property
     def total(self) -> Tensor:
@@ -133,12 +135,12 @@ class Prediction:
             raise ValueError(f"no score {name!r}; this prediction has {', '.join(scores)}")
         return scores[name]
 
-    def tempered(self, inverse_temperature: float) -> Prediction:
+    def calibrated(self, inverse_temperature: float) -> Prediction:
         """With probabilities in proportion to `probs ** inverse_temperature`: above 1 surer, below 1 less sure.
 
         The total is that of the new probabilities; aleatoric and epistemic keep their shares of the total, since
         a temperature says nothing about where uncertainty comes from. All else stays: a temperature of 1
-        changes no bit, and class probabilities of zero stay zero. `untempered` has the probabilities as they were.
+        changes no bit, and class probabilities of zero stay zero. `uncalibrated` has the probabilities as they were.
         ValueError unless positive and finite.
         """
         if not 0 < inverse_temperature < torch.inf:
@@ -152,22 +154,24 @@ class Prediction:
             for name in ("aleatoric", "epistemic")
         }
         scores = self.uncertainty | {"total": total} | parts
-        return replace(self, probs=probs, uncertainty=scores, before=self.untempered)
+        return replace(self, probs=probs, uncertainty=scores, uncalibrated_probs=self.uncalibrated)
 
     @property
-    def alarmed(self) -> Tensor:
-        """(N,) bool: inputs that are called unfamiliar, of familiarity at most `alarm`; none without a familiarity.
+    def is_unfamiliar(self) -> Tensor:
+        """(N,) bool: inputs that are called unfamiliar, of familiarity at most `false_alarm_rate`; none without a
+        familiarity.
 
-        Of inputs like those that the silo calibrated with, an expected share of at most `alarm` is called so.
+        Of inputs like those that the silo calibrated with, an expected share of at most `false_alarm_rate` is called
+        so.
         """
         if self.familiarity is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
-        return self.familiarity <= self.alarm
+        return self.familiarity <= self.false_alarm_rate
 
     def abstaining(self, where: Tensor) -> Prediction:
         """This prediction with the decision to trust neither model for the inputs of `where`, (N,) bool."""
         decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
-        return replace(self, decision=decision, source=self.answerer)
+        return replace(self, decision=decision, source=self.answered_by)
 
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
         """The rows of this prediction where `mask` (N,) bool holds, and those of `other` elsewhere, decisions included.
@@ -188,10 +192,10 @@ class Prediction:
             torch.where(mask, self.decision, other.decision),
             _choose(mask, self.log_evidence, other.log_evidence),
             _choose(mask[:, None], self.sets, other.sets),
-            torch.where(mask, self.answerer, other.answerer),
+            torch.where(mask, self.answered_by, other.answered_by),
             _choose(mask, self.familiarity, other.familiarity),
-            self.alarm,
-            before=torch.where(mask[:, None], self.untempered, other.untempered),
+            self.false_alarm_rate,
+            uncalibrated_probs=torch.where(mask[:, None], self.uncalibrated, other.uncalibrated),
         )
 
 

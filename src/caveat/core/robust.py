@@ -1,4 +1,4 @@
-"""Aggregation that some liars among the silos cannot move far, as functions of what the silos sent.
+"""Aggregation that some Byzantine silos cannot move far, as functions of what the silos sent.
 
 Coordinate median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates, ICML 2018. Geometric median: Pillutla, Kakade & Harchaoui, Robust Aggregation for Federated Learning, IEEE
@@ -19,31 +19,33 @@ from torch import Tensor
 from .aggregation import weighted_sum
 from .tensors import Payload
 
-Rule = Literal["median", "trimmed", "geometric", "krum"]
+Rule = Literal["median", "trimmed_mean", "geometric_median", "krum"]
 COLUMNS = 1 << 16
 """Numbers of each silo that are looked at together."""
 STEPS, CLOSE = 200, 1e-10
 """Weiszfeld steps at most, and the change of a silo's weight below which they end."""
 
 
-def silos_needed(rule: Rule, liars: int) -> int:
+def silos_needed(rule: Rule, max_byzantine: int) -> int:
     """The replies without which a rule says nothing where so many of them may be lies."""
-    return 2 * liars + (3 if rule == "krum" else 1)
+    return 2 * max_byzantine + (3 if rule == "krum" else 1)
 
 
-def combined(rule: Rule, payloads: Sequence[Payload], liars: int) -> Payload:
+def combined(rule: Rule, payloads: Sequence[Payload], max_byzantine: int) -> Payload:
     """What a rule makes of the silos' payloads, which have one form and are finite; in that form.
 
     Integer tensors are the first one's, as in means. Raises ValueError for fewer payloads than `silos_needed`.
     """
-    if len(payloads) < (least := silos_needed(rule, liars)):
-        raise ValueError(f"{len(payloads)} payloads, expected at least {least} for {rule!r} and {liars} liars")
+    if len(payloads) < (least := silos_needed(rule, max_byzantine)):
+        raise ValueError(
+            f"{len(payloads)} payloads, expected at least {least} for {rule!r} and {max_byzantine} Byzantine silos"
+        )
     if rule == "median":
         return _by_coordinate(payloads, (len(payloads) - 1) // 2)
-    if rule == "trimmed":
-        return _by_coordinate(payloads, liars)
+    if rule == "trimmed_mean":
+        return _by_coordinate(payloads, max_byzantine)
     apart = squared_distances(payloads)
-    weights = krum_weights(apart, liars) if rule == "krum" else geometric_weights(apart)
+    weights = krum_weights(apart, max_byzantine) if rule == "krum" else geometric_weights(apart)
     return _each(payloads, lambda tensors: weighted_sum(tensors, weights))
 
 
@@ -59,10 +61,10 @@ def squared_distances(payloads: Sequence[Payload]) -> Tensor:
     return apart
 
 
-def krum_weights(apart: Tensor, liars: int) -> list[float]:
-    """1 for the silo whose S - liars - 2 nearest others are nearest, by squared distances (S, S); else 0."""
+def krum_weights(apart: Tensor, max_byzantine: int) -> list[float]:
+    """1 for the silo whose S - max_byzantine - 2 nearest others are nearest, by squared distances (S, S); else 0."""
     count = len(apart)
-    nearest = apart.sort(1).values[:, 1 : count - liars - 1]  # the first one is the silo itself
+    nearest = apart.sort(1).values[:, 1 : count - max_byzantine - 1]  # the first one is the silo itself
     chosen = int(nearest.sum(1).argmin())
     return [float(k == chosen) for k in range(count)]
 

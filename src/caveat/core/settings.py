@@ -18,11 +18,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-from .errors import ConfigurationError, ConfigurationErrors, cut, shown
+from .errors import ConfigurationError, ConfigurationErrors, cut, short_repr
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 """Unknown keys are errors, and the docstring below a field is its help text."""
-MANY = 1_000_000
+MAX_COUNT = 1_000_000
 """The most rounds, steps, silos, units or pixels that a setting takes: more is a slip of the pen."""
 LARGE = 1e6
 """The largest weight, rate or norm that a setting takes: what is computed with it still fits into float32."""
@@ -99,7 +99,9 @@ def check_seed(seed: object, called: str = "seed") -> None:
     except TypeError:
         fits = False
     if not fits:
-        raise ConfigurationError(f"{called} = {shown(seed)}: must be a whole number, at least 0 and below 2^63", called)
+        raise ConfigurationError(
+            f"{called} = {short_repr(seed)}: must be a whole number, at least 0 and below 2^63", called
+        )
 
 
 def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
@@ -118,14 +120,14 @@ def path_of(path: object, called: str) -> Path:
     except (OSError, ValueError) as error:
         if not isinstance(error, OSError) or error.errno == errno.ENAMETOOLONG:
             reason = getattr(error, "strerror", None) or error
-            raise ConfigurationError(f"{called} = {shown(path)}: {reason}", called) from None
+            raise ConfigurationError(f"{called} = {short_repr(path)}: {reason}", called) from None
     return Path(path)  # type: ignore[arg-type]
 
 
 def check_different(names: Sequence[str], key: str) -> None:
     """Raises ConfigurationError for a list of names in which one stands twice."""
     if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
-        raise ConfigurationError(f"{{key}} names {shown(twice)} twice", key)
+        raise ConfigurationError(f"{{key}} names {short_repr(twice)} twice", key)
 
 
 def dotted(path: KeyPath) -> str:
@@ -133,7 +135,7 @@ def dotted(path: KeyPath) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
-def explain(error: ValidationError, write: Callable[[Any], str] = shown) -> Iterator[Problem]:
+def explain(error: ValidationError, write: Callable[[Any], str] = short_repr) -> Iterator[Problem]:
     """What pydantic found, each at its key; the text of an unknown key is empty. `write` puts values into words."""
     for detail in error.errors(include_url=False):
         refused = _refused(detail)
@@ -181,7 +183,7 @@ def _with_short_errors(cls: Any, init: Callable[..., None]) -> Callable[..., Non
 def _python_errors(cls: Any, detail: ErrorDetails) -> Sequence[ConfigurationError]:
     if (refused := _refused(detail)) is not None:
         return refused.problems
-    path, text = _problem(detail, shown)
+    path, text = _problem(detail, short_repr)
     return [FieldError(text or _unknown(cls, str(path[-1])), dotted(path))]
 
 

@@ -39,7 +39,7 @@ class Data(NamedTuple):
         found: torch.device = getattr(self.x, "kept_on", self.x.device)
         return found
 
-    def labelled(self, y: Tensor) -> Data:
+    def labeled(self, y: Tensor) -> Data:
         """The same inputs with other labels (N,)."""
         return Data(self.x, y)
 
@@ -73,8 +73,8 @@ class AugmentedData(Data):
             )
         return changed, self.y[brought(index, self.y.device)]
 
-    def labelled(self, y: Tensor) -> AugmentedData:
-        return self.of(super().labelled(y), self.augment, self.names)
+    def labeled(self, y: Tensor) -> AugmentedData:
+        return self.of(super().labeled(y), self.augment, self.names)
 
     def part(self, index: Tensor) -> AugmentedData:
         return self.of(super().part(index), self.augment, self.names)
@@ -103,7 +103,7 @@ class LateData(Data):
 
 
 @dataclass(frozen=True)
-class Site:
+class SiloContext:
     """What code may see where it runs, at a silo or at the server; there is no test split in reach.
 
     `train`, `validation` and `calibration` are `Data`: x (N, ...) as models take it and y (N,) int64. At the server,
@@ -149,7 +149,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class TestSite(Site):
+class TestContext(SiloContext):
     """A site with the test split in reach: handed to evaluation only, never to a method's work."""
 
     __test__ = False  # not a test class, whatever pytest thinks of its name
@@ -173,12 +173,12 @@ class Silo:
     streams: Mapping[str, Data] = field(default_factory=dict)
     """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
 
-    def site(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> Site:
+    def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """What a method may see at this silo in a round, with `module` and `own` for workspaces."""
         splits = self.train, self.validation, self.calibration
-        return Site(self.name, *splits, module, round=round, own=own, domain=self.domain)
+        return SiloContext(self.name, *splits, module, round=round, own=own, domain=self.domain)
 
-    def test_site(self, module: nn.Module, own: nn.Module | None = None) -> TestSite:
+    def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
         """What an evaluation may see at this silo: also the test split and its streams."""
         splits = self.train, self.validation, self.calibration
-        return TestSite(self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain)
+        return TestContext(self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain)

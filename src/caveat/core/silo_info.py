@@ -34,7 +34,7 @@ class SiloInfo:
 
     @classmethod
     def of(cls, silo: Silo, classes: int) -> SiloInfo:
-        """What is known of a silo whose labels are of so many classes."""
+        """Metadata of a silo, from its data and the number of classes."""
         counts = silo.train.y.bincount(minlength=classes).tolist()
         return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
 
@@ -88,15 +88,15 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
         return 1
     if len(classes) != 2:
         raise ConfigurationError(
-            f"data.positive = {positive!r} names the positive class of two, but there are {len(classes)} classes; of "
-            "several each is taken against the rest",
-            "data.positive",
+            f"data.positive_class = {positive!r} names the positive class of two, but there are {len(classes)} "
+            "classes; of several each is taken against the rest",
+            "data.positive_class",
         )
     if positive not in classes:
         raise ConfigurationError(
-            f"data.positive = {positive!r}, expected the name of one of the two classes, {classes[0]!r} or "
+            f"data.positive_class = {positive!r}, expected the name of one of the two classes, {classes[0]!r} or "
             f"{classes[1]!r}",
-            "data.positive",
+            "data.positive_class",
         )
     return list(classes).index(positive)
 

@@ -2,13 +2,13 @@
 
 from ..core import Data, Silo
 from .build import load, read
-from .inputs import labelled_inputs, labels_of, noted_inputs, read_inputs
+from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs
 from .pools import Pool
 from .preparation import Inputs, Preparation
-from .settings import DataSettings, Labels, Normalise, Shift, Split, Streams
+from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
 from .silos import Silos, population
 from .sources.arrays import digits, npz
-from .sources.images import recoloured, resized
+from .sources.images import recolored, resized
 from .splits import hashes, splits_record
 from .streams import with_streams
 from .survey import survey
@@ -19,21 +19,21 @@ __all__ = [
     "Data",
     "DataSettings",
     "Inputs",
-    "Labels",
-    "Normalise",
+    "Normalize",
+    "OodSettings",
+    "Partition",
     "Pool",
     "Preparation",
     "Shift",
     "Silo",
     "Silos",
     "Split",
-    "Streams",
     "augmented",
     "digits",
     "from_arrays",
     "from_datasets",
     "hashes",
-    "labelled_inputs",
+    "labeled_inputs",
     "labels_of",
     "load",
     "noted_inputs",
@@ -41,7 +41,7 @@ __all__ = [
     "population",
     "read",
     "read_inputs",
-    "recoloured",
+    "recolored",
     "resized",
     "rotated",
     "splits_record",

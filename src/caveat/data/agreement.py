@@ -20,7 +20,7 @@ from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
 from .lazy import changed, some_rows
 from .pools import Index, Pool, TableColumn, ordered, shown
-from .preparation import check_normalise
+from .preparation import check_normalize
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
 from .silos import Silos
@@ -43,8 +43,8 @@ def own_settings(
     numeric: Sequence[str] | None = None,
     decimal: str | None = None,
     separator: str | None = None,
-    codes: Sequence[LabelCode] | None = None,
-    columns: Sequence[OwnColumn] | None = None,
+    label_codes: Sequence[LabelCode] | None = None,
+    rename_columns: Sequence[OwnColumn] | None = None,
 ) -> DataSettings:
     """The federation's settings with a silo's own source in place, and what else the silo has of its own.
 
@@ -53,8 +53,8 @@ def own_settings(
     source_of_silo(source)
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
-        "decimal": decimal, "separator": separator, "codes": codes and tuple(codes),
-        "columns": columns and tuple(columns),
+        "decimal": decimal, "separator": separator, "label_codes": label_codes and tuple(label_codes),
+        "rename_columns": rename_columns and tuple(rename_columns),
     }  # fmt: skip
     given = {key: value for key, value in own.items() if value is not None}
     return dataclasses.replace(settings, source=source, **given)
@@ -91,7 +91,7 @@ def own_schema(
 
 def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
     """What to do about a column whose categories the silo does not allow to leave it."""
-    left_out = f"leave the column out, {shown(column.name)} = false in [data.columns] of silo.toml"
+    left_out = f"leave the column out, {shown(column.name)} = false in [data.rename_columns] of silo.toml"
     (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
     if _like_names(known.categories or (), index):
         return f"{left_out}; naming it in categorical would not help, as its texts look like names"
@@ -119,7 +119,7 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
             raise Refused(
                 f"{pool.origin or pool.domain}: column {shown(column.name)} has {len(column.categories or ())} texts "
                 f"in {len(train)} rows; {LIKE_NAMES}: leave the column out, {shown(column.name)} = false in "
-                "[data.columns] of silo.toml",
+                "[data.rename_columns] of silo.toml",
                 "names",
                 column.name,
             )
@@ -153,7 +153,7 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
     pools = [_empty(name, each.shape) for name, each in schemas.items()]
     image_format = common_format(pools, settings.size, settings.channels)
     images = pools[0].images
-    check_normalise(images, settings.normalise)
+    check_normalize(images, settings.normalize)
     shape = image_format.shape(pools[0].x) if images else pools[0].x.shape[1:]
     classes = settings.classes or _agreed_classes(schemas)
     for name, schema in schemas.items():

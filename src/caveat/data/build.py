@@ -16,11 +16,11 @@ from ..core.settings import check_seed, check_type
 from ..core.silo_info import positive_class
 from .checks import check_usual
 from .lazy import LazyRows, PartRows, lazy_inputs
-from .partitions import deal, mislabelled, partition
+from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, Pool
-from .preparation import check_normalise, normalised
-from .sequences import Scaling, SequenceFormat, check_standardise, scalings, sequences_of
-from .settings import DataSettings, Normalise, Shift
+from .preparation import check_normalize, normalized
+from .sequences import Scaling, SequenceFormat, check_standardize, scalings, sequences_of
+from .settings import DataSettings, Normalize, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.images import ImageFormat, check_image_memory, common_format
@@ -45,23 +45,23 @@ def read(settings: DataSettings) -> DataSource:
     """All that the source of a configuration holds; images of different domains can differ in shape.
 
     Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
-    file, value and expectation; ConfigurationError for "silos", which no single machine can read.
+    file, value and expectation; ConfigurationError for "on_site", which no single machine can read.
     """
     check_type(settings, DataSettings, "settings", "DataSettings")
     return read_source(settings.source, settings)
 
 
 def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
-    """The pools of the source `streams.ood_global`, of which no silo has data; none if it is not set.
+    """The pools of the source `ood.global_source`, of which no silo has data; none if it is not set.
 
     Raises ConfigurationError if a part of it is a part of the silos' own source.
     """
-    name = settings.streams.ood_global
+    name = settings.ood.global_source
     if not name:
         return ()
     if shared := places(name) & places(settings.source):
         raise ConfigurationError(
-            f"data.streams.ood_global = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
+            f"data.ood.global_source = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
             "expected what no silo knows"
         )
     return tuple(pool for part in parsed(name) for pool in part.read(settings).pools)
@@ -109,20 +109,20 @@ def make_silos(
     if any(pool.lazy for pool in pools):
         check_lazy(settings)
     check_usual(pools)
-    streams = settings.streams
+    streams = settings.ood
     image_format = common_format(pools, settings.size, settings.channels)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     if settings.size is not None and not pools[0].lazy:
         count = sum(len(pool.y) for pool in (*pools, *outside))
         check_image_memory(count, settings.size, FLOAT * image_format.shape(pools[0].x)[-1])
-    pools = hold_out(pools, streams.hold_out)
-    positive_class(settings.positive, pools[0].classes)
+    pools = hold_out(pools, streams.held_out_classes)
+    positive_class(settings.positive_class, pools[0].classes)
     images = pools[0].images
     if settings.shift.angles and not images:
         raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
     check_noise(pools[0], settings.shift, sequence_format)
-    check_standardise(pools[0], settings.standardise)
-    check_normalise(images, settings.normalise)
+    check_standardize(pools[0], settings.standardize)
+    check_normalize(images, settings.normalize)
     domains = _given(pools, settings) if given else _made(pools, settings)
     held_back = [_held_back(domain, settings, seed) for domain in domains]
     chosen = [
@@ -137,10 +137,10 @@ def make_silos(
     sequence_format = sequence_format or sequences_of(pools[0])
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format)
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
-    unknown = unknown_inputs(held_out if streams.hold_out else [], outside, silos, streams.ood_global)
-    if streams.ood_local == "none" and unknown is None:
+    unknown = unknown_inputs(held_out if streams.held_out_classes else [], outside, silos, streams.global_source)
+    if streams.local == "none" and unknown is None:
         return silos
-    return with_streams(silos, ood_local=streams.ood_local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
+    return with_streams(silos, ood_local=streams.local, ood_global=unknown, per_silo=streams.per_silo, seed=seed)
 
 
 def one_silo(
@@ -155,16 +155,16 @@ def one_silo(
 
     Bitwise what `make_silos` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
     """
-    check_normalise(own.pool.images, settings.normalise)
+    check_normalize(own.pool.images, settings.normalize)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
-    check_standardise(own.pool, settings.standardise)
+    check_standardize(own.pool, settings.standardize)
     chosen = [own]
     raw = _shifted(chosen, settings.shift, image_format, seed)
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool))
-    unknown = unknown_inputs([], outside, silos, settings.streams.ood_global)
+    unknown = unknown_inputs([], outside, silos, settings.ood.global_source)
     if unknown is None:
         return silos
-    return with_streams(silos, ood_global=unknown, per_silo=settings.streams.per_silo, seed=seed)
+    return with_streams(silos, ood_global=unknown, per_silo=settings.ood.per_silo, seed=seed)
 
 
 def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearrange | None = None) -> SiloIndices:
@@ -195,42 +195,42 @@ def _encoded(
 ) -> Silos:
     """The silos of raw inputs, whose arrays are taken out of `raw`."""
     masked = sequence_format is not None and sequence_format.masked
-    scales = scalings({name: x["train"] for name, x in raw.items()}, settings.standardise, masked)
+    scales = scalings({name: x["train"] for name, x in raw.items()}, settings.standardize, masked)
     first = chosen[0].pool
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
     encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
-    wrong = spread(settings.labels.noise, len(chosen), "data.labels.noise")
+    wrong = spread(settings.label_noise, len(chosen), "data.label_noise")
     silos = []
     for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
         splits = {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
-            finish = _finished(silo, encoders, image_format, settings.normalise, scales)
+            finish = _finished(silo, encoders, image_format, settings.normalize, scales)
             y = silo.pool.y[index]
             if share and split == "train":
-                y = mislabelled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
+                y = mislabeled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
             splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))
         domain = domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
         train, validation, calibration, test = (splits[name] for name in NAMES)
         if settings.augment:
-            train = augmented(train, settings.augment, settings.normalise)
+            train = augmented(train, settings.augment, settings.normalize)
         silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
-    return Silos(tuple(silos), first.classes, settings.normalise if first.images else None, encoders, image_format,
-                 sequence_format, positive=settings.positive, scalings=scales)  # fmt: skip
+    return Silos(tuple(silos), first.classes, settings.normalize if first.images else None, encoders, image_format,
+                 sequence_format, positive=settings.positive_class, scalings=scales)  # fmt: skip
 
 
 def _finished(
     silo: SiloIndices,
     encoders: Mapping[SiloId, Encoder],
     image_format: ImageFormat,
-    normalise: Normalise,
+    normalize: Normalize,
     scales: Mapping[SiloId, Scaling],
 ) -> Callable[[Array], Tensor]:
     """What makes a silo's raw inputs those of a model; those that are read as needed have no common format before."""
     if silo.pool.images:
-        return lambda x: normalised(image_format(x) if silo.pool.lazy else x, normalise)
+        return lambda x: normalized(image_format(x) if silo.pool.lazy else x, normalize)
     if scales:
         return lambda x: scales[silo.name](torch.from_numpy(x))
     return lambda x: torch.from_numpy(encoders[silo.name](x) if encoders else x)
@@ -259,24 +259,28 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     names = [pool.domain for pool in pools]
     for name in names:
         check_silo_name(name)
-    if settings.silos not in (None, len(pools)):
+    if settings.n_silos not in (None, len(pools)):
         raise ConfigurationError(
-            f"data.silos = {settings.silos} but the data comes in {len(pools)}: {', '.join(names)}"
+            f"data.n_silos = {settings.n_silos} but the data comes in {len(pools)}: {', '.join(names)}"
         )
-    if settings.labels.partition != "iid":
+    if settings.partition.scheme != "iid":
         raise ConfigurationError(
-            f"data.labels.partition = {settings.labels.partition!r} is ignored: the data comes in silos already"
+            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data comes in silos already"
         )
     return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 
 
 def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     """A domain for each pool, with the silos to make of it."""
-    silos = settings.silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
-    if settings.silos is None and silos == 1:
-        raise ConfigurationError("data.silos is missing: this source does not come in silos, expected how many to make")
+    silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
+    if settings.n_silos is None and silos == 1:
+        raise ConfigurationError(
+            "data.n_silos is missing: this source does not come in silos, expected how many to make"
+        )
     if silos % len(pools):
-        raise ConfigurationError(f"data.silos = {silos} for {len(pools)} domains, expected a multiple of {len(pools)}")
+        raise ConfigurationError(
+            f"data.n_silos = {silos} for {len(pools)} domains, expected a multiple of {len(pools)}"
+        )
     each = silos // len(pools)
     width = len(str(silos - 1))
     names = [f"silo-{number:0{width}d}" for number in range(silos)]
@@ -343,8 +347,8 @@ def _share_out(
         raise DataError(f"{silos} silos of {tests} test samples, but there are {len(held_out)}")
     y, rng = pool.y[development], _generator(seed, "partition", names[0])
     shares = None
-    if silos > 1 or settings.labels.partition != "iid":
-        trains, shares = partition(settings.labels, y, len(pool.classes), silos, samples, rng)
+    if silos > 1 or settings.partition.scheme != "iid":
+        trains, shares = partition(settings.partition, y, len(pool.classes), silos, samples, rng)
     elif samples is not None and samples > len(y):
         raise DataError(f"{samples} samples wanted, but there are {len(y)}")
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, DataWarning, SiloId
-from ..core.errors import shown
+from ..core.errors import short_repr
 from .pools import AS_USUAL, Array
 from .preparation import Inputs, Preparation
 from .silos import Silos
@@ -94,14 +94,14 @@ def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
     return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """Inputs as a model takes them, and their labels."""
 
     inputs: Inputs
     y: Tensor  # (N,) int64
 
 
-def labelled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, target: str | None = None) -> Labelled:
+def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, target: str | None = None) -> Labeled:
     """The inputs of a file as `noted_inputs` reads them, and their labels.
 
     Labels are the array `y` of an npz file (`y_test`, `y_train` beside inputs of these names), the column `target` of a
@@ -118,7 +118,7 @@ def labelled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, ta
         encoder = preparation.encoders.get(silo)
         csv_format = encoder.csv_format if encoder is not None else AS_USUAL
         sheet = read_sheet(found, csv_format.separator)
-        names = {column.name: column.own for column in csv_format.declared.columns}
+        names = {column.name: column.own for column in csv_format.declared.rename_columns}
         if not {target, names.get(target)} & set(sheet.columns):
             raise ConfigurationError(f"target = {target!r}: {found} has {', '.join(sheet.columns)}", "target")
         y = labels_of(declared_labels(sheet, csv_format.declared, target), preparation.classes, str(found))
@@ -132,7 +132,7 @@ def labelled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, ta
     inputs = noted_inputs(found, preparation, silo)
     if len(inputs.x) != len(y):
         raise DataError(f"{found}: {len(y)} labels for {len(inputs.x)} inputs")
-    return Labelled(inputs, y)
+    return Labeled(inputs, y)
 
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
@@ -152,13 +152,13 @@ def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
         found = np.array([numbers.get(each, -1) for each in array.tolist()], dtype=np.int64)
     if unknown:
         raise DataError(
-            f"{origin}: label {shown(unknown[0])}, expected a class of the run: "
+            f"{origin}: label {short_repr(unknown[0])}, expected a class of the run: "
             f"{', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}, or its number from 0"
         )
     return torch.from_numpy(found)
 
 
-def _of_folders(path: Path, preparation: Preparation, silo: SiloId) -> Labelled:
+def _of_folders(path: Path, preparation: Preparation, silo: SiloId) -> Labeled:
     folders = sorted(each for each in path.iterdir() if each.is_dir() and image_files(each))
     if not folders:
         raise DataError(f"{path}: expected a folder of images for each class")
@@ -166,7 +166,7 @@ def _of_folders(path: Path, preparation: Preparation, silo: SiloId) -> Labelled:
     names = [folder.name for folder, part in zip(folders, parts, strict=True) for _ in part.files]
     files = tuple(f"{folder.name}/{name}" for folder, part in zip(folders, parts, strict=True) for name in part.files)
     inputs = Inputs(torch.cat([part.x for part in parts]), sum((part.notes for part in parts), ()), files)
-    return Labelled(inputs, labels_of(names, preparation.classes, str(path)))
+    return Labeled(inputs, labels_of(names, preparation.classes, str(path)))
 
 
 def _no_target(target: str | None, path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError, DataError
 from .pools import Index, LabelArray
-from .settings import Labels
+from .settings import Partition
 
 MINIMUM = 10
 TRIES = 100
@@ -18,7 +18,7 @@ Shares = NDArray[np.float64]
 
 
 def partition(
-    labels: Labels, y: LabelArray, classes: int, silos: int, per_silo: int | None, rng: np.random.Generator
+    labels: Partition, y: LabelArray, classes: int, silos: int, per_silo: int | None, rng: np.random.Generator
 ) -> tuple[list[Index], Shares | None]:
     """Positions in `y` for each silo, and the shares by which to deal a test part; none for iid.
 
@@ -28,16 +28,16 @@ def partition(
     wanted = least if per_silo is None else per_silo
     if len(y) < silos * wanted:
         raise DataError(f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are {len(y)}")
-    if labels.partition == "iid":
+    if labels.scheme == "iid":
         return deal(y, silos, per_silo, None, rng), None
-    draw = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}[labels.partition](labels, classes, silos)
+    draw = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}[labels.scheme](labels, classes, silos)
     for _ in range(TRIES):
         shares = draw(rng)
         parts = deal(y, silos, per_silo, shares, rng)
         if all(len(part) >= least and len(np.unique(y[part])) > 1 for part in parts):
             return parts, shares
     raise DataError(
-        f"no draw of {TRIES} with partition {labels.partition!r} gave each of {silos} silos {least} of "
+        f"no draw of {TRIES} with partition {labels.scheme!r} gave each of {silos} silos {least} of "
         f"{len(y)} samples and two classes: take fewer silos, more samples, or a larger alpha or per_silo"
     )
 
@@ -65,15 +65,15 @@ def deal(
     return [np.sort(np.concatenate([*part, np.empty(0, np.int64)])) for part in parts]
 
 
-def _dirichlet(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+def _dirichlet(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
     alpha = 0.5 if labels.alpha is None else labels.alpha
     return lambda rng: rng.dirichlet([alpha] * silos, classes)
 
 
-def _classes(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
     per_silo = 2 if labels.per_silo is None else labels.per_silo
     if per_silo > classes:
-        raise ConfigurationError(f"data.labels.per_silo = {per_silo} but the data has {classes} classes")
+        raise ConfigurationError(f"data.partition.per_silo = {per_silo} but the data has {classes} classes")
 
     def draw(rng: np.random.Generator) -> Shares:
         owners = np.zeros((classes, silos))
@@ -86,7 +86,7 @@ def _classes(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Ge
     return draw
 
 
-def _draws(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
+def _draws(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
     """FedPN's scheme: all classes and as many more at random as there are draws, shuffled and dealt to the silos."""
     per_silo = 3 if labels.per_silo is None else labels.per_silo
 
@@ -100,7 +100,7 @@ def _draws(labels: Labels, classes: int, silos: int) -> Callable[[np.random.Gene
     return draw
 
 
-def mislabelled(y: LabelArray, share: float, classes: int, rng: np.random.Generator) -> LabelArray:
+def mislabeled(y: LabelArray, share: float, classes: int, rng: np.random.Generator) -> LabelArray:
     """The labels with a share of them wrong, rounded to whole labels: each another class, any with the same chance."""
     wrong = rng.choice(len(y), round(share * len(y)), replace=False)
     changed = y.copy()

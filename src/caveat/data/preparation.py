@@ -19,7 +19,7 @@ from .checks import plain_array, written
 from .lazy import LazyInputs
 from .pools import Array, finite_array, image_array, token_array
 from .sequences import Scaling, SequenceFormat
-from .settings import Normalise
+from .settings import Normalize
 from .sources.images import ImageFormat
 from .tables.encoding import Encoder
 
@@ -61,7 +61,7 @@ class Preparation:
     """The shape of one model input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
     dtype: torch.dtype = torch.float32
     """The type of model inputs: float32, or int64 for ids of tokens."""
-    normalise: Normalise | None = None
+    normalize: Normalize | None = None
     """The constants that images are normalised with; none where the inputs are not images."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
     """What makes each silo's features from the rows of a table; empty where inputs come ready to use."""
@@ -78,7 +78,7 @@ class Preparation:
 
     @property
     def images(self) -> bool:
-        return self.normalise is not None
+        return self.normalize is not None
 
     def check_name(self, silo: SiloId) -> None:
         """Raises DataError if there is no silo of this name."""
@@ -142,7 +142,7 @@ class Preparation:
                     "category; caveat.data.read_inputs reads rows with text from a csv file"
                 )
             return torch.from_numpy(self.encoders[silo](inputs))
-        if self.normalise is None:
+        if self.normalize is None:
             if inputs.shape[1:] != self.shape:
                 wanted = ", ".join(map(str, self.shape))
                 raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {wanted})")
@@ -154,14 +154,14 @@ class Preparation:
             raise DataError(
                 f"images (H, W, C) of shape {images.shape[1:]}, expected {(*size, channels)} as in training"
             )
-        return normalised(self.image_format(images), self.normalise)
+        return normalized(self.image_format(images), self.normalize)
 
     def to_image(self, x: Tensor) -> Array:
         """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
-        if self.normalise is None:
+        if self.normalize is None:
             raise DataError("these inputs are not images")
         x, channels = x.detach().cpu(), x.shape[-3]
-        pixels = (x * _constants(self.normalise.std, channels) + _constants(self.normalise.mean, channels)) * 255
+        pixels = (x * _constants(self.normalize.std, channels) + _constants(self.normalize.mean, channels)) * 255
         return pixels.round().clamp(0, 255).to(torch.uint8).movedim(-3, -1).contiguous().numpy()
 
 
@@ -184,25 +184,25 @@ def _check_any(inputs: Any) -> None:
         raise DataError(f"inputs of shape {shape}, expected at least one")
 
 
-def normalised(images: Array, normalise: Normalise) -> Tensor:
+def normalized(images: Array, normalize: Normalize) -> Tensor:
     """Model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
 
     Raises ConfigurationError if there is neither one constant for all channels nor one for each.
     """
     channels = images.shape[-1]
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
-    return x.sub_(_constants(normalise.mean, channels)).div_(_constants(normalise.std, channels))
+    return x.sub_(_constants(normalize.mean, channels)).div_(_constants(normalize.std, channels))
 
 
 def _constants(values: tuple[float, ...], channels: int) -> Tensor:
     if len(values) not in (1, channels):
         raise ConfigurationError(
-            f"data.normalise has {len(values)} numbers for images of {channels} channels, expected 1 or {channels}"
+            f"data.normalize has {len(values)} numbers for images of {channels} channels, expected 1 or {channels}"
         )
     return torch.tensor(values).view(-1, 1, 1)
 
 
-def check_normalise(images: bool, normalise: Normalise) -> None:
-    """Raises ConfigurationError for constants of `data.normalise` where inputs are features, which have none."""
-    if not images and normalise != Normalise():
-        raise ConfigurationError("data.normalise is for images, these inputs are features")
+def check_normalize(images: bool, normalize: Normalize) -> None:
+    """Raises ConfigurationError for constants of `data.normalize` where inputs are features, which have none."""
+    if not images and normalize != Normalize():
+        raise ConfigurationError("data.normalize is for images, these inputs are features")

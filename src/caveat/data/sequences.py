@@ -19,7 +19,7 @@ from .lazy import row_parts
 from .pools import Array, Pool, series_array, token_array
 
 SequenceKind = Literal["tokens", "series"]
-Standardise = Literal["none", "silo", "federation"]
+Standardize = Literal["none", "silo", "federation"]
 Numbers = NDArray[np.float64]
 
 
@@ -152,12 +152,12 @@ def _moments(x: Array, masked: bool) -> StepMoments:
     return StepMoments(len(steps), mean, ((steps - mean) ** 2).sum(0))
 
 
-def scalings(train: Mapping[SiloId, Array], standardise: Standardise, masked: bool) -> dict[SiloId, Scaling]:
+def scalings(train: Mapping[SiloId, Array], standardize: Standardize, masked: bool) -> dict[SiloId, Scaling]:
     """By silo, what standardises its series, from training splits (N, T, C); nothing unless it is asked for."""
-    if standardise == "none":
+    if standardize == "none":
         return {}
     own = {silo: moments(x, masked) for silo, x in train.items()}
-    if standardise == "silo":
+    if standardize == "silo":
         return {silo: each.scaling(masked) for silo, each in own.items()}
     return dict.fromkeys(own, _together(own.values()).scaling(masked))
 
@@ -166,12 +166,12 @@ def _together(several: Iterable[StepMoments]) -> StepMoments:
     return reduce(StepMoments.__add__, several)
 
 
-def check_standardise(pool: Pool, standardise: Standardise) -> None:
+def check_standardize(pool: Pool, standardize: Standardize) -> None:
     """Raises ConfigurationError for inputs that are no series."""
-    if standardise != "none" and not pool.series:
+    if standardize != "none" and not pool.series:
         raise ConfigurationError(
-            f"data.standardise = {standardise!r} is for series, these inputs are none; tables are standardised anyway",
-            "data.standardise",
+            f"data.standardize = {standardize!r} is for series, these inputs are none; tables are standardised anyway",
+            "data.standardize",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
-from ..core.settings import LARGE, MANY, check_different, frozen_settings
+from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
 from .pools import Kind
 from .sources import HELP, SOURCES, parsed
 from .tables.columns import Reading
@@ -41,10 +41,10 @@ class Shift:
 
 
 @frozen_settings
-class Labels:
-    """What makes the labels of silos differ; all but `noise` is for data that does not come in silos."""
+class Partition:
+    """What makes the labels of silos differ, for data that does not come in silos."""
 
-    partition: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
+    scheme: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
     """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
     draws: per_silo draws of a class at each silo, of which two can be the same, each class split evenly over its draws
     (FedPN, arXiv 2312.11230)."""
@@ -55,9 +55,6 @@ class Labels:
     minimum: Annotated[int, Field(ge=4)] | None = None
     """All but iid: samples, without the test split, that every silo gets at least (10 by default); shares that give
     one fewer are drawn anew."""
-    noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
-    """Shares of training labels that are wrong, drawn from the other classes: as many as there are silos, or a divisor
-    of that number, so that each is that of a block of silos. Other splits have their true labels."""
 
     def __post_init__(self) -> None:
         for name, owners in (
@@ -65,11 +62,11 @@ class Labels:
             ("minimum", ("dirichlet", "classes", "draws")),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and self.partition not in owners:
+            if value is not None and self.scheme not in owners:
                 raise ConfigurationError(
-                    f"data.labels.{name} = {value} is ignored by partition {self.partition!r}; "
+                    f"data.partition.{name} = {value} is ignored by partition {self.scheme!r}; "
                     f"it belongs to {' and '.join(map(repr, owners))}",
-                    f"data.labels.{name}",
+                    f"data.partition.{name}",
                 )
 
 
@@ -80,7 +77,7 @@ class Split:
     train: Share = 0.8
     """Share to train on, of all samples that are not test samples."""
     validation: Share = 0.1
-    """Share to choose by, of all samples that are not test samples."""
+    """Fraction of the non-test samples used for validation (model selection)."""
     calibration: Share = 0.1
     """Share to calibrate uncertainties and thresholds on, of all samples that are not test samples."""
     test: Share = 0.2
@@ -95,7 +92,7 @@ class Split:
 
 
 @frozen_settings
-class Normalise:
+class Normalize:
     """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
 
     mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
@@ -105,26 +102,26 @@ class Normalise:
 
 
 @frozen_settings
-class Streams:
+class OodSettings:
     """Test inputs that a silo does not know, to evaluate on beside its test split; nothing is trained on them."""
 
-    ood_local: Literal["none", "classes", "domains"] = "none"
+    local: Literal["none", "classes", "domains"] = "none"
     """What a silo does not know but others do: none; classes: test samples of other silos, of classes that its training
     split lacks; domains: test samples of the silos of other domains."""
-    ood_global: str = ""
+    global_source: str = ""
     """What nobody knows: the test part of another source (all of it if it has none), written like data.source."""
-    hold_out: tuple[str, ...] = ()
+    held_out_classes: tuple[str, ...] = ()
     """Names of classes that are taken from every silo; their test samples belong to what nobody knows."""
     per_silo: Annotated[int, Field(ge=1)] | None = None
     """Samples of a stream at a silo, fewer where there are not as many; by default as many as its test split has."""
 
     def __post_init__(self) -> None:
-        check_different(self.hold_out, "data.streams.hold_out")
-        if self.ood_global:
-            parsed(self.ood_global, "streams.ood_global")
-        if self.per_silo is not None and self.ood_local == "none" and not self.ood_global and not self.hold_out:
+        check_different(self.held_out_classes, "data.ood.held_out_classes")
+        if self.global_source:
+            parsed(self.global_source, "ood.global_source")
+        if self.per_silo is not None and self.local == "none" and not self.global_source and not self.held_out_classes:
             raise ConfigurationError(
-                f"data.streams.per_silo = {self.per_silo} is ignored: no stream is asked for", "data.streams.per_silo"
+                f"data.ood.per_silo = {self.per_silo} is ignored: no stream is asked for", "data.ood.per_silo"
             )
 
 
@@ -134,9 +131,9 @@ class DataSettings:
 
     source: Annotated[str, Field(description=HELP)] = "digits"
     kind: Kind | None = None
-    """npz, npy, silos: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
+    """npz, npy, on_site: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
-    silos: Annotated[int, Field(ge=1, le=MANY)] | None = None
+    n_silos: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
     """Samples of a silo without its test split, on average where labels are skewed; by default all are shared out."""
@@ -144,78 +141,84 @@ class DataSettings:
     """Test samples of a silo, or "all": all there are, shared out evenly among the silos of a domain. By default a
     quarter of samples_per_silo, or all."""
     target: str | None = None
-    """csv, silos: the column to predict."""
-    positive: str | None = None
+    """csv, on_site: the column to predict."""
+    label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+    """Shares of training labels that are wrong, drawn from the other classes: as many as there are silos, or a divisor
+    of that number, so that each is that of a block of silos. Other splits have their true labels."""
+    positive_class: str | None = None
     """The class, of two, that sensitivity, AUROC and other figures of classification are of (the second by default)."""
-    silo: str | None = None
+    silo_column: str | None = None
     """csv: the column that names the silo of a row; without it every file is a silo."""
     classes: tuple[str, ...] = field(default=(), repr=False)
-    """csv, silos: the names of the classes, in order; a label that is none of them is refused. By default they are the
-    labels of all silos. A federation of tables needs them, in words: what each silo's codes mean says its silo.toml."""
-    codes: tuple[LabelCode, ...] = field(default=(), repr=False)
+    """csv, on_site: the names of the classes, in order; a label that is none of them is refused. By default they are
+    the labels of all silos. A federation of tables needs them, in words: what each silo's codes mean says its
+    silo.toml."""
+    label_codes: tuple[LabelCode, ...] = field(default=(), repr=False)
     """csv: what labels of the files mean, CODE = "CLASS" in a section of its own."""
     dictionary: tuple[DictionaryColumn, ...] = field(default=(), repr=False)
-    """csv, silos: the data dictionary, a TOML file with a section for each column: type, unit, range, values, missing,
-    outside. What it says is written here in place of the file's name; columns that it lacks are not read."""
-    columns: tuple[OwnColumn, ...] = field(default=(), repr=False)
+    """csv, on_site: the data dictionary, a TOML file with a section for each column: type, unit, range, values,
+    missing, outside. What it says is written here in place of the file's name; columns that it lacks are not read."""
+    rename_columns: tuple[OwnColumn, ...] = field(default=(), repr=False)
     """csv: columns that are called or written otherwise in the files, OWN = "NAME", or left out, OWN = false, in a
     section of its own."""
     categorical: tuple[str, ...] = ()
-    """csv, silos: columns of numbers that are codes of categories, or of any text; columns with text are categories
+    """csv, on_site: columns of numbers that are codes of categories, or of any text; columns with text are categories
     anyway, but refused if they look like names, or like numbers with a mistake among them."""
     numeric: tuple[str, ...] = ()
-    """csv, silos: columns that hold numbers and nothing else; other text in them is refused, however much there is."""
+    """csv, on_site: columns that hold numbers and nothing else; other text in them is refused, however much there
+    is."""
     decimal: Literal[".", ","] = "."
-    """csv, silos: the decimal mark of numbers."""
+    """csv, on_site: the decimal mark of numbers."""
     separator: str | None = None
-    """csv, silos: the character between the values of a row; unset, the one of comma, semicolon and tab that the header
-    has most of."""
+    """csv, on_site: the character between the values of a row; unset, the one of comma, semicolon and tab that the
+    header has most of."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
     lazy: bool = False
     """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory.
     csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
     duplicates: Literal["together", "drawn"] = "together"
-    """csv, silos: rows of a silo's table that are the same, label included, are all in one split ("together"): of those
-    they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was drawn."""
+    """csv, on_site: rows of a silo's table that are the same, label included, are all in one split ("together"): of
+    those they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was
+    drawn."""
     exif_rotation: bool = True
-    """images, silos: turn images upright as their EXIF data say."""
+    """images, on_site: turn images upright as their EXIF data say."""
     channels: Literal[1, 3] | None = None
     """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
     augment: tuple[ImageChange, ...] = ()
     """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
     crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
-    standardise: Literal["none", "silo", "federation"] = "none"
+    standardize: Literal["none", "silo", "federation"] = "none"
     """series: every channel less its mean and over its standard deviation, over training samples and steps, without
     padded ones: silo: of the silo's own; federation: of all silos together. Tables are, each by the silo's own."""
     shift: Shift = field(default_factory=Shift)
     """What makes the inputs of silos differ."""
-    labels: Labels = field(default_factory=Labels)
+    partition: Partition = field(default_factory=Partition)
     """What makes the labels of silos differ."""
     split: Split = field(default_factory=Split)
     """Shares of train, validation, calibration and test."""
-    normalise: Normalise = field(default_factory=Normalise)
+    normalize: Normalize = field(default_factory=Normalize)
     """Constants that images are normalised with."""
-    streams: Streams = field(default_factory=Streams)
+    ood: OodSettings = field(default_factory=OodSettings)
     """Test inputs that silos do not know."""
 
     def __post_init__(self) -> None:
         check_different(self.categorical, "data.categorical")
         check_declared(self.declared, self.categorical, self.numeric)
-        if self.source == "silos":
+        if self.source == "n_silos":
             self._check_silos()
         self._check_keys()
-        if (self.labels.minimum or 0) > (self.samples_per_silo or math.inf):
+        if (self.partition.minimum or 0) > (self.samples_per_silo or math.inf):
             raise ConfigurationError(
-                f"data.labels.minimum = {self.labels.minimum}, expected at most data.samples_per_silo = "
+                f"data.partition.minimum = {self.partition.minimum}, expected at most data.samples_per_silo = "
                 f"{self.samples_per_silo}",
-                "data.labels.minimum",
+                "data.partition.minimum",
             )
-        if any(self.labels.noise) and self.streams.ood_local == "classes":
+        if any(self.label_noise) and self.ood.local == "classes":
             raise ConfigurationError(
-                "data.labels.noise: wrong labels hide which classes a silo does not know, on which "
-                "data.streams.ood_local = 'classes' depends",
-                "data.labels.noise",
+                "data.label_noise: wrong labels hide which classes a silo does not know, on which "
+                "data.ood.local = 'classes' depends",
+                "data.label_noise",
             )
         self._check_table()
 
@@ -227,11 +230,11 @@ class DataSettings:
     @property
     def declared(self) -> Declared:
         """What is declared of a table's columns and labels."""
-        return Declared(self.classes, self.codes, self.columns, self.dictionary)
+        return Declared(self.classes, self.label_codes, self.rename_columns, self.dictionary)
 
     def _check_keys(self) -> None:
         """Raises ConfigurationError for a key that none of the sources reads."""
-        sources = parsed(self.source) + (parsed(self.streams.ood_global) if self.streams.ood_global else ())
+        sources = parsed(self.source) + (parsed(self.ood.global_source) if self.ood.global_source else ())
         for each in fields(self):
             value, owners = getattr(self, each.name), [kind for kind in SOURCES.values() if each.name in kind.keys]
             if not owners or value in (None, "", (), each.default) or any(each.name in part.keys for part in sources):
@@ -261,23 +264,27 @@ class DataSettings:
 
     def _check_silos(self) -> None:
         """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""
-        for name, section in (("codes", "labels"), ("columns", "columns")):
+        for name in ("label_codes", "rename_columns"):
             if getattr(self, name):
                 raise ConfigurationError(
-                    f"data.{name} is each silo's own: [data.{section}] of its silo.toml", f"data.{name}"
+                    f"data.{name} is each silo's own: [data.{name}] of its silo.toml", f"data.{name}"
                 )
         for key, value, default in (
-            ("silos", self.silos, None),
+            ("n_silos", self.n_silos, None),
             ("shift.angles", self.shift.angles, ()),
             ("shift.noise_std", self.shift.noise_std, ()),
-            *((f"labels.{each.name}", getattr(self.labels, each.name), each.default) for each in fields(Labels)),
-            ("standardise", self.standardise if self.standardise == "federation" else "none", "none"),
-            ("streams.ood_local", self.streams.ood_local, "none"),
-            ("streams.hold_out", self.streams.hold_out, ()),
+            ("label_noise", self.label_noise, ()),
+            *(
+                (f"partition.{each.name}", getattr(self.partition, each.name), each.default)
+                for each in fields(Partition)
+            ),
+            ("standardize", self.standardize if self.standardize == "federation" else "none", "none"),
+            ("ood.local", self.ood.local, "none"),
+            ("ood.held_out_classes", self.ood.held_out_classes, ()),
         ):
             if value != default:
                 raise ConfigurationError(
-                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'silos' every silo "
+                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'on_site' every silo "
                     "reads its own",
                     f"data.{key}",
                 )

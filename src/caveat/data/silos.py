@@ -18,7 +18,7 @@ from .checks import InputForm, check_class_list, check_silo, checked
 from .pools import Array
 from .preparation import Inputs, Preparation, no_silo
 from .sequences import Scaling, SequenceFormat
-from .settings import Normalise
+from .settings import Normalize
 from .sources.images import ImageFormat
 from .splits import NAMES
 from .tables.encoding import Encoder
@@ -109,7 +109,7 @@ class Silos(Sequence[Silo]):
     silos: Sequence[Silo]
     classes: tuple[str, ...]
     """The name of each class."""
-    normalise: Normalise | None = None
+    normalize: Normalize | None = None
     """The constants that images were normalised with; none where the inputs are not images."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
     """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
@@ -143,7 +143,7 @@ class Silos(Sequence[Silo]):
 
     @property
     def images(self) -> bool:
-        return self.normalise is not None
+        return self.normalize is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class Silos(Sequence[Silo]):
     def preparation(self) -> Preparation:
         """What it takes to read new inputs and to show them, without the silos' data."""
         return Preparation(
-            self.names, self.classes, self.shape, self.dtype, self.normalise, self.encoders, self.image_format,
+            self.names, self.classes, self.shape, self.dtype, self.normalize, self.encoders, self.image_format,
             self.sequence_format, self.scalings,
         )  # fmt: skip
 
@@ -228,7 +228,7 @@ def population(
     count: int,
     make: Callable[[int, SiloId], Silo],
     classes: Sequence[str],
-    normalise: Normalise | None = None,
+    normalize: Normalize | None = None,
     positive: str | None = None,
 ) -> Silos:
     """`count` silos that `make` makes from a number and a name, when a round asks for them.
@@ -236,7 +236,7 @@ def population(
     ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
     (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
     classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
-    `normalise` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
+    `normalize` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
     is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
     DataError naming silo, split and value.
     """
@@ -248,4 +248,4 @@ def population(
     positive_class(positive, names)
     silos = Population(count, checked(make, len(names)))
     silos[0]  # whose inputs the others' are compared to
-    return Silos(silos, names, normalise, positive=positive)
+    return Silos(silos, names, normalize, positive=positive)

@@ -97,13 +97,13 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
     """Per silo, positions in all test splits, one after the other, of the samples that only others know."""
     if silos.encoders:
         raise DataError(
-            f"ood_local = {what!r}: each silo encodes the rows of its table by its own training split, so that another "
+            f"local = {what!r}: each silo encodes the rows of its table by its own training split, so that another "
             "silo's test inputs mean something else here; expected images or features that are ready to use"
         )
     if len(set(silos.scalings.values())) > 1:
         raise DataError(
-            f"ood_local = {what!r}: each silo standardises its series by its own training split, so that another "
-            "silo's test inputs mean something else here; set data.standardise to 'federation'"
+            f"local = {what!r}: each silo standardises its series by its own training split, so that another "
+            "silo's test inputs mean something else here; set data.standardize to 'federation'"
         )
     labels = torch.cat([silo.test.y for silo in silos])
     owners = torch.cat([torch.full((len(silo.test),), number) for number, silo in enumerate(silos)])
@@ -115,9 +115,9 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
         unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
         why = f"all silos are of one domain, {domains[0]!r}"
     else:
-        raise ConfigurationError(f"ood_local = {what!r}, expected none, classes or domains")
+        raise ConfigurationError(f"local = {what!r}, expected none, classes or domains")
     if not any(bool(each.any()) for each in unknown):
-        raise DataError(f"ood_local = {what!r}: {why}, so that nothing is unknown to any silo")
+        raise DataError(f"local = {what!r}: {why}, so that nothing is unknown to any silo")
     return [each.nonzero()[:, 0] for each in unknown]
 
 
@@ -133,14 +133,14 @@ def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
         if name not in classes:
             near = get_close_matches(name, classes, 3)
             raise ConfigurationError(
-                f"data.streams.hold_out: no class {name!r}"
+                f"data.ood.held_out_classes: no class {name!r}"
                 + (f"; did you mean {' or '.join(near)}?" if near else "")
                 + f" (there are: {', '.join(classes)})"
             )
     left = tuple(name for name in classes if name not in names)
     if len(left) < 2:
         raise ConfigurationError(
-            f"data.streams.hold_out: {len(left)} of {len(classes)} classes left, expected at least 2"
+            f"data.ood.held_out_classes: {len(left)} of {len(classes)} classes left, expected at least 2"
         )
     number = np.array([left.index(name) if name in left else -1 for name in classes], dtype=np.int64)
     return [dataclasses.replace(pool, y=number[pool.y], classes=left) for pool in pools]
@@ -160,12 +160,12 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
             columns = next((len(encoder.table) for encoder in silos.encoders.values()), 0)
             expected = f"{columns} columns of a table" if columns else f"inputs of shape {shape}"
             raise DataError(
-                f"data.streams.ood_global = {origin!r} has inputs of shape {pool.x.shape[1:]}, but data.source has "
+                f"data.ood.global_source = {origin!r} has inputs of shape {pool.x.shape[1:]}, but data.source has "
                 f"{expected}; expected the same"
                 + (", or data.size" if pool.images and image_format.size is None else "")
             )
     if held_out and not any(map(len, held_out)):
-        raise DataError("data.streams.hold_out: none of the test samples is of a held-out class")
+        raise DataError("data.ood.held_out_classes: none of the test samples is of a held-out class")
     # A source without a test part has trained nobody here: all of it is unknown.
     tests = [pool.x[pool.development :] if pool.own_test else pool.x for pool in outside]
     parts = [image_format(x) for x in (*held_out, *tests)]

@@ -41,9 +41,9 @@ def survey(source: str, target: str | None = None, silo: str | None = None, **de
     part, *_ = parsed(name)
     if isinstance(part, TableSource):
         # Without a target a table has no classes yet.
-        own = DataSettings(source="csv:any", target=target or "any", silo=silo, **declared)
+        own = DataSettings(source="csv:any", target=target or "any", silo_column=silo, **declared)
         return _table(part, own.reading._replace(target=target))
-    found = read(DataSettings(source=name, target=target, silo=silo, **declared))
+    found = read(DataSettings(source=name, target=target, silo_column=silo, **declared))
     check_usual(found.pools)
     shapes = [list(each.x.shape[1:]) for each in found.pools]
     alike = all(shape == shapes[0] for shape in shapes)
@@ -88,10 +88,10 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
     classes = ordered(sorted(found))
     counts = Counter(name for sheet in sheets for name in silos_of(sheet, reading))
-    names = ordered(list(counts)) if reading.silo else tuple(counts)
+    names = ordered(list(counts)) if reading.silo_column else tuple(counts)
     return {
         "source": str(source),
-        "in_silos": len(sheets) > 1 or reading.silo is not None,
+        "in_silos": len(sheets) > 1 or reading.silo_column is not None,
         **({"classes": list(classes)} if classes else {}),
         "columns": columns,
         "parts": _parts(sheets, names, counts, classes, reading),
@@ -107,7 +107,7 @@ def _parts(
         for sheet in sheets:
             yield from zip(silos_of(sheet, reading), sheet.column(column), strict=True)
 
-    features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo)]
+    features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo_column)]
     absent = {column: Counter(silo for silo, text in with_silos(column) if missing(text)) for column in features}
     labels = Counter(with_silos(reading.target)) if reading.target is not None else None
     return [
@@ -135,7 +135,7 @@ def _lacking(name: str, refusal: Refused) -> dict[str, Any]:
 
 def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusals) -> dict[str, Any]:
     rules = {rule.name: rule for rule in reading.declared.dictionary}
-    if name in (reading.target, reading.silo):
+    if name in (reading.target, reading.silo_column):
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, name) if name == reading.target else ""
         becomes = f"label: {found.distinct} classes" if name == reading.target else f"{found.distinct} silos"

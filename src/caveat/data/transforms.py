@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..core import AugmentedData, ConfigurationError, Data
 from ..core.devices import brought
-from ..core.errors import shown
+from ..core.errors import short_repr
 from .pools import Array, Pool
 from .sequences import SequenceFormat
-from .settings import DataSettings, ImageChange, Normalise, Shift
+from .settings import DataSettings, ImageChange, Normalize, Shift
 
 CHUNK = 1024
 """Images rotated at a time: bounds the memory for float32 copies."""
@@ -166,12 +166,12 @@ CHANGES: dict[ImageChange, Augment] = {
 }  # fmt: skip
 
 
-def augmented(data: Data, augment: str | Sequence[str] | Augment, normalise: Normalise | None = None) -> AugmentedData:
+def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
     """Training data whose batches are changed at random whenever training takes one.
 
     `augment` is a function of a batch of inputs (B, ...) as models take them, which draws from torch's global generator
     (seeded by seed, round and silo) and returns one of the same shape; or for images names of such, one after the
-    other: "flip", "crop", "rotate", "erase", "brightness". `normalise` are the constants of the images. Nothing but
+    other: "flip", "crop", "rotate", "erase", "brightness". `normalize` are the constants of the images. Nothing but
     steps of training sees changed inputs. Raises ConfigurationError for what is none of these.
     """
     if callable(augment):
@@ -181,16 +181,16 @@ def augmented(data: Data, augment: str | Sequence[str] | Augment, normalise: Nor
     if not isinstance(names, (list, tuple)) or not names or any(name not in CHANGES for name in names):
         known = ", ".join(get_args(ImageChange))
         raise ConfigurationError(
-            f"augment = {shown(augment)}: expected a function of a batch, or some of {known}", "data.augment"
+            f"augment = {short_repr(augment)}: expected a function of a batch, or some of {known}", "data.augment"
         )
     if data.x.ndim != 4:
         raise ConfigurationError(
-            f"augment = {shown(augment)} is for images, these inputs have shape {tuple(data.x.shape[1:])}; "
+            f"augment = {short_repr(augment)} is for images, these inputs have shape {tuple(data.x.shape[1:])}; "
             "expected a function of a batch",
             "data.augment",
         )
     steps: list[Any] = [CHANGES[name] for name in names]
-    std = normalise.std if normalise else (0.5,)
+    std = normalize.std if normalize else (0.5,)
     steps = [partial(step, std=std) if step is random_brightness else step for step in steps]
 
     def changed(x: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, SiloId
-from ..core.errors import told
+from ..core.errors import message_of
 from ..core.settings import check_seed, check_type
 from .build import make_silos
 from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
 from .lazy import JoinedRows, LazyRows
 from .pools import Array, Index, Kind, LabelArray, Pool, check_classes, label_array, paired, whole_numbers
-from .sequences import SequenceFormat, Standardise, sequence_format
-from .settings import DataSettings, Labels, Normalise, Shift, Split
+from .sequences import SequenceFormat, Standardize, sequence_format
+from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
 from .sources.arrays import pools_of
 from .transforms import Augment, augmented
@@ -37,9 +37,9 @@ def rotated(
     *,
     test_per_silo: int | Literal["all"] | None = None,
     noise_std: Sequence[float] = (),
-    labels: Labels | None = None,
+    partition: Partition | None = None,
     split: Split | None = None,
-    normalise: Normalise | None = None,
+    normalize: Normalize | None = None,
 ) -> Silos:
     """Silos that each rotate their own share of the pool's images by one of the angles, in degrees counter-clockwise.
 
@@ -51,13 +51,13 @@ def rotated(
     check_type(silos_per_angle, (int, np.integer), "silos_per_angle", "a whole number")
     check_seed(seed)
     settings = DataSettings(
-        silos=len(angles) * silos_per_angle,
+        n_silos=len(angles) * silos_per_angle,
         samples_per_silo=samples_per_silo,
         test_per_silo=test_per_silo,
         shift=Shift(angles=tuple(angles), noise_std=tuple(noise_std)),
-        labels=labels or Labels(),
+        partition=partition or Partition(),
         split=split or Split(),
-        normalise=normalise or Normalise(),
+        normalize=normalize or Normalize(),
     )
     return make_silos([pool], False, settings, seed)
 
@@ -66,23 +66,24 @@ def from_arrays(
     silos: Mapping[SiloId, tuple[Any, Any] | tuple[Any, Any, Any, Any]],
     *,
     classes: Sequence[str] | None = None,
-    positive: str | None = None,
+    positive_class: str | None = None,
     seed: int = 0,
     split: Split | None = None,
-    normalise: Normalise | None = None,
+    normalize: Normalize | None = None,
     shift: Shift | None = None,
     size: int | None = None,
     channels: Literal[1, 3] | None = None,
     kind: Kind | None = None,
     pad: int | None = None,
     length: int | None = None,
-    standardise: Standardise = "none",
+    standardize: Standardize = "none",
     augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
     """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
 
     y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. Of two,
-    `positive` names the one that figures such as sensitivity are of, by default the second. What x holds says `kind`:
+    `positive_class` names the one that figures such as sensitivity are of, by default the second. What x holds says
+    `kind`:
 
     - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
       they must be of one size, and `channels`, by default 3 where some are coloured.
@@ -91,7 +92,7 @@ def from_arrays(
       shorter ones are filled up with the id `pad` (0 by default) at their ends.
     - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
       ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
-      `standardise` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
+      `standardize` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
       "federation" by those of all silos together.
 
     T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
@@ -122,11 +123,11 @@ def from_arrays(
     settings = DataSettings(
         size=size,
         channels=channels,
-        positive=positive,
+        positive_class=positive_class,
         split=split or Split(),
-        normalise=normalise or Normalise(),
+        normalize=normalize or Normalize(),
         shift=shift or Shift(),
-        standardise=standardise,
+        standardize=standardize,
     )
     made = make_silos(pools, True, settings, seed, sequence_format=sequences)
     return with_augment(made, augment)
@@ -136,7 +137,7 @@ def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) ->
     """The silos with their training batches changed at random; as they are without `augment`."""
     if augment is None:
         return silos
-    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalise)) for silo in silos)
+    changed = (replace(silo, train=augmented(silo.train, augment, silos.normalize)) for silo in silos)
     return replace(silos, silos=tuple(changed))
 
 
@@ -206,7 +207,7 @@ class DatasetRows(LazyRows):
         try:
             item = self.dataset[number]
         except Exception as error:
-            raise DataError(f"{where}: reading it fails: {told(error)}") from error
+            raise DataError(f"{where}: reading it fails: {message_of(error)}") from error
         if self.columns is not None:
             if not isinstance(item, Mapping) or any(column not in item for column in self.columns):
                 has = sorted(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
@@ -257,7 +258,7 @@ def _length(dataset: Any, origin: str) -> int:
     try:
         length = len(dataset)
     except Exception as error:
-        raise DataError(f"{origin}: asking for its length fails: {told(error)}") from error
+        raise DataError(f"{origin}: asking for its length fails: {message_of(error)}") from error
     if not length:
         raise DataError(f"{origin}: no samples")
     return length
@@ -273,7 +274,7 @@ def from_datasets(
     silos: Mapping[SiloId, Any],
     *,
     classes: Sequence[str] | None = None,
-    positive: str | None = None,
+    positive_class: str | None = None,
     columns: Columns | None = None,
     seed: int = 0,
     split: Split | None = None,
@@ -302,7 +303,7 @@ def from_datasets(
     labels = [(pool.origin, pool.y) for pool in pools]
     names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
     pools = [replace(pool, classes=names) for pool in pools]
-    made = make_silos(pools, True, DataSettings(positive=positive, split=split or Split()), seed)
+    made = make_silos(pools, True, DataSettings(positive_class=positive_class, split=split or Split()), seed)
     return with_augment(made, augment)
 
 

@@ -21,11 +21,11 @@ from ..core import (
     Round,
     RunError,
     Silo,
+    SiloContext,
     SiloId,
-    Site,
+    SiloTask,
     State,
     Update,
-    Work,
     horizon,
     key,
     seeded,
@@ -104,20 +104,20 @@ class Executor:
         if self.empty_state is None:
             load(self.module, self.initial)
             with seeded(self.seed, "init_silo", silo):
-                state = self.method.init_silo(self.site(silo))
+                state = self.method.init_silo(self.context(silo))
             if any(state.values()):
                 return state
             self.empty_state = state
         return {group: {} for group in self.empty_state}
 
-    def site(self, silo: SiloId, t: int = 0) -> Site:
+    def context(self, silo: SiloId, t: int = 0) -> SiloContext:
         """What a method may see at a silo in round t."""
-        return self._told(self.silos[silo].site(self.module, t, self.own.get(silo)))
+        return self._told(self.silos[silo].context(self.module, t, self.own.get(silo)))
 
-    def _told(self, site: Site) -> Site:
+    def _told(self, context: SiloContext) -> SiloContext:
         """A site that knows its silo's secret, and how many rounds there are."""
-        secret = key(self.seed, "secret", site.id) if self.secret is None else self.secret
-        return replace(site, secret=secret, horizon=self.horizon)
+        secret = key(self.seed, "secret", context.id) if self.secret is None else self.secret
+        return replace(context, secret=secret, horizon=self.horizon)
 
     @cached_property
     def workplace(self) -> Workplace:
@@ -134,7 +134,7 @@ class Executor:
         """The method's rounds, listed once for all orders."""
         return list(self.method.schedule())
 
-    def find_work(self, t: int, address: str) -> tuple[str, Work]:
+    def find_work(self, t: int, address: str) -> tuple[str, SiloTask]:
         """The name and the work that an order of round t asks for by its address.
 
         Raises RunError for what is neither a round's work nor a measurement. A wrapper's base, for instance, would send
@@ -145,7 +145,7 @@ class Executor:
         # A silo may know of fewer rounds than its server has, but never of fewer works.
         for step in chain(self.schedule[t : t + 1], self.schedule):
             if step.address == address:
-                return step.name, step.work
+                return step.name, step.task
         raise RunError(f"{address!r} is neither a round's work nor a measurement")
 
     def perform(
@@ -163,15 +163,15 @@ class Executor:
         an address that there is not, StateLost, SiloError with the silo, round, work and payload's shapes if the work
         raises anything.
         """
-        name, work = self.find_work(t, address)
+        name, task = self.find_work(t, address)
         evaluates = address in self.method.evaluations
         data = self.silos[silo]
         try:
             with one_thread(), seeded(self.seed, name, t, silo):
                 before = self.state(silo, kept)
                 if self.computes_here(t, address):
-                    site = data.test_site(self.module, self.own.get(silo)) if evaluates else self.site(silo, t)
-                    update, after = work(payload, before, site)
+                    context = data.test_context(self.module, self.own.get(silo)) if evaluates else self.context(silo, t)
+                    update, after = task(payload, before, context)
                 else:
                     update, after = self.perform_there(t, address, payload, before, silo)
             if not evaluates:
@@ -197,24 +197,24 @@ class Executor:
 
     def perform_there(self, t: int, address: str, payload: Payload, state: State, silo: SiloId) -> tuple[Update, State]:
         """A work at a silo in round t on the device, from tensors on the CPU to such."""
-        (name, work), there = self.find_work(t, address), self.workplace
+        (name, task), there = self.find_work(t, address), self.workplace
         with there.working(self.seed, name, t, silo):
-            site = self.site_there(silo, t, address in self.method.evaluations)
+            context = self.site_there(silo, t, address in self.method.evaluations)
             try:
-                return there.taken_home(*work(there.brought(payload), there.brought(state), site))
+                return there.taken_home(*task(there.brought(payload), there.brought(state), context))
             except (TypeError, RuntimeError) as error:
                 if "float64" not in str(error) or has_double(self.device):
                     raise
                 why = f"{self.method.name!r} trains in float64, which {self.device.type!r} does not have"
                 raise ConfigurationError(f"engine.device: {why}; use cpu", "engine.device") from error
 
-    def site_there(self, silo: SiloId, t: int = 0, evaluates: bool = False) -> Site:
-        """`site`, or what an evaluation may see, with workspaces and data on the device."""
+    def site_there(self, silo: SiloId, t: int = 0, evaluates: bool = False) -> SiloContext:
+        """`context`, or what an evaluation may see, with workspaces and data on the device."""
         there = self.workplace
         data, own = there.silo(self.silos[silo]), there.own.get(silo)
         if evaluates:
-            return data.test_site(there.module, own)
-        return self._told(data.site(there.module, t, own))
+            return data.test_context(there.module, own)
+        return self._told(data.context(there.module, t, own))
 
     def _why(self, silo: SiloId) -> str:
         """What the weights in the workspace say of an error that a work has raised; empty if they are ordinary."""

@@ -78,17 +78,17 @@ class FlowerEngine:
     """A transport to silos behind a Grid.
 
     A silo that is late, gone, raises, or sends what cannot be counted is left out of a round, which goes on if `quorum`
-    silos are left (all that were asked, if those are fewer). Otherwise those missing are asked again until `patience`
-    seconds have passed, and then RunError is raised.
+    silos are left (all that were asked, if those are fewer). Otherwise those missing are asked again until
+    `start_timeout` seconds have passed, and then RunError is raised.
     """
 
     method: Method
     wire: GridMessages
     members: Membership
     quorum: int = 1
-    deadline: float = 600.0
+    round_timeout: float = 600.0
     """Seconds that silos have for a round."""
-    patience: float = 600.0
+    start_timeout: float = 600.0
     """Seconds after the deadline that a round waits for its quorum."""
     pause: float = 5.0
     """Seconds before silos that did not answer, or not well, are asked again."""
@@ -154,8 +154,8 @@ class FlowerEngine:
         reasons: dict[SiloId, str] = {}
         cohort = [silo for silo in cohort if silo not in self.untrained]
         least = min(self.quorum, len(cohort))
-        until = time.monotonic() + self.deadline
-        end = until + self.patience
+        until = time.monotonic() + self.round_timeout
+        end = until + self.start_timeout
         self.members.meet(self.wire, until)
         while True:
             missing = [silo for silo in cohort if silo not in updates]
@@ -170,7 +170,7 @@ class FlowerEngine:
             if len(updates) >= least or time.monotonic() >= end:
                 break
             time.sleep(min(self.pause, max(0.0, end - time.monotonic())))
-            until = min(time.monotonic() + self.deadline, end)
+            until = min(time.monotonic() + self.round_timeout, end)
             self.members.meet(self.wire, until)
         if len(updates) < least or not updates:
             told = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
@@ -210,7 +210,7 @@ class FlowerEngine:
         more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
         orders = {
             nodes[silo]: pack(
-                payload, t=t, work=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
+                payload, t=t, task=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -247,8 +247,8 @@ class FlowerEngine:
     def _longer(self) -> str:
         """What to do about silos that are late, at the end of a sentence."""
         return (
-            f"they had federation.deadline = {self.deadline:g} s: set it to more where they are only slow, when the "
-            "run is started again"
+            f"they had federation.round_timeout = {self.round_timeout:g} s: set it to more where they are only slow, "
+            "when the run is started again"
         )
 
 
@@ -278,13 +278,13 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
         return Message(pack({}, **handler.greet(context, words_of(message.content))), reply_to=message)
 
     @app.train()
-    def work(message: Message, context: Context) -> Message:
+    def task(message: Message, context: Context) -> Message:
         use_huge_pages()
         keep_freed_memory()
         words = words_of(message.content)
         order = Order(
             int(words["t"]),
-            str(words["work"]),
+            str(words["task"]),
             int(words["counted"]),
             str(words["silo"]),
             bool(words.get("joins")),

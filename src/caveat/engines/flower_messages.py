@@ -58,7 +58,7 @@ class Order(NamedTuple):
     """What a silo is to do."""
 
     t: int
-    work: str
+    task: str
     """Its address, e.g. "base.train"."""
     counted: int
     """The last round of which the silo's reply was counted."""

@@ -18,8 +18,8 @@ from ..core import (
     Replies,
     Round,
     RunError,
+    SiloContext,
     SiloId,
-    Site,
     State,
     Weights,
     horizon,
@@ -93,7 +93,7 @@ class FinishedRound:
 def run(
     method: Method,
     transport: Transport,
-    site: Site,
+    context: SiloContext,
     server: State,
     *,
     participation: Participation,
@@ -114,13 +114,13 @@ def run(
     for t, step in islice(enumerate(method.schedule()), start, stop):
         if not step.when(server) or (t < trained and ended()):
             continue
-        if is_evaluation(step.work):
+        if is_evaluation(step.task):
             raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
-        admission = norms.admission(step, sent, site) if norms is not None else None
+        admission = norms.admission(step, sent, context) if norms is not None else None
         looks = () if admission is None else (admission,)
         replies = transport.exchange(t, step.address, sent, cohort, step.linear, *looks)
-        server = owned(_aggregated(t, step, server, replies, site), replies)
+        server = owned(_aggregated(t, step, server, replies, context), replies)
         number += step.trains
         if norms is not None and admission is not None:
             norms.remember(step, admission)
@@ -131,9 +131,9 @@ def run(
     return server
 
 
-def _aggregated(t: int, step: Round, server: State, replies: Replies, site: Site) -> State:
+def _aggregated(t: int, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
     try:
-        return step.aggregate(server, replies, site)
+        return step.aggregate(server, replies, context)
     except (CaveatError, LookupError):
         raise
     except Exception as error:

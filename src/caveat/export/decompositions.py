@@ -161,8 +161,8 @@ def layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     dims, none = list(range(-len(shape), 0)), torch.zeros(0)
-    centred = x - x.mean(dims, keepdim=True)
-    found = centred / (centred.square().mean(dims, keepdim=True) + epsilon).sqrt()
+    centerd = x - x.mean(dims, keepdim=True)
+    found = centerd / (centerd.square().mean(dims, keepdim=True) + epsilon).sqrt()
     found = found if weight is None else found * weight
     return found if bias is None else found + bias, none, none
 

@@ -25,7 +25,7 @@ OUTPUTS = {
     "probs": "(N, C) probability of each class",
     "label": "(N,) the most probable class, a number of `classes`",
     "decision": "(N,) what to do with it, a number of `decisions`",
-    "answerer": "(N,) whose model the label is of, 0 or 1, abstained from or not",
+    "answered_by": "(N,) whose model the label is of, 0 or 1, abstained from or not",
     "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own; low is unlike",
     "sets": "(N, C) whether a class is in the set that holds the true one as often as promised",
     "total": "(N,) nats, entropy of probs",

@@ -73,13 +73,13 @@ class RawInputs:
     def prepared(self, x: Tensor) -> Tensor:
         """(N, *shape of a model input) from raw inputs (N, ...)."""
         if self.kind == "images":
-            return self._normalised(x)
+            return self._normalized(x)
         if self.silo in self.preparation.scalings:
             return self.preparation.scalings[self.silo](x)
         return encoded(self.encoder, x) if self.kind == "table" else x
 
-    def _normalised(self, x: Tensor) -> Tensor:
-        constants = self.preparation.normalise
+    def _normalized(self, x: Tensor) -> Tensor:
+        constants = self.preparation.normalize
         if constants is None:
             raise ConfigurationError("images without constants to normalise them with")
         images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
@@ -115,13 +115,13 @@ def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
 
 def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
     """A function from raw inputs (N, ...) to named tensors (N, ...) that no branch of Python in it decides about."""
-    down, state, site = run.at(silo)
+    down, state, context = run.at(silo)
     inputs, method, encoder = RawInputs(run.preparation, silo), run.complete_method, run.frozen_encoder
 
     def answer(raw: Tensor) -> Outputs:
         x = inputs.prepared(raw)
         x = x if encoder is None else rows(encoder.module, x)
-        return outputs(method.decide(down, state, method.answer(down, state, site, x)))
+        return outputs(method.decide(down, state, method.answer(down, state, context, x)))
 
     return answer
 
@@ -130,7 +130,7 @@ def outputs(found: Prediction) -> Outputs:
     """A prediction by the names that it has in files."""
     undefined = ~found.probs.isfinite().all(-1)
     found = found.abstaining(undefined)  # as `Method.predict` does, if there are any
-    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answerer": found.answerer}
+    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answered_by": found.answered_by}
     if found.familiarity is not None:
         told["familiarity"] = found.familiarity
     told |= found.uncertainty

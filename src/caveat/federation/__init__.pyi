@@ -1,5 +1,5 @@
 """What a project of Flower imports, and where it is."""
 
-from ..nn.own import make_known as make_known
+from ..nn.custom_model import make_known as make_known
 from .server.app import server_app as server_app
 from .silo.app import silo_app as silo_app

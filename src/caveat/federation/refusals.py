@@ -28,12 +28,13 @@ WHERE = "silo.toml, [data]"
 RULES: Mapping[str, str] = {
     "classes": "a federation of tables needs data.classes in config.toml: what each class means, in words",
     "target": f"the column to predict is the one that the silo names, {WHERE} target, and no other",
-    "labels": "labels are those of data.classes; what other codes mean is declared in silo.toml, [data.labels]",
+    "labels": "labels are those of data.classes; what other codes mean is declared in silo.toml, [data.label_codes]",
     "categorical": f"the silo tells categories only of columns that it allows, {WHERE} categorical",
-    "columns": "the columns are those of data.dictionary; the silo's names for them are in silo.toml, [data.columns]",
+    "columns": "the columns are those of data.dictionary; the silo's names for them are in silo.toml, "
+    "[data.rename_columns]",
     "dictionary": f"the data dictionary is the silo's own copy, {WHERE} dictionary",
-    "outside": "of a silo with a table nothing but that is read, and no data.streams.ood_global",
-    "unit": "numbers are in the unit of data.dictionary, or silo.toml, [data.columns], has a factor",
+    "outside": "of a silo with a table nothing but that is read, and no data.ood.global_source",
+    "unit": "numbers are in the unit of data.dictionary, or silo.toml, [data.rename_columns], has a factor",
     "range": "values are in the range of data.dictionary, or declared to be missing where they are not",
     "values": "values are those of data.dictionary, or declared to be missing where they are not",
     "reading": "a column cannot be read as it is declared",
@@ -46,7 +47,7 @@ RULES: Mapping[str, str] = {
     "small counts": f"counts from 1 to {LEAST - 1} of rows leave only where the silo allows it, {WHERE} small_counts",
 }
 """By rule, what was expected and where it is declared."""
-NAMING = ("data.target", "data.categorical", "data.numeric", "data.columns")
+NAMING = ("data.target", "data.categorical", "data.numeric", "data.rename_columns")
 """The keys that name columns."""
 
 
@@ -89,7 +90,7 @@ def _known(file: SiloFile, terms: Terms) -> set[str | None]:
     agreed = {data.target, *data.classes, *data.categorical, *data.numeric, *(each.name for each in data.dictionary)}
     if terms.agreement is not None:
         agreed |= {*terms.agreement.classes, *(column.name for column in terms.agreement.columns)}
-    agreed |= {column.name for column in file.columns or ()}
+    agreed |= {column.name for column in file.rename_columns or ()}
     return agreed | {file.target, *(file.categorical or ()), *(file.numeric or ())} - {""}
 
 
@@ -103,8 +104,8 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
     if data.target not in (None, file.target):
         raise Refused(f"{where} has data.target = {file.target!r}, the server asks for {data.target!r}", "target",
                       data.target or "")  # fmt: skip
-    if data.streams.ood_global:
-        raise Refused(f"{where}: the server asks for {data.streams.ood_global!r}, beside the silo's table", "outside")
+    if data.ood.global_source:
+        raise Refused(f"{where}: the server asks for {data.ood.global_source!r}, beside the silo's table", "outside")
     if why := lacks_classes(data):
         raise Refused(f"{where}: the server's configuration: {why}", "classes")
     if file.dictionary is not None and file.dictionary != data.dictionary:
@@ -133,14 +134,14 @@ def lacks_classes(data: DataSettings) -> str:
     if all(number(name, ".") is not None for name in data.classes):
         return (
             f"data.classes = {list(data.classes)} are codes, which may mean different things at different silos: "
-            f"expected what each means, {example}; each silo's silo.toml has its codes for them in [data.labels]"
+            f"expected what each means, {example}; each silo's silo.toml has its codes for them in [data.label_codes]"
         )
     return ""
 
 
 def check_federation(data: DataSettings) -> None:
     """Raises ConfigurationError for a new federation of tables whose classes are not named."""
-    if data.source == "silos" and data.target is not None and (why := lacks_classes(data)):
+    if data.source == "on_site" and data.target is not None and (why := lacks_classes(data)):
         raise ConfigurationError(why, "data.classes")
 
 

@@ -38,7 +38,7 @@ class AboutMessage(About, total=False):
     """What a ledger says of a message beside, in the order in which the keys are given."""
 
     t: int
-    work: str
+    task: str
 
 
 def tensors_of(payload: Payload) -> Tensors:

@@ -141,7 +141,7 @@ BLOCK = 1 << 20
 """Bytes that are read at a time."""
 GROWING = ".jsonl"
 """The suffix of files that only grow: until a run is finished they may hold more than its checkpoint knows of."""
-APART = frozenset({"state", "beside"})
+APART = frozenset({"state", "baselines"})
 """Folders that have their own books."""
 FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json"})
 """Files that say themselves what they are of, are compared as settings, or only show what others hold."""

@@ -91,7 +91,9 @@ def undone_messages(run: Path, run_state: RunState) -> list[Message]:
 def _there_are(run: Path, rounds: list[int]) -> str:
     """To which rounds a run can go back, in words."""
     if not rounds:
-        return f"{run} keeps no round to go back to: engine.checkpoints says how many are kept, before a run begins"
+        return (
+            f"{run} keeps no round to go back to: engine.keep_checkpoints says how many are kept, before a run begins"
+        )
     return f"{run} can go back to {', '.join(map(str, rounds))}, of its rounds of training"
 
 

@@ -27,7 +27,7 @@ _CHECKED = (
     "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
-_COMMON = ("seed", "init", "data", "model", "federation", "evaluation", "privacy", "server")
+_COMMON = ("seed", "init_from", "data", "model", "federation", "evaluation", "privacy", "server")
 """What the descriptions of a run and of the methods beside it have in common."""
 
 
@@ -55,7 +55,7 @@ class RunFolder:
     """What silos told before the first round, where each has data of its own."""
     joined: JoinFile | None = None
     """The federation that its silos joined when that was finished."""
-    beside: Mapping[str, RunFolder] = field(default_factory=dict)
+    baselines: Mapping[str, RunFolder] = field(default_factory=dict)
     """Other methods on the same data, by the name of their folder."""
 
     @property
@@ -98,7 +98,7 @@ class RunFolder:
 
     def _options(self, option: str, kind: str) -> list[str]:
         """An option for each code of one's own that this run, or one beside it, was begun with."""
-        records = [each.record for each in (self, *self.beside.values())]
+        records = [each.record for each in (self, *self.baselines.values())]
         known = [each.code for each in records if each is not None and each.code is not None]
         return [
             word for name in dict.fromkeys(n for code in known for n in getattr(code, kind)) for word in (option, name)
@@ -111,8 +111,8 @@ class RunFolder:
     @property
     def lacking(self) -> list[str]:
         """Methods that were to run beside a finished run, and have no result there."""
-        names = self.section("beside") if self.complete else {}
-        there = {self.method, *(name for name, other in self.beside.items() if other.summary is not None)}
+        names = self.section("baselines") if self.complete else {}
+        there = {self.method, *(name for name, other in self.baselines.items() if other.summary is not None)}
         return [name for name in names if name not in there]
 
     @property
@@ -178,17 +178,17 @@ class RunFolder:
         Several models may have rows (local, global, switched): the curves show the one that most rounds have.
         """
         validation = [row for row in self.rows if row.split == "validation"]
-        rounds_of: dict[str, set[int]] = {}
+        match_rounds: dict[str, set[int]] = {}
         for row in validation:
-            rounds_of.setdefault(row.model, set()).add(row.round)
-        model = max(rounds_of, key=lambda name: len(rounds_of[name]), default="")
+            match_rounds.setdefault(row.model, set()).add(row.round)
+        model = max(match_rounds, key=lambda name: len(match_rounds[name]), default="")
         newest = {(row.round, row.silo): row for row in validation if row.model == model}
         return sorted(newest.values(), key=lambda row: row.round)
 
     @property
     def comparable(self) -> dict[str, RunFolder]:
         """The runs beside this one whose figures come from the same split."""
-        return {name: other for name, other in self.beside.items() if other.silos and other.split == self.split}
+        return {name: other for name, other in self.baselines.items() if other.silos and other.split == self.split}
 
 
 def read_run(path: Path) -> RunFolder:
@@ -220,7 +220,9 @@ def read_run(path: Path) -> RunFolder:
         features=record_of(path / "features.json", Features),
         sent=read_sent(path / "ledger.jsonl"),
         greeting=record_of(path / "federation.json", FederationFile),
-        beside={folder.name: _beside(folder, path) for folder in sorted(path.glob("beside/*")) if _is_run(folder)},
+        baselines={
+            folder.name: _beside(folder, path) for folder in sorted(path.glob("baselines/*")) if _is_run(folder)
+        },
     )
 
 

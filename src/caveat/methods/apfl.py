@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import Decision, Payload, Site, State, Tensors, Update
+from ..core import Decision, Payload, SiloContext, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..training.fit import Loss
 from ..training.modules import learning, load, snapshot
@@ -58,20 +58,22 @@ class APFL(FedAvg):
     """Learn the weight of each silo, or keep `alpha` fixed."""
 
     def __post_init__(self) -> None:
-        if self.training.state == "shared":
-            self.training.leave("apfl", "a silo trains two models at once; 'kept' keeps what is of both", "state")
+        if self.training.optimizer_state == "average":
+            self.training.leave(
+                "apfl", "a silo trains two models at once; 'keep' keeps what is of both", "optimizer_state"
+            )
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        mixture = self.mixture(down, state, site)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        mixture = self.mixture(down, state, context)
         frozen = frozenset[str]() if self.adaptive else frozenset({"alpha"})
-        both = replace(site, module=mixture)
+        both = replace(context, module=mixture)
         self.training.fit(both, self.both(mixture, down), frozen=frozen, undecayed=frozenset({"alpha"}))
         clip(mixture.alpha)
         kept = {"own": snapshot(mixture.own), "mixture": {"alpha": mixture.alpha.detach().clone()}}
-        return Update({"model": snapshot(mixture.shared)}, site.examples), state | kept
+        return Update({"model": snapshot(mixture.shared)}, context.examples), state | kept
 
     def both(self, mixture: Mixture, down: Payload) -> Loss:
         """Loss of the global model, with gradients for w, plus loss of the mixture, with gradients for v and alpha."""
@@ -83,19 +85,19 @@ class APFL(FedAvg):
 
         return loss
 
-    def mixture(self, down: Payload, state: State, site: Site) -> Mixture:
+    def mixture(self, down: Payload, state: State, context: SiloContext) -> Mixture:
         """Mixture of the local model (in a copy of the workspace) and the broadcast model (in the workspace)."""
-        own = load(deepcopy(site.module), state.get("own", down["model"]))
-        alpha = state["mixture"]["alpha"] if "mixture" in state else torch.full((), self.alpha, device=site.device)
-        return Mixture(own, load(site.module, down["model"]), alpha)
+        own = load(deepcopy(context.module), state.get("own", down["model"]))
+        alpha = state["mixture"]["alpha"] if "mixture" in state else torch.full((), self.alpha, device=context.device)
+        return Mixture(own, load(context.module, down["model"]), alpha)
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.GLOBAL, load(site.module, down["model"])
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(context.module, down["model"])
         if "own" in state:
-            mixture = self.mixture(down, state, site)
+            mixture = self.mixture(down, state, context)
             with torch.no_grad():
                 mixed = snapshot(mixture.own) | mixture.parts()
-            yield Decision.LOCAL, load(site.module, mixed)
+            yield Decision.LOCAL, load(context.module, mixed)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Site, State, Update
+from ..core import Decision, Payload, SiloContext, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Loss
 from ..training.modules import learning, load, snapshot
@@ -36,17 +36,17 @@ class Ditto(FedAvg):
     """Lambda, the weight of half the squared distance to the global model; 0 is local training. Paper: 0.05 to 2."""
 
     def __post_init__(self) -> None:
-        self.training.leave("ditto", "a silo trains two models, one after the other", "state")
+        self.training.leave("ditto", "a silo trains two models, one after the other", "optimizer_state")
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        load(site.module, down["model"])
-        self.training.fit(site, self.objective(site.module, down))
-        update = Update({"model": snapshot(site.module)}, site.examples)
-        own = load(site.module, state.get("own", down["model"]))
-        self.training.fit(site, self.near(own, down))
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        load(context.module, down["model"])
+        self.training.fit(context, self.objective(context.module, down))
+        update = Update({"model": snapshot(context.module)}, context.examples)
+        own = load(context.module, state.get("own", down["model"]))
+        self.training.fit(context, self.near(own, down))
         return update, state | {"own": snapshot(own)}
 
     def near(self, own: nn.Module, down: Payload) -> Loss:

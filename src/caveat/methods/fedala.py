@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Site, State, Tensors, Update
+from ..core import Decision, Payload, SiloContext, State, Tensors, Update
 from ..core.devices import brought
 from ..core.settings import LARGE, frozen_settings
 from ..training.modules import learning, load, snapshot
@@ -53,11 +53,11 @@ class FedALA(FedAvg):
     eta: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Learning rate of the mixture weights; 0 is FedAvg."""
 
-    def init_server(self, site: Site) -> State:
-        self.mixed(site.module)  # raises if a custom module lacks a part
-        return super().init_server(site)
+    def init_server(self, context: SiloContext) -> State:
+        self.mixed(context.module)  # raises if a custom module lacks a part
+        return super().init_server(context)
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
     def mixed(self, module: nn.Module) -> list[str]:
@@ -67,36 +67,38 @@ class FedALA(FedAvg):
         path = path_of_part(module, self.upper, self.name, "upper")
         return [name for name in learning(module) if name.startswith(f"{path}." if path else "")]
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        load(site.module, down["model"])
-        kept = {"weights": self.mix(down["model"], state, site)} if "own" in state else {}
-        self.training.fit(site, self.objective(site.module, down))
-        model = snapshot(site.module)
-        return Update({"model": model}, site.examples), state | kept | {"own": model}
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        load(context.module, down["model"])
+        kept = {"weights": self.mix(down["model"], state, context)} if "own" in state else {}
+        self.training.fit(context, self.objective(context.module, down))
+        model = snapshot(context.module)
+        return Update({"model": model}, context.examples), state | kept | {"own": model}
 
-    def mix(self, w: Tensors, state: State, site: Site) -> Tensors:
+    def mix(self, w: Tensors, state: State, context: SiloContext) -> Tensors:
         """Learn W and load the mixture into the workspace, which holds w; return W."""
-        names, v = self.mixed(site.module), state["own"]
+        names, v = self.mixed(context.module), state["own"]
         weights = state.get("weights") or {name: torch.ones_like(w[name]) for name in names}
-        part = torch.randperm(site.examples)[: max(1, round(self.share * site.examples))]
-        part = brought(part, site.train.counted_on)
+        part = torch.randperm(context.examples)[: max(1, round(self.share * context.examples))]
+        part = brought(part, context.train.counted_on)
         losses = deque[float](maxlen=RECENT)
         for _ in range(1 if "weights" in state else MOST):
-            weights, loss = self.one_pass(w, v, weights, site, part)
+            weights, loss = self.one_pass(w, v, weights, context, part)
             losses.append(loss)
             if len(losses) == RECENT and torch.tensor(losses).std(correction=0) < SETTLED:
                 break
-        put(site.module, mixture(w, v, weights))
+        put(context.module, mixture(w, v, weights))
         return weights
 
-    def one_pass(self, w: Tensors, v: Tensors, weights: Tensors, site: Site, part: Tensor) -> tuple[Tensors, float]:
+    def one_pass(
+        self, w: Tensors, v: Tensors, weights: Tensors, context: SiloContext, part: Tensor
+    ) -> tuple[Tensors, float]:
         """Update W once per batch of the training examples at these positions; return it with the mean loss."""
-        module = site.module.eval()
+        module = context.module.eval()
         parameters = {name: p for name, p in learning(module).items() if name in weights}
         losses = []
         for batch in torch.split(part, self.training.batch_size):
             put(module, mixture(w, v, weights))
-            x, y = site.train.batch(batch)
+            x, y = context.train.batch(batch)
             loss = self.training.cross_entropy(module(x), y)
             found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
             gradients = dict(zip(parameters, found, strict=True))
@@ -107,10 +109,10 @@ class FedALA(FedAvg):
             losses.append(loss.detach())
         return weights, float(torch.stack(losses).mean())
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.GLOBAL, load(site.module, down["model"])
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(context.module, down["model"])
         if "own" in state:
-            yield Decision.LOCAL, load(site.module, state["own"])
+            yield Decision.LOCAL, load(context.module, state["own"])
 
 
 def mixture(w: Tensors, v: Tensors, weights: Tensors) -> Tensors:

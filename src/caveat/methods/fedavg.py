@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Answers, Decision, Method, Payload, Prediction, Replies, Round, Site, State, Update, Weights
-from ..core.settings import MANY, frozen_settings
+from ..core import Answers, Decision, Method, Payload, Prediction, Replies, Round, SiloContext, State, Update, Weights
+from ..core.settings import MAX_COUNT, frozen_settings
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
 from ..training.modules import in_batches, load, snapshot, split
@@ -23,41 +23,41 @@ from ..training.modules import in_batches, load, snapshot, split
 class FedAvg(Method):
     """The n_k-weighted mean of locally trained models (McMahan et al., 2017)."""
 
-    rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
+    rounds: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 20
     """Number of training rounds."""
     training: Training = Training()
     """Local training of a silo in one round."""
     mc_samples: Annotated[int, Field(gt=0, le=10_000)] = 20
     """Number of MC dropout passes per prediction."""
 
-    def init_server(self, site: Site) -> State:
-        shared, _ = split(snapshot(site.module), self.private(site.module))
+    def init_server(self, context: SiloContext) -> State:
+        shared, _ = split(snapshot(context.module), self.private(context.module))
         return {"model": shared}
 
-    def init_silo(self, site: Site) -> State:
-        return {"model": snapshot(site.module, self.private(site.module))}
+    def init_silo(self, context: SiloContext) -> State:
+        return {"model": snapshot(context.module, self.private(context.module))}
 
     def schedule(self) -> Iterable[Round]:
-        return repeat(Round(self.broadcast, self.train, self.average, linear=self.linear, name="train"), self.rounds)
+        return repeat(Round(self.broadcast, self.train, self.aggregate, linear=self.linear, name="train"), self.rounds)
 
     @property
     def linear(self) -> Weights | None:
-        """`Round.linear` of training: "examples" for the `average` below, which needs means only.
+        """`Round.linear` of training: "examples" for the `aggregate` below, which needs means only.
 
-        It is None for a subclass that overrides `average`, unless it overrides this property, too.
+        It is None for a subclass that overrides `aggregate`, unless it overrides this property, too.
         """
-        return "examples" if type(self).average is FedAvg.average else None
+        return "examples" if type(self).aggregate is FedAvg.aggregate else None
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        load(site.module, down["model"] | state["model"])
-        self.training.fit(site, self.objective(site.module, down))
-        shared, own = split(snapshot(site.module), self.private(site.module))
-        return Update({"model": shared}, site.examples), state | {"model": own}
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        load(context.module, down["model"] | state["model"])
+        self.training.fit(context, self.objective(context.module, down))
+        shared, own = split(snapshot(context.module), self.private(context.module))
+        return Update({"model": shared}, context.examples), state | {"model": own}
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         return server | {"model": replies.mean("model")}
 
     @property
@@ -65,13 +65,13 @@ class FedAvg(Method):
         """True for the `answer` and `ask` below; a subclass that overrides one of them may override this."""
         return type(self).answer is FedAvg.answer and type(self).ask is FedAvg.ask
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield self.models[0], load(site.module, down["model"] | state.get("model", {}))
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield self.models[0], load(context.module, down["model"] | state.get("model", {}))
         if "own" in state:
-            yield Decision.LOCAL, load(site.module, state["own"])
+            yield Decision.LOCAL, load(context.module, state["own"])
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        return {whose: self.ask(module, x, whose) for whose, module in self.loaded(down, state, site)}
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        return {whose: self.ask(module, x, whose) for whose, module in self.loaded(down, state, context)}
 
     def ask(self, module: nn.Module, x: Tensor, whose: Decision) -> Prediction:
         """Predict with the model loaded into a module."""

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Replies, Round, Site, State, Update, Weights
-from ..core.settings import MANY, frozen_settings
+from ..core import Decision, Payload, Replies, Round, SiloContext, State, Update, Weights
+from ..core.settings import MAX_COUNT, frozen_settings
 from ..training.fit import Loss, Training
 from ..training.modules import load, snapshot, split
 from .fedavg import FedAvg
@@ -30,19 +30,19 @@ class FedBABU(FedAvg):
     """What is fixed during training: head (everything after the encoder), or last (the last linear layer only)."""
     fine_tune: Literal["all", "head"] = "all"
     """What a silo fine-tunes after the last round: the whole model, or the head only."""
-    fine_tune_epochs: Annotated[int, Field(gt=0, le=MANY)] = 5
+    fine_tune_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 5
     """Epochs of fine-tuning, at the final learning rate of training."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """The head, which is not trained before fine-tuning, so no silo sends it."""
         return names_below(module, path_of_part(module, self.stays, self.name))
 
-    def init_server(self, site: Site) -> State:
-        self.private(site.module)  # raises if a custom module lacks a part
+    def init_server(self, context: SiloContext) -> State:
+        self.private(context.module)  # raises if a custom module lacks a part
         # The head is included: every silo gets the server's head, whenever it joins.
-        return {"model": snapshot(site.module)}
+        return {"model": snapshot(context.module)}
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
     def schedule(self) -> Iterable[Round]:
@@ -53,37 +53,37 @@ class FedBABU(FedAvg):
 
     @property
     def linear(self) -> Weights | None:
-        return "examples" if type(self).average is FedBABU.average else None
+        return "examples" if type(self).aggregate is FedBABU.aggregate else None
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = load(site.module, down["model"])
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = load(context.module, down["model"])
         head = self.private(module)
-        self.training.fit(site, self.objective(module, down), frozen=head)
+        self.training.fit(context, self.objective(module, down), frozen=head)
         body, _ = split(snapshot(module), head)
-        return Update({"model": body}, site.examples), state
+        return Update({"model": body}, context.examples), state
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         return server | {"model": server["model"] | replies.mean("model")}
 
-    def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def personalise(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Fine-tune a copy of the global model, and keep it."""
-        module = load(site.module, down["model"])
+        module = load(context.module, down["model"])
         training = replace(self.training, local_epochs=self.fine_tune_epochs, local_steps=None)
         loss = self.objective(module, down)
         if self.fine_tune == "head":
-            fit_alone(training, site, loss, path_of_part(module, self.stays, self.name))
+            fit_alone(training, context, loss, path_of_part(module, self.stays, self.name))
         else:
-            training.fit(site, loss)
-        return Update({}, site.examples), state | {"own": snapshot(module)}
+            training.fit(context, loss)
+        return Update({}, context.examples), state | {"own": snapshot(module)}
 
 
-def fit_alone(training: Training, site: Site, loss: Loss, path: str) -> None:
+def fit_alone(training: Training, context: SiloContext, loss: Loss, path: str) -> None:
     """Train one part of the site's module.
 
     Everything else stays bit-identical, including BatchNorm statistics: it runs in evaluation mode, so the part learns
     from the features that it gets at prediction.
     """
-    module = site.module
+    module = context.module
     rest = frozenset(name for name, _ in module.named_parameters()) - names_below(module, path)
 
     def behind_the_rest(x: Tensor, y: Tensor) -> Tensor:
@@ -91,4 +91,4 @@ def fit_alone(training: Training, site: Site, loss: Loss, path: str) -> None:
         module.get_submodule(path).train()
         return loss(x, y)
 
-    training.fit(site, behind_the_rest, frozen=rest)
+    training.fit(context, behind_the_rest, frozen=rest)

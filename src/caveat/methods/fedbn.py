@@ -11,7 +11,7 @@ from torch import nn
 
 from ..core import Decision
 from ..core.settings import frozen_settings
-from ..training.modules import normalisation
+from ..training.modules import normalization
 from .fedavg import FedAvg
 
 
@@ -22,7 +22,7 @@ class FedBN(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     def private(self, module: nn.Module) -> frozenset[str]:
-        return normalisation(module)
+        return normalization(module)
 
     def remark(self, module: nn.Module) -> str:
         return "" if self.private(module) else f"{self.name}: this model has no batch normalization; it equals fedavg"

@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Update
+from ..core import ConfigurationError, Payload, Replies, Round, SiloContext, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import current, load, snapshot, zeros
@@ -49,35 +49,38 @@ class FedDC(FedAvg):
                 "training.optimizer",
             )
 
-    def init_server(self, site: Site) -> State:
-        return super().init_server(site) | {"drift": zeros(site.module), "control": zeros(site.module)}
+    def init_server(self, context: SiloContext) -> State:
+        return super().init_server(context) | {"drift": zeros(context.module), "control": zeros(context.module)}
 
-    def init_silo(self, site: Site) -> State:
-        return super().init_silo(site) | {"drift": zeros(site.module), "control": zeros(site.module)}
+    def init_silo(self, context: SiloContext) -> State:
+        return super().init_silo(context) | {"drift": zeros(context.module), "control": zeros(context.module)}
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "control": server["control"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         w, c, h_k, c_k = down["model"], down["control"], state["drift"], state["control"]
-        module = load(site.module, w)
+        module = load(context.module, w)
         theta = current(module)
 
         def corrected(name: str, grad: Tensor) -> Tensor:
             return grad + self.alpha * (theta(name) + h_k[name] - w[name]) - c_k[name] + c[name]
 
-        steps = self.training.fit(site, self.objective(module, down), correct=corrected)
+        steps = self.training.fit(context, self.objective(module, down), correct=corrected)
         model = snapshot(module)
         update = {name: model[name] - w[name] for name in h_k}
-        change = {name: -c[name] - g / (steps * self.training.rate(site)) for name, g in update.items()}
+        change = {name: -c[name] - g / (steps * self.training.rate(context)) for name, g in update.items()}
         drift = {name: h_k[name] + g for name, g in update.items()}
         control = {name: c_k[name] + change[name] for name in change}
-        return Update({"model": model, "control": change}, site.examples), state | {"drift": drift, "control": control}
+        return Update({"model": model, "control": change}, context.examples), state | {
+            "drift": drift,
+            "control": control,
+        }
 
     def schedule(self) -> Iterable[Round]:
         return (replace(step, origin=with_changes) for step in super().schedule())
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         model, drift, control = replies.mean("model"), {}, {}
         for name, h in server["drift"].items():
             silos, w = replies.stack("model", name).double(), server["model"][name].double()

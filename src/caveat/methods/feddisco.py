@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core import Payload, Replies, Site, State, Update, Weights
+from ..core import Payload, Replies, SiloContext, State, Update, Weights
 from ..core.settings import LARGE, frozen_settings
 from ..training.modules import in_batches
 from ..uncertainty import entropy
@@ -42,10 +42,10 @@ class FedDisco(FedAvg):
     def linear(self) -> Weights | None:
         return None
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        update, after = super().train(down, state, site)
-        classes = in_batches(site.module.eval(), site.train.x[:1]).shape[-1]
-        update.payload["classes"] = {"discrepancy": self.from_uniform(site.train.y, classes)}
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        update, after = super().train(down, state, context)
+        classes = in_batches(context.module.eval(), context.train.x[:1]).shape[-1]
+        update.payload["classes"] = {"discrepancy": self.from_uniform(context.train.y, classes)}
         return update, after
 
     def from_uniform(self, y: Tensor, classes: int) -> Tensor:
@@ -55,7 +55,7 @@ class FedDisco(FedAvg):
             return (shares - 1 / classes).square().sum().sqrt()
         return (math.log(classes) - entropy(shares)).clamp_min(0)
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         n = torch.tensor([update.examples for update in replies.updates.values()]).double()
         d = replies.stack("classes", "discrepancy")
         return server | {"model": replies.mean("model", self.weights(n, d).tolist())}

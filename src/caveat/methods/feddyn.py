@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from ..core import Payload, Replies, Site, State, Update
+from ..core import Payload, Replies, SiloContext, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..training.modules import current, load, snapshot, zeros
 from .fedavg import FedAvg
@@ -30,26 +30,26 @@ class FedDyn(FedAvg):
     """Weight of half the squared distance to the global model; its inverse is the server's step along the silos'
     gradients. Paper: 0.1, 0.01 or 0.001."""
 
-    def init_server(self, site: Site) -> State:
-        return super().init_server(site) | {"gradient": zeros(site.module)}
+    def init_server(self, context: SiloContext) -> State:
+        return super().init_server(context) | {"gradient": zeros(context.module)}
 
-    def init_silo(self, site: Site) -> State:
-        return super().init_silo(site) | {"gradient": zeros(site.module)}
+    def init_silo(self, context: SiloContext) -> State:
+        return super().init_silo(context) | {"gradient": zeros(context.module)}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         w, g_k = down["model"], state["gradient"]
-        module = load(site.module, w)
+        module = load(context.module, w)
         theta = current(module)
 
-        def regularised(name: str, grad: Tensor) -> Tensor:
+        def regularized(name: str, grad: Tensor) -> Tensor:
             return grad - g_k[name] + self.alpha * (theta(name) - w[name])
 
-        self.training.fit(site, self.objective(module, down), correct=regularised)
+        self.training.fit(context, self.objective(module, down), correct=regularized)
         model = snapshot(module)
         new = {name: g - self.alpha * (model[name] - w[name]) for name, g in g_k.items()}
-        return Update({"model": model}, site.examples), state | {"gradient": new}
+        return Update({"model": model}, context.examples), state | {"gradient": new}
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         model, gradient = replies.mean("model"), {}
         for name, h in server["gradient"].items():
             silos, w = replies.stack("model", name).double(), server["model"][name].double()

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import Payload, Replies, Round, SiloContext, State, Tensors, Update
 from ..core.devices import brought
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Loss
@@ -48,9 +48,9 @@ class FedIIR(FedAvg):
         path = path_of_part(module, self.classifier, self.name, "classifier")
         return {name: p for name, p in learning(module).items() if name.startswith(f"{path}." if path else "")}
 
-    def init_server(self, site: Site) -> State:
-        none = {name: torch.zeros_like(p) for name, p in self.of_classifier(site.module).items()}
-        return super().init_server(site) | {"gradient": none}
+    def init_server(self, context: SiloContext) -> State:
+        none = {name: torch.zeros_like(p) for name, p in self.of_classifier(context.module).items()}
+        return super().init_server(context) | {"gradient": none}
 
     def schedule(self) -> Iterable[Round]:
         tell = Round(
@@ -61,19 +61,19 @@ class FedIIR(FedAvg):
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "gradient": server["gradient"]}
 
-    def tell(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def tell(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Gradient of the mean loss over a silo's training data."""
-        module = load(site.module, down["model"] | state["model"]).eval()
-        parameters, n = self.of_classifier(module), site.examples
+        module = load(context.module, down["model"] | state["model"]).eval()
+        parameters, n = self.of_classifier(module), context.examples
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-        for batch in torch.split(brought(torch.arange(n), site.train.counted_on), self.training.batch_size):
-            x, y = site.train.batch(batch)
+        for batch in torch.split(brought(torch.arange(n), context.train.counted_on), self.training.batch_size):
+            x, y = context.train.batch(batch)
             loss = self.training.cross_entropy(module(x), y) * len(batch) / n
             for sum_, part in zip(total.values(), torch.autograd.grad(loss, list(parameters.values())), strict=True):
                 sum_ += part
         return Update({"gradient": {name: each.float() for name, each in total.items()}}, n), state
 
-    def remember(self, server: State, replies: Replies, site: Site) -> State:
+    def remember(self, server: State, replies: Replies, context: SiloContext) -> State:
         now = replies.mean("gradient")
         kept = {name: self.ema * g + (1 - self.ema) * now[name] for name, g in server["gradient"].items()}
         return server | {"gradient": kept}

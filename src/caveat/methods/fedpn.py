@@ -34,13 +34,13 @@ from ..core import (
     Prediction,
     Replies,
     Round,
-    Site,
+    SiloContext,
     State,
     Tensors,
     Update,
     same_names,
 )
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.encoders import parts
 from ..nn.posterior import (
     Posterior,
@@ -68,7 +68,7 @@ class FedPN(Method):
     policy: ClassVar[str] = "switch"
     scores: ClassVar[tuple[str, ...]] = (*Method.scores, "vacuity", "log_evidence", "dirichlet_entropy")
 
-    rounds: Annotated[int, Field(gt=0, le=MANY)] = 20
+    rounds: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 20
     """Rounds of training."""
     training: Training = Training()
     """Local training of a silo in one round."""
@@ -86,35 +86,40 @@ class FedPN(Method):
     not cover yet. Paper: none; set it to -50, for example."""
     density_trains_encoder: bool = False
     """Whether -log p(z) trains the encoder, too (released code), or the densities only."""
-    density_rounds: Annotated[int, Field(ge=0, le=MANY)] = 0
+    density_rounds: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Number of rounds after `rounds` that train the densities only, as in NatPN. Paper: none."""
     moments: bool = True
     """adam and adamw: start a round from the mean of the silos' moments (released code), which keeps silos with
     different classes from drifting apart, or from zero."""
-    normalise: bool | None = None
+    normalize: bool | None = None
     """Normalize each embedding; paper: no. Default: after convolutions only, because normalization hides the norm of an
     embedding, which is what distinguishes unfamiliar rows of a table."""
-    personal_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
+    personal_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
     """Epochs with Adam in which a silo trains its local head and densities, with the encoder frozen."""
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate of these epochs, and of `density_rounds`, which have one epoch each."""
 
     def __post_init__(self) -> None:
-        self.training.leave("fedpn", "method.moments says whether Adam's moments are shared", "state")
+        self.training.leave("fedpn", "method.moments says whether Adam's moments are shared", "optimizer_state")
         self.training.leave("fedpn", "its loss is the expected cross-entropy", *LABELS)
 
     def build(self, model: nn.Module) -> nn.Module:
         model = parts(model, self.name)
         convolutions = any(isinstance(part, nn.Conv2d) for part in model.encoder.modules())
-        return PosteriorNetwork(model, self.layers, convolutions if self.normalise is None else self.normalise)
+        return PosteriorNetwork(model, self.layers, convolutions if self.normalize is None else self.normalize)
 
-    def init_server(self, site: Site) -> State:
-        return {"model": snapshot(site.module), "moments": {}}
+    def init_server(self, context: SiloContext) -> State:
+        return {"model": snapshot(context.module), "moments": {}}
 
     def schedule(self) -> Iterable[Round]:
-        yield from repeat(Round(self.resume, self.train, self.average, name="train"), self.rounds)
+        yield from repeat(Round(self.resume, self.train, self.aggregate, name="train"), self.rounds)
         densities = Round(
-            self.broadcast, self.train_densities, self.average, trains=False, origin=same_names, name="train_densities"
+            self.broadcast,
+            self.train_densities,
+            self.aggregate,
+            trains=False,
+            origin=same_names,
+            name="train_densities",
         )
         yield from repeat(densities, self.density_rounds)
         yield Round(
@@ -133,35 +138,35 @@ class FedPN(Method):
     def resume(self, server: State) -> Payload:
         return self.broadcast(server) | {"moments": server["moments"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        network = self.network(down, site)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        network = self.network(down, context)
         shared = self.moments and self.training.optimizer != "sgd"
         moments = Moments(down["moments"]) if shared else None
-        self.training.fit(site, self.objective(network.posterior, network.encoder), moments=moments)
-        update = self.update(snapshot(network), network, site)
+        self.training.fit(context, self.objective(network.posterior, network.encoder), moments=moments)
+        update = self.update(snapshot(network), network, context)
         if moments is not None:
             update.payload["moments"] = moments.tensors
         return update, state
 
-    def train_densities(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        network = self.network(down, site)
-        tokens = in_batches(network.eval().encoder, site.train.x)
+    def train_densities(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        network = self.network(down, context)
+        tokens = in_batches(network.eval().encoder, context.train.x)
         flows = network.posterior.flows
         self.of_its_own(1).fit(
-            self.embedded(site, tokens, flows), lambda z, y: -flows.log_prob_of(embedding(z), y).mean()
+            self.embedded(context, tokens, flows), lambda z, y: -flows.log_prob_of(embedding(z), y).mean()
         )
         trained = {name: tensor for name, tensor in snapshot(network).items() if name.startswith(DENSITIES)}
-        return self.update(trained, network, site), state
+        return self.update(trained, network, context), state
 
-    def update(self, trained: Tensors, network: PosteriorNetwork, site: Site) -> Update:
+    def update(self, trained: Tensors, network: PosteriorNetwork, context: SiloContext) -> Update:
         """Trained tensors, with the number of training examples of each class."""
-        counts = torch.bincount(site.train.y, minlength=network.posterior.classes)
-        return Update({"model": trained, "classes": {"examples": counts}}, site.examples)
+        counts = torch.bincount(context.train.y, minlength=network.posterior.classes)
+        return Update({"model": trained, "classes": {"examples": counts}}, context.examples)
 
-    def embedded(self, site: Site, tokens: Tensor, module: nn.Module) -> Site:
+    def embedded(self, context: SiloContext, tokens: Tensor, module: nn.Module) -> SiloContext:
         """A site whose training inputs are features of the encoder, and whose workspace is the rest of the model."""
-        data = Data(tokens, site.train.y)
-        return Site(site.id, data, site.validation, site.calibration, module, round=site.round)
+        data = Data(tokens, context.train.y)
+        return SiloContext(context.id, data, context.validation, context.calibration, module, round=context.round)
 
     def objective(self, posterior: Posterior, encoder: nn.Module) -> Loss:
         """Return the loss of eq. 8, as a function of inputs and labels."""
@@ -190,7 +195,7 @@ class FedPN(Method):
             return density, density.detach()
         return flows.log_prob_of(learning, y), flows.log_prob_of(z, y)
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         averaged = {"model": self.owned(server, replies, "model")}
         if all("moments" in update.payload for update in replies.updates.values()):
             averaged["moments"] = self.owned(server, replies, "moments")
@@ -213,13 +218,15 @@ class FedPN(Method):
 
     # Stage 2: local head and local densities.
 
-    def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        network = self.network(down, site)
-        own, tokens = network.posterior, in_batches(network.eval().encoder, site.train.x)
+    def personalise(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        network = self.network(down, context)
+        own, tokens = network.posterior, in_batches(network.eval().encoder, context.train.x)
         reset(own)
-        self.of_its_own(self.personal_epochs).fit(self.embedded(site, tokens, own), self.objective(own, nn.Identity()))
-        shares = torch.bincount(site.train.y, minlength=own.classes).double() / site.examples
-        return Update({}, site.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
+        self.of_its_own(self.personal_epochs).fit(
+            self.embedded(context, tokens, own), self.objective(own, nn.Identity())
+        )
+        shares = torch.bincount(context.train.y, minlength=own.classes).double() / context.examples
+        return Update({}, context.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
 
     def of_its_own(self, epochs: int) -> Training:
         """Training of the parts after the frozen encoder: with Adam, whatever optimizer stage 1 uses."""
@@ -227,15 +234,15 @@ class FedPN(Method):
 
     # Prediction: both models share one pass of the encoder.
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        network = self.network(down, site)
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        network = self.network(down, context)
         yield Decision.GLOBAL, network
         if "own" in state:
             load(network.posterior, state["own"])
             yield Decision.LOCAL, network
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        network = self.network(down, site)
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        network = self.network(down, context)
         posterior, tokens = network.posterior, in_batches(network.eval().encoder, x)
         uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # on the CPU, as `ask` expects it
         answers = {Decision.GLOBAL: self.ask(posterior, tokens, uniform, Decision.GLOBAL)}
@@ -255,6 +262,6 @@ class FedPN(Method):
         log_probs, evidence = found[:, :-1], found[:, -1]
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
-    def network(self, down: Payload, site: Site) -> PosteriorNetwork:
+    def network(self, down: Payload, context: SiloContext) -> PosteriorNetwork:
         """Load the global model into the site's workspace."""
-        return expect(PosteriorNetwork, load(site.module, down["model"]))
+        return expect(PosteriorNetwork, load(context.module, down["model"]))

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Replies, Round, Site, State, Tensors, Update, Weights, nothing
+from ..core import Decision, Payload, Replies, Round, SiloContext, State, Tensors, Update, Weights, nothing
 from ..core.settings import LARGE, frozen_settings
 from ..nn.encoders import Model, parts
 from ..training.fit import Loss
@@ -46,8 +46,10 @@ class FedProto(FedAvg):
     """Lambda, the weight of the distance to the global prototypes; 0 is local training."""
 
     def __post_init__(self) -> None:
-        if self.training.state == "shared":
-            self.training.leave("fedproto", "no model is sent; 'kept' keeps what is of the silo's own", "state")
+        if self.training.optimizer_state == "average":
+            self.training.leave(
+                "fedproto", "no model is sent; 'keep' keeps what is of the silo's own", "optimizer_state"
+            )
 
     def build(self, model: nn.Module) -> nn.Module:
         return parts(model, self.name)
@@ -58,12 +60,12 @@ class FedProto(FedAvg):
             "" if ours == theirs else f"has {theirs} hidden units, and [model] {ours}: prototypes need as many in all"
         )
 
-    def init_server(self, site: Site) -> State:
-        classes, units = sizes(site.module, self.name)
+    def init_server(self, context: SiloContext) -> State:
+        classes, units = sizes(context.module, self.name)
         return {"prototypes": {"means": torch.zeros(classes, units), "known": torch.zeros(classes, dtype=torch.bool)}}
 
-    def init_silo(self, site: Site) -> State:
-        own = expect(nn.Module, site.own)
+    def init_silo(self, context: SiloContext) -> State:
+        own = expect(nn.Module, context.own)
         reset(own)
         return {"own": snapshot(own)}
 
@@ -74,11 +76,11 @@ class FedProto(FedAvg):
     def broadcast(self, server: State) -> Payload:
         return {"prototypes": server["prototypes"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        own = expect(Model, load(expect(nn.Module, site.own), state["own"]))
-        self.training.fit(replace(site, module=own), self.near(own, down["prototypes"]))
-        sent = prototypes(own, site, len(down["prototypes"]["known"]))
-        return Update({"prototypes": sent}, site.examples), state | {"own": snapshot(own)}
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        own = expect(Model, load(expect(nn.Module, context.own), state["own"]))
+        self.training.fit(replace(context, module=own), self.near(own, down["prototypes"]))
+        sent = prototypes(own, context, len(down["prototypes"]["known"]))
+        return Update({"prototypes": sent}, context.examples), state | {"own": snapshot(own)}
 
     def near(self, own: Model, shared: Tensors) -> Loss:
         """Cross-entropy plus the mean square distance of representations to the prototypes of their classes."""
@@ -95,7 +97,7 @@ class FedProto(FedAvg):
         # Prototypes are means of a silo's data, not updates of the broadcast.
         return (replace(step, origin=nothing) for step in super().schedule())
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         before, counts = server["prototypes"], replies.stack("prototypes", "counts").double()
         sums = (counts[:, :, None] * replies.stack("prototypes", "means").double()).sum(0)
         n = counts.sum(0)
@@ -104,15 +106,15 @@ class FedProto(FedAvg):
         after = {"means": torch.where(sent[:, None], means, before["means"]), "known": before["known"] | sent}
         return server | {"prototypes": after}
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.LOCAL, load(expect(nn.Module, site.own), state["own"])
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.LOCAL, load(expect(nn.Module, context.own), state["own"])
 
 
-def prototypes(own: nn.Module, site: Site, classes: int) -> Tensors:
+def prototypes(own: nn.Module, context: SiloContext, classes: int) -> Tensors:
     """What a silo sends: mean representations (C, H) of its training data by class, and the counts (C,) behind them; 0
     for a class with fewer than `LEAST` examples.
     """
-    z, y = representations(own, site.train.x), site.train.y
+    z, y = representations(own, context.train.x), context.train.y
     counts = torch.bincount(y, minlength=classes)
     sums = z.new_zeros(classes, z.shape[1]).index_add_(0, y, z)
     counts = torch.where(counts < LEAST, 0, counts)

@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..core import Payload, Site, State, Update
-from ..core.settings import MANY, frozen_settings
+from ..core import Payload, SiloContext, State, Update
+from ..core.settings import MAX_COUNT, frozen_settings
 from ..training.modules import load, snapshot, split
 from .fedper import FedPer
 
@@ -23,14 +23,14 @@ from .fedper import FedPer
 class FedRep(FedPer):
     """FedPer that trains the local head first, then the shared body (Collins et al., 2021)."""
 
-    head_epochs: Annotated[int, Field(gt=0, le=MANY)] = 10
+    head_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
     """Epochs per round for the head; the body has those of `training`."""
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = load(site.module, down["model"] | state["model"])
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = load(context.module, down["model"] | state["model"])
         loss, head = self.objective(module, down), self.private(module)
         body = frozenset(name for name, _ in module.named_parameters()) - head
-        replace(self.training, local_epochs=self.head_epochs, local_steps=None).fit(site, loss, frozen=body)
-        self.training.fit(site, loss, frozen=head)
+        replace(self.training, local_epochs=self.head_epochs, local_steps=None).fit(context, loss, frozen=body)
+        self.training.fit(context, loss, frozen=head)
         shared, own = split(snapshot(module), head)
-        return Update({"model": shared}, site.examples), state | {"model": own}
+        return Update({"model": shared}, context.examples), state | {"model": own}

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Decision, Payload, Site, State, Tensors, Update
+from ..core import ConfigurationError, Decision, Payload, SiloContext, State, Tensors, Update
 from ..core.settings import frozen_settings
 from ..nn.encoders import Model
 from ..nn.last_layer import last_layer
@@ -40,20 +40,22 @@ class FedRoD(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     def __post_init__(self) -> None:
-        if self.training.state == "shared":
-            self.training.leave("fedrod", "a silo trains two last layers; 'kept' keeps what is of both", "state")
+        if self.training.optimizer_state == "average":
+            self.training.leave(
+                "fedrod", "a silo trains two last layers; 'keep' keeps what is of both", "optimizer_state"
+            )
         self.training.leave("fedrod", "its two losses weigh classes each in its own way", *LABELS)
 
-    def init_server(self, site: Site) -> State:
-        self.check_last(site)
-        return super().init_server(site)
+    def init_server(self, context: SiloContext) -> State:
+        self.check_last(context)
+        return super().init_server(context)
 
-    def check_last(self, site: Site) -> None:
+    def check_last(self, context: SiloContext) -> None:
         """Raise ConfigurationError unless the module ends in a trainable linear layer without tied weights."""
-        module = site.module
+        module = context.module
         try:
             path = self.path(module)
-            ends = last_path(site) == path and f"{path}.weight" in learning(module)
+            ends = last_path(context) == path and f"{path}.weight" in learning(module)
         except ConfigurationError:
             ends = False
         if not ends:
@@ -64,15 +66,15 @@ class FedRoD(FedAvg):
             )
         names_below(module, path)
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
     def path(self, module: nn.Module) -> str:
         """Path of the module's last linear layer."""
         return path_of_part(module, "last", self.name)
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = load(site.module, down["model"])
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = load(context.module, down["model"])
         generic = expect(nn.Linear, module.get_submodule(self.path(module)))
         own = own_layer(generic, state)
         hidden: list[Tensor] = []
@@ -82,12 +84,12 @@ class FedRoD(FedAvg):
 
         watched = generic.register_forward_pre_hook(keep)
         try:
-            both = replace(site, module=nn.ModuleList([module, own]))
-            counts = torch.bincount(site.train.y, minlength=own.out_features)
+            both = replace(context, module=nn.ModuleList([module, own]))
+            counts = torch.bincount(context.train.y, minlength=own.out_features)
             self.training.fit(both, self.both(module, own, hidden, counts))
         finally:
             watched.remove()
-        return Update({"model": snapshot(module)}, site.examples), state | {"layer": snapshot(own)}
+        return Update({"model": snapshot(module)}, context.examples), state | {"layer": snapshot(own)}
 
     def both(self, module: nn.Module, own: nn.Linear, hidden: list[Tensor], counts: Tensor) -> Loss:
         """Sum of both losses of a batch; `hidden` holds the input of the generic layer."""
@@ -99,10 +101,10 @@ class FedRoD(FedAvg):
 
         return loss
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.GLOBAL, load(site.module, down["model"])
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(context.module, down["model"])
         if "layer" in state:
-            yield Decision.LOCAL, load(site.module, self.added(site.module, down["model"], state["layer"]))
+            yield Decision.LOCAL, load(context.module, self.added(context.module, down["model"], state["layer"]))
 
     def added(self, module: nn.Module, model: Tensors, layer: Tensors) -> Tensors:
         """Add the personalized layer to the last layer of a model: their logits add up."""
@@ -110,13 +112,13 @@ class FedRoD(FedAvg):
         return model | {f"{path}.{name}": model[f"{path}.{name}"] + tensor for name, tensor in layer.items()}
 
 
-def last_path(site: Site) -> str:
+def last_path(context: SiloContext) -> str:
     """Return the path of the linear layer that outputs the logits. Raises ConfigurationError if there is none."""
-    module = site.module
+    module = context.module
     if isinstance(module, Model):  # the encoder may be on another device
         tokens = next(module.head.parameters()).new_zeros(1, module.tokens, module.features)
         return f"head.{last_layer(module.head, tokens).name}"
-    return last_layer(module, site.train.x.new_zeros(1, *site.train.x.shape[1:])).name
+    return last_layer(module, context.train.x.new_zeros(1, *context.train.x.shape[1:])).name
 
 
 def own_layer(generic: nn.Linear, state: State) -> nn.Linear:

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Payload
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.dropout import GaussianUnits
 from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
@@ -39,7 +39,7 @@ class FedSR(FedAvg):
     """Weight of the squared norm of the representation (L2R)."""
     cmi: Annotated[float, Field(ge=0, le=LARGE)] = 0.001
     """Weight of the divergence from the Gaussian of the input's class, in nats (CMI)."""
-    units: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    units: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """Dimension of the representation; default: the number of hidden units of the head."""
 
     def build(self, model: nn.Module) -> nn.Module:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Decision, Payload, Replies, Site, State, Update, Weights
+from ..core import Decision, Payload, Replies, SiloContext, State, Update, Weights
 from ..core.settings import frozen_settings
 from ..training.fit import LABELS
 from ..training.modules import expect, load, reset, snapshot
@@ -42,30 +42,32 @@ class FML(FedAvg):
     """Weights of memes in the mean. uniform: equal (paper); examples: numbers of training examples."""
 
     def __post_init__(self) -> None:
-        if self.training.state == "shared":
-            self.training.leave(self.name, "a silo trains two models at once; 'kept' keeps what is of both", "state")
+        if self.training.optimizer_state == "average":
+            self.training.leave(
+                self.name, "a silo trains two models at once; 'keep' keeps what is of both", "optimizer_state"
+            )
         self.training.leave(self.name, "each model learns from the other's loss, too", *LABELS)
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        meme, own = load(site.module, down["model"]), self.own(state, site)
-        both = replace(site, module=nn.ModuleList([meme, own]))
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        meme, own = load(context.module, down["model"]), self.own(state, context)
+        both = replace(context, module=nn.ModuleList([meme, own]))
         self.training.fit(both, lambda x, y: self.mutual(meme(x), own(x), y))
-        return self.update(meme, site), state | {"own": snapshot(own)}
+        return self.update(meme, context), state | {"own": snapshot(own)}
 
-    def own(self, state: State, site: Site) -> nn.Module:
+    def own(self, state: State, context: SiloContext) -> nn.Module:
         """Return the silo's local model, newly initialized if it has none yet."""
-        own = expect(nn.Module, site.own)
+        own = expect(nn.Module, context.own)
         if "own" in state:
             return load(own, state["own"])
         reset(own)
         return own
 
-    def update(self, meme: nn.Module, site: Site) -> Update:
+    def update(self, meme: nn.Module, context: SiloContext) -> Update:
         """Update that the silo sends: its trained meme."""
-        return Update({"model": snapshot(meme)}, site.examples)
+        return Update({"model": snapshot(meme)}, context.examples)
 
     def mutual(self, meme: Tensor, own: Tensor, y: Tensor) -> Tensor:
         """Sum of eq. 1 and 2, from the logits (N, C) of both models; each term trains one of the two."""
@@ -73,16 +75,16 @@ class FML(FedAvg):
 
     @property
     def linear(self) -> Weights | None:
-        return "examples" if self.weights == "examples" and type(self).average is FML.average else None
+        return "examples" if self.weights == "examples" and type(self).aggregate is FML.aggregate else None
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         uniform = [1.0] * len(replies)
         return server | {"model": replies.mean("model", uniform if self.weights == "uniform" else None)}
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.GLOBAL, load(site.module, down["model"])
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.GLOBAL, load(context.module, down["model"])
         if "own" in state:
-            yield Decision.LOCAL, self.own(state, site)
+            yield Decision.LOCAL, self.own(state, context)
 
 
 def learn(student: Tensor, teacher: Tensor, y: Tensor, label: float | Tensor, imitation: float | Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Replies, Site, State, Tensors, Update, Weights, seeded
+from ..core import ConfigurationError, Replies, SiloContext, State, Tensors, Update, Weights, seeded
 from ..core.devices import brought
 from ..core.settings import frozen_settings
 from ..training.modules import in_batches
@@ -74,26 +74,26 @@ class FMLU(FML):
         label = 1 / (1 + certainty) if self.scaled else torch.ones_like(certainty)
         return learn(student, teacher, y, label, label * certainty)
 
-    def update(self, meme: nn.Module, site: Site) -> Update:
-        update = super().update(meme, site)
+    def update(self, meme: nn.Module, context: SiloContext) -> Update:
+        update = super().update(meme, context)
         if self.weigh_mean:
-            update.payload["uncertainty"] = self.uncertainty(meme, site)
+            update.payload["uncertainty"] = self.uncertainty(meme, context)
         return update
 
-    def uncertainty(self, meme: nn.Module, site: Site) -> Tensors:
+    def uncertainty(self, meme: nn.Module, context: SiloContext) -> Tensors:
         """Mean entropy in nats of a meme's predictions on the silo's validation or training split."""
-        split = site.validation if self.entropy_on == "validation" else site.train
+        split = context.validation if self.entropy_on == "validation" else context.train
         logits = in_batches(meme.eval(), split.x)
         return {"entropy": entropy(logits.double().softmax(-1)).mean()}
 
     @property
     def linear(self) -> Weights | None:
         by_examples = self.weights == "examples" and not self.weigh_mean
-        return "examples" if by_examples and type(self).average is FMLU.average else None
+        return "examples" if by_examples and type(self).aggregate is FMLU.aggregate else None
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         if not self.weigh_mean:
-            return super().average(server, replies, site)
+            return super().aggregate(server, replies, context)
         certainty = torch.exp(-replies.stack("uncertainty", "entropy"))
         if self.shuffled:
             with seeded("shuffled", *certainty.tolist()):  # the engine seeds tasks of silos, not aggregation

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from ..core import Decision, Payload, Replies, Round, Site, State, Tensors, Update, Weights, seeded
+from ..core import Decision, Payload, Replies, Round, SiloContext, State, Tensors, Update, Weights, seeded
 from ..core.settings import frozen_settings
 from ..training.modules import in_batches, load, reset, snapshot
 from .fedavg import FedAvg
@@ -39,19 +39,19 @@ class IFCA(FedAvg):
     """k, the number of models; 1 is FedAvg. Every silo receives all of them and sends one."""
 
     def __post_init__(self) -> None:
-        self.training.leave("ifca", "a silo may train another model than in the round before", "state")
+        self.training.leave("ifca", "a silo may train another model than in the round before", "optimizer_state")
 
-    def init_server(self, site: Site) -> State:
+    def init_server(self, context: SiloContext) -> State:
         """Models (the first one as built), and how many silos selected each."""
-        models = {0: snapshot(site.module)}
-        module = deepcopy(site.module)
+        models = {0: snapshot(context.module)}
+        module = deepcopy(context.module)
         for cluster in range(1, self.clusters):
             reset(module)
             models[cluster] = snapshot(module)
         named = {f"{cluster}.{name}": tensor for cluster, model in models.items() for name, tensor in model.items()}
         return {"model": named, "clusters": {"silos": torch.zeros(self.clusters)}}
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         return {}
 
     def schedule(self) -> Iterable[Round]:
@@ -65,23 +65,23 @@ class IFCA(FedAvg):
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "clusters": server["clusters"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        cluster = self.nearest(down, site)
-        load(site.module, model_of(down, cluster))
-        self.training.fit(site, self.objective(site.module, down))
-        picked = torch.eye(self.clusters, device=site.device)[cluster]
-        payload = {"model": snapshot(site.module), "clusters": {"picked": picked}}
-        return Update(payload, site.examples), state | chosen(cluster)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        cluster = self.nearest(down, context)
+        load(context.module, model_of(down, cluster))
+        self.training.fit(context, self.objective(context.module, down))
+        picked = torch.eye(self.clusters, device=context.device)[cluster]
+        payload = {"model": snapshot(context.module), "clusters": {"picked": picked}}
+        return Update(payload, context.examples), state | chosen(cluster)
 
-    def nearest(self, down: Payload, site: Site) -> int:
+    def nearest(self, down: Payload, context: SiloContext) -> int:
         """Cluster whose model has the lowest mean loss on the silo's training data; the first one of ties."""
         losses = []
         for cluster in range(self.clusters):
-            module = load(site.module, model_of(down, cluster)).eval()
-            losses.append(float(self.training.cross_entropy(in_batches(module, site.train.x), site.train.y)))
+            module = load(context.module, model_of(down, cluster)).eval()
+            losses.append(float(self.training.cross_entropy(in_batches(module, context.train.x), context.train.y)))
         return losses.index(min(losses))
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         model, picked = dict(server["model"]), replies.stack("clusters", "picked")
         n = torch.tensor([update.examples for update in replies.updates.values()])
         for cluster in range(self.clusters):
@@ -91,14 +91,14 @@ class IFCA(FedAvg):
                 model |= {f"{cluster}.{name}": tensor for name, tensor in mean.items()}
         return server | {"model": model, "clusters": {"silos": picked.sum(0)}}
 
-    def settle(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def settle(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Select the final model."""
-        return Update({}, site.examples), state | chosen(self.nearest(down, site))
+        return Update({}, context.examples), state | chosen(self.nearest(down, context))
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
         silos = down["clusters"]["silos"]
         cluster = int(state["cluster"]["picked"]) if "cluster" in state else int(silos.argmax())
-        yield Decision.LOCAL, load(site.module, model_of(down, cluster))
+        yield Decision.LOCAL, load(context.module, model_of(down, cluster))
 
     def remark(self, module: nn.Module) -> str:
         copy = deepcopy(module)

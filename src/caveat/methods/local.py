@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..core import Decision, Replies, Site, State, Weights
+from ..core import Decision, Replies, SiloContext, State, Weights
 from ..core.settings import frozen_settings
 from .fedavg import FedAvg
 
@@ -26,7 +26,7 @@ class Local(FedAvg):
 
     @property
     def linear(self) -> Weights | None:
-        return "examples" if type(self).average is Local.average else None
+        return "examples" if type(self).aggregate is Local.aggregate else None
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         return server

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Payload, Site, State, Update
+from ..core import Payload, SiloContext, State, Update
 from ..core.settings import LARGE, frozen_settings
 from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
@@ -40,17 +40,19 @@ class MOON(FedAvg):
     def build(self, model: nn.Module) -> nn.Module:
         return parts(model, self.name)
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if "previous" not in state:
-            update, after = super().train(down, state, site)
+            update, after = super().train(down, state, context)
             return update, after | {"previous": update.payload["model"]}
-        z_prev = representations(load(site.module, state["previous"]), site.train.x)
-        z_glob = representations(load(site.module, down["model"]), site.train.x)
+        z_prev = representations(load(context.module, state["previous"]), context.train.x)
+        z_glob = representations(load(context.module, down["model"]), context.train.x)
         # Positions replace labels: a batch looks up its representations, which are computed once for all epochs.
-        positions = site.train.labelled(torch.arange(site.examples, device=site.device))
-        self.training.fit(replace(site, train=positions), self.contrasted(site.module, site.train.y, z_glob, z_prev))
-        model = snapshot(site.module)
-        return Update({"model": model}, site.examples), state | {"previous": model}
+        positions = context.train.labeled(torch.arange(context.examples, device=context.device))
+        self.training.fit(
+            replace(context, train=positions), self.contrasted(context.module, context.train.y, z_glob, z_prev)
+        )
+        model = snapshot(context.module)
+        return Update({"model": model}, context.examples), state | {"previous": model}
 
     def contrasted(self, module: nn.Module, y: Tensor, z_glob: Tensor, z_prev: Tensor) -> Loss:
         """Loss of a batch of inputs and their positions among the labels and representations."""

@@ -21,8 +21,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..core import ConfigurationError, Decision, Payload, Round, Site, State, Tensors, Update, seeded
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core import ConfigurationError, Decision, Payload, Round, SiloContext, State, Tensors, Update, seeded
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..training.fit import Loss
 from ..training.modules import learning, load, snapshot
 from .fedavg import FedAvg
@@ -42,7 +42,7 @@ class PerFedAvg(FedAvg):
     difference of two more gradients."""
     adapt_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.01
     """alpha: learning rate of adaptation with plain SGD, in training and at the end; beta is that of `training`."""
-    adapt_steps: Annotated[int, Field(gt=0, le=MANY)] = 1
+    adapt_steps: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 1
     """Number of adaptation steps after the last round; training optimizes for one."""
 
     def __post_init__(self) -> None:
@@ -98,15 +98,16 @@ class PerFedAvg(FedAvg):
         loss = self.training.cross_entropy(functional_call(module, w | buffers, (x,)), y)
         return dict(zip(w, torch.autograd.grad(loss, list(w.values()), materialize_grads=True), strict=True))
 
-    def personalise(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def personalise(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Adapt a copy of the global model, and keep it."""
-        module = load(site.module, down["model"])
+        module = load(context.module, down["model"])
         adaptation = replace(
             self.training, local_epochs=None, local_steps=self.adapt_steps, optimizer="sgd", lr=self.adapt_lr,
-            lr_decay=1.0, lr_hold=0, schedule="exponential", warmup=0, momentum=0.0, weight_decay=0.0, state="fresh",
+            lr_decay=1.0, lr_hold=0, lr_schedule="exponential", warmup=0, momentum=0.0, weight_decay=0.0,
+            optimizer_state="reset",
         )  # fmt: skip
-        adaptation.fit(site, super().objective(module, down))
-        return Update({}, site.examples), state | {"own": snapshot(module)}
+        adaptation.fit(context, super().objective(module, down))
+        return Update({}, context.examples), state | {"own": snapshot(module)}
 
 
 def moved(w: Tensors, along: Tensors, by: float | Tensor) -> Tensors:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core import ConfigurationError
-from ..core.errors import CaveatError, cut, shown
+from ..core.errors import CaveatError, cut, short_repr
 from . import METHODS, register
 
 GROUP = "caveat.methods"
@@ -30,7 +30,9 @@ def use(plugin: str) -> None:
     What it registers is then known by name. Raises ConfigurationError, in one line, if it cannot be imported.
     """
     if not plugin or not plugin.isprintable():
-        raise ConfigurationError(f"--plugin {shown(plugin)}: expected a file such as my.py, or the name of a module")
+        raise ConfigurationError(
+            f"--plugin {short_repr(plugin)}: expected a file such as my.py, or the name of a module"
+        )
     try:
         if is_file(plugin):
             import_file(Path(plugin))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..core import ConfigurationError
-from ..core.errors import shown
+from ..core.errors import short_repr
 
 if TYPE_CHECKING:  # it imports torch
     from ..core import Method
@@ -85,7 +85,7 @@ def _checked(cls: object) -> str:
     from ..core import Method
 
     if not isinstance(cls, type) or not issubclass(cls, Method):
-        raise ConfigurationError(f"register({shown(cls)}): expected a subclass of caveat.Method")
+        raise ConfigurationError(f"register({short_repr(cls)}): expected a subclass of caveat.Method")
     place = _place(cls)
     if "__pydantic_fields__" not in vars(cls):
         raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
@@ -100,7 +100,9 @@ def _checked(cls: object) -> str:
         raise ConfigurationError(f"{place}: {bare[0]} has no default; every setting of a method needs one")
     name = cls().name
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name):
-        raise ConfigurationError(f"{place}: its name is {shown(name)}; expected small letters, digits and underscores")
+        raise ConfigurationError(
+            f"{place}: its name is {short_repr(name)}; expected small letters, digits and underscores"
+        )
     return name
 
 

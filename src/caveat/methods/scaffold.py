@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core import ConfigurationError, Payload, Replies, Round, Site, State, Tensors, Update, Weights
+from ..core import ConfigurationError, Payload, Replies, Round, SiloContext, State, Tensors, Update, Weights
 from ..core.settings import LARGE, frozen_settings
 from ..training.fit import Training
 from ..training.modules import load, snapshot, zeros
@@ -49,36 +49,36 @@ class SCAFFOLD(FedAvg):
                 "training.optimizer",
             )
 
-        training.leave("scaffold", "a silo's change would not be the sum of its gradients", "clip")
+        training.leave("scaffold", "a silo's change would not be the sum of its gradients", "clip_norm")
 
-    def init_server(self, site: Site) -> State:
+    def init_server(self, context: SiloContext) -> State:
         none = torch.zeros((), dtype=torch.float64)
         seen = {"silos": none, "weight": none.clone(), "total": none.clone()}
-        return super().init_server(site) | {"control": zeros(site.module), "seen": seen}
+        return super().init_server(context) | {"control": zeros(context.module), "seen": seen}
 
-    def init_silo(self, site: Site) -> State:
-        return super().init_silo(site) | {"control": zeros(site.module)}
+    def init_silo(self, context: SiloContext) -> State:
+        return super().init_silo(context) | {"control": zeros(context.module)}
 
     def broadcast(self, server: State) -> Payload:
         return {"model": server["model"], "control": server["control"]}
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         x, c, c_k = down["model"], down["control"], state["control"]
-        load(site.module, x)
+        load(context.module, x)
         steps = self.training.fit(
-            site, self.objective(site.module, down), correct=lambda name, grad: grad - c_k[name] + c[name]
+            context, self.objective(context.module, down), correct=lambda name, grad: grad - c_k[name] + c[name]
         )
-        y = snapshot(site.module)
-        new = {name: c_k[name] - c[name] + (x[name] - y[name]) / (steps * self.training.rate(site)) for name in c}
+        y = snapshot(context.module)
+        new = {name: c_k[name] - c[name] + (x[name] - y[name]) / (steps * self.training.rate(context)) for name in c}
         change = {name: new[name] - c_k[name] for name in c}
         first = torch.stack([each.any() for each in c_k.values()]).any().logical_not()
         payload = {"model": y, "control": change, "seen": {"first": first.float()}}
-        return Update(payload, site.examples), state | {"control": new}
+        return Update(payload, context.examples), state | {"control": new}
 
     def schedule(self) -> Iterable[Round]:
         return (replace(step, origin=with_changes) for step in super().schedule())
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         weights = [1.0 if self.weights == "silos" else float(u.examples) for u in replies.updates.values()]
         mean = replies.mean("model", weights)
         # Buffers have no gradient: they are averaged as in FedAvg.

@@ -1,10 +1,11 @@
 """Functions for the local part of custom methods, in one place.
 
-The vocabulary (`Method`, `Round`, `Site`, `Update` and so on) and the methods to start from are in `caveat` itself.
+The vocabulary (`Method`, `Round`, `SiloContext`, `Update` and so on) and the methods to start from are in `caveat`
+itself.
 """
 
-from ..core import Aggregate, Weights, Work, always, evaluation, keep
-from ..core.settings import LARGE, MANY
+from ..core import Aggregate, SiloTask, Weights, always, evaluation, keep
+from ..core.settings import LARGE, MAX_COUNT
 from ..nn.dropout import mc_dropout
 from ..training.fit import Loss, Training
 from ..training.modules import (
@@ -13,7 +14,7 @@ from ..training.modules import (
     in_batches,
     learning,
     load,
-    normalisation,
+    normalization,
     snapshot,
     split,
     tensors_of,
@@ -22,12 +23,12 @@ from ..training.modules import (
 
 __all__ = [
     "LARGE",
-    "MANY",
+    "MAX_COUNT",
     "Aggregate",
     "Loss",
+    "SiloTask",
     "Training",
     "Weights",
-    "Work",
     "always",
     "current",
     "evaluation",
@@ -37,7 +38,7 @@ __all__ = [
     "learning",
     "load",
     "mc_dropout",
-    "normalisation",
+    "normalization",
     "snapshot",
     "split",
     "tensors_of",

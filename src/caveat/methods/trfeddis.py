@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, Site, State, Update
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core import Answers, ConfigurationError, Decision, Payload, Prediction, SiloContext, State, Update
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.encoders import Model, parts
 from ..nn.posterior import uncertain_cross_entropy
 from ..training.fit import LABELS, Loss
@@ -71,7 +71,7 @@ class TrFedDis(FedBN):
     """Weight of the evidential loss of both heads and of the fused opinion (eq. 12)."""
     cross_entropy: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of both heads' cross-entropy (eq. 9)."""
-    anneal_rounds: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    anneal_rounds: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """Number of rounds over which the weights of eq. 2 and of evidence for wrong classes (eq. 11) grow from 0 to 1;
     default: all rounds."""
     fusion: Literal["dempster", "additive", "averaging", "discounted"] = "dempster"
@@ -81,8 +81,10 @@ class TrFedDis(FedBN):
     """discounted: trust in each head, from 0 to 1 (0.9 by default)."""
 
     def __post_init__(self) -> None:
-        if self.training.state == "shared":
-            self.training.leave("trfeddis", "a silo trains two heads at once; 'kept' keeps what is of both", "state")
+        if self.training.optimizer_state == "average":
+            self.training.leave(
+                "trfeddis", "a silo trains two heads at once; 'keep' keeps what is of both", "optimizer_state"
+            )
         self.training.leave("trfeddis", "its losses are of evidence, too", *LABELS)
         if self.trust is not None and self.fusion != "discounted":
             raise ConfigurationError(
@@ -113,19 +115,19 @@ class TrFedDis(FedBN):
     def remark(self, module: nn.Module) -> str:
         return ""  # the method is about local heads
 
-    def init_server(self, site: Site) -> State:
-        return super().init_server(replace(site, module=two_heads(site).common))
+    def init_server(self, context: SiloContext) -> State:
+        return super().init_server(replace(context, module=two_heads(context).common))
 
-    def init_silo(self, site: Site) -> State:
-        return super().init_silo(replace(site, module=two_heads(site).common))
+    def init_silo(self, context: SiloContext) -> State:
+        return super().init_silo(replace(context, module=two_heads(context).common))
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = self.load(down, state, site)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = self.load(down, state, context)
         if "own" not in state:
             reset(module.own)
-        self.training.fit(site, self.objective_of(module, site.round))
+        self.training.fit(context, self.objective_of(module, context.round))
         shared, kept = split(snapshot(module.common), self.private(module))
-        return Update({"model": shared}, site.examples), state | {"model": kept, "own": snapshot(module.own)}
+        return Update({"model": shared}, context.examples), state | {"model": kept, "own": snapshot(module.own)}
 
     def objective_of(self, module: TwoHeads, round: int) -> Loss:
         """Return the loss of eq. 13, with the annealed weights of a round, as a function of inputs and labels."""
@@ -150,8 +152,8 @@ class TrFedDis(FedBN):
             return opinions.discounted(evidence[0], evidence[1], self.trust or TRUST)
         return opinions.FUSIONS[self.fusion](evidence[0], evidence[1])
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        module = self.load(down, state, site).eval()
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        module = self.load(down, state, context).eval()
         logits = in_batches(lambda part: module(part)[1], x, dim=1).double()
         ours, own = opinions.softplus_log_evidence(logits)
         if "own" not in state:
@@ -162,24 +164,24 @@ class TrFedDis(FedBN):
             Decision.LOCAL: as_prediction(self.fuse((ours, own)), Decision.LOCAL, conflict),
         }
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield Decision.LOCAL if "own" in state else Decision.GLOBAL, self.load(down, state, site)
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield Decision.LOCAL if "own" in state else Decision.GLOBAL, self.load(down, state, context)
 
-    def load(self, down: Payload, state: State, site: Site) -> TwoHeads:
+    def load(self, down: Payload, state: State, context: SiloContext) -> TwoHeads:
         """Load the broadcast and the silo's state into its workspace.
 
         If the silo has no local head yet, the weights of that head have no meaning.
         """
-        module = two_heads(site)
+        module = two_heads(context)
         load(module.common, down["model"] | state["model"])
         if "own" in state:
             load(module.own, state["own"])
         return module
 
 
-def two_heads(site: Site) -> TwoHeads:
+def two_heads(context: SiloContext) -> TwoHeads:
     """Return the site's workspace, which `TrFedDis.build` has made."""
-    return expect(TwoHeads, site.module)
+    return expect(TwoHeads, context.module)
 
 
 def likeness(hidden: Tensor) -> Tensor:

@@ -24,13 +24,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Decision, Payload, Replies, Round, Site, State, Tensors, Update
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core import ConfigurationError, Decision, Payload, Replies, Round, SiloContext, State, Tensors, Update
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.dropout import mc_dropout, own_masks
 from ..nn.encoders import parts
 from ..training.fit import Loss
-from ..training.modules import expect, in_batches, load, normalisation, snapshot, split
+from ..training.modules import expect, in_batches, load, normalization, snapshot, split
 from ..uncertainty.measures import entropy
 from .fedavg import FedAvg
 
@@ -56,7 +56,7 @@ class UEFL(FedAvg):
     """Entropy in nats below which no silo is uncertain, because a ratio to a vanishing entropy never converges."""
     iterations: Annotated[int, Field(gt=0, le=1000)] = 5
     """Maximum number of iterations, including the first; 1 never extends (VQ-FedAvg, or a static codebook)."""
-    extra_rounds: Annotated[int, Field(gt=0, le=MANY)] = 5
+    extra_rounds: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 5
     """Number of rounds of every iteration after the first, which has `rounds`."""
     until: Literal["certain", "end"] = "end"
     """Stop once no silo is uncertain (paper), or train in all iterations whether or not a codebook grows."""
@@ -71,7 +71,7 @@ class UEFL(FedAvg):
     """beta: weight of the commitment loss of the encoder."""
     quantisation: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
     """Weight of the codebook loss relative to the cross-entropy."""
-    normalise: bool = True
+    normalize: bool = True
     """Normalize each token before discretization; paper: no."""
     extension: Literal["kmeans", "normal"] = "kmeans"
     """Initial local codewords: K-means centers of the silo's features (paper), or samples from N(0, 1)."""
@@ -106,8 +106,8 @@ class UEFL(FedAvg):
                 f"method.segments = {segments} does not divide the {model.features} features of the model's tokens"
             )
         codebook = Codebook(self.shared, reach - self.codewords, model.features, segments, self.commitment)
-        normalised = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
-        return Discretised(normalised if self.normalise else model.encoder, codebook, model.head)
+        normalized = nn.Sequential(model.encoder, nn.LayerNorm(model.features, elementwise_affine=False))
+        return Discretised(normalized if self.normalize else model.encoder, codebook, model.head)
 
     @property
     def shared(self) -> int:
@@ -119,32 +119,35 @@ class UEFL(FedAvg):
 
     def kept(self, module: nn.Module) -> frozenset[str]:
         """Names of the tensors that a silo keeps, whatever is broadcast."""
-        return self.private(module) | (normalisation(module) if self.own_norm else frozenset())
+        return self.private(module) | (normalization(module) if self.own_norm else frozenset())
 
     def fitted(self, module: nn.Module) -> frozenset[str]:
         return self.kept(module)
 
-    def init_server(self, site: Site) -> State:
+    def init_server(self, context: SiloContext) -> State:
         undecided = {"threshold": 0.0, "lowest": 0.0, "highest": 0.0, "surest": torch.inf, "iteration": 0.0}
-        return super().init_server(site) | {"entropy": {name: torch.tensor(value) for name, value in undecided.items()}}
+        return super().init_server(context) | {
+            "entropy": {name: torch.tensor(value) for name, value in undecided.items()}
+        }
 
-    def init_silo(self, site: Site) -> State:
+    def init_silo(self, context: SiloContext) -> State:
         undecided = {"atleast": torch.tensor(0.0), "due": torch.tensor(False)}
-        return super().init_silo(site) | {"entropy": undecided} | self.codebook_of(site)
+        return super().init_silo(context) | {"entropy": undecided} | self.codebook_of(context)
 
-    def codebook_of(self, site: Site) -> State:
+    def codebook_of(self, context: SiloContext) -> State:
         """Position of the first codeword of a silo's domain."""
         if not self.domains:
             return {}
-        if site.domain not in self.domains:
+        if context.domain not in self.domains:
             raise ConfigurationError(
-                f"silo {site.id!r} is of domain {site.domain!r}; expected one of method.domains = {list(self.domains)}",
+                f"silo {context.id!r} is of domain {context.domain!r}; expected one of method.domains = "
+                f"{list(self.domains)}",
                 "method.domains",
             )
-        return {"codebook": {"first": torch.tensor(self.codewords * self.domains.index(site.domain))}}
+        return {"codebook": {"first": torch.tensor(self.codewords * self.domains.index(context.domain))}}
 
     def schedule(self) -> Iterable[Round]:
-        train = Round(self.broadcast, self.train, self.average, self.unfinished, name="train")
+        train = Round(self.broadcast, self.train, self.aggregate, self.unfinished, name="train")
         score = Round(
             self.broadcast, self.score, self.compare, self.unfinished, everyone=True, trains=False, name="score"
         )
@@ -161,18 +164,18 @@ class UEFL(FedAvg):
 
     # Training, with the extension of the codebook if it is due.
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        module = self.workspace(down, state, site)
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        module = self.workspace(down, state, context)
         if state["entropy"]["due"] and state["entropy"]["atleast"] > down["entropy"]["threshold"]:
-            self.extend(module, site)
-        use = torch.zeros(self.shared + len(module.codebook.private), device=site.device)
-        self.training.fit(site, self.quantised(module, use))
+            self.extend(module, context)
+        use = torch.zeros(self.shared + len(module.codebook.private), device=context.device)
+        self.training.fit(context, self.quantised(module, use))
         tensors = snapshot(module)
         shared, _ = split(tensors, self.private(module))
         _, own = split(tensors, self.kept(module))
         settled = state["entropy"] | {"due": torch.tensor(False)}
         of_all = {"shared": use[: self.shared].clone()}
-        return Update({"model": shared, "use": of_all}, site.examples), state | {"model": own, "entropy": settled}
+        return Update({"model": shared, "use": of_all}, context.examples), state | {"model": own, "entropy": settled}
 
     def quantised(self, module: Discretised, use: Tensor) -> Loss:
         """Cross-entropy on codewords plus the codebook loss; counts the use of each codeword in `use`."""
@@ -186,7 +189,7 @@ class UEFL(FedAvg):
 
         return loss
 
-    def extend(self, module: Discretised, site: Site) -> None:
+    def extend(self, module: Discretised, context: SiloContext) -> None:
         """Add local codewords to the workspace, from the features of the silo's training data."""
         codebook = module.codebook
         grown = self.codewords if self.growth == "add" else self.codewords + int(codebook.used)
@@ -194,12 +197,12 @@ class UEFL(FedAvg):
             codebook.used.zero_()
         if self.extension == "kmeans":
             seed = int(torch.randint(2**31, ()))
-            centres = kmeans(self.vectors(module, site.train.x), grown, seed)
+            centers = kmeans(self.vectors(module, context.train.x), grown, seed)
         else:
-            centres = torch.randn(grown, codebook.private.shape[1])
-        codebook.extend(centres)
+            centers = torch.randn(grown, codebook.private.shape[1])
+        codebook.extend(centers)
 
-    def average(self, server: State, replies: Replies, site: Site) -> State:
+    def aggregate(self, server: State, replies: Replies, context: SiloContext) -> State:
         model = replies.mean("model")
         # A silo that never used a codeword has no weight in its mean.
         use = replies.stack("use", "shared").double()[:, :, None]
@@ -213,20 +216,20 @@ class UEFL(FedAvg):
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
         return (mc_dropout if self.masks == "shared" else own_masks)(module, x, self.mc_samples)
 
-    def score(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def score(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and its lower bound,
         `margin` standard errors below.
 
         The calibration split is not used, because guarantees are tested there and must not select the model.
         """
-        entropies = self.predict(down, state, site, site.validation.x).total
+        entropies = self.predict(down, state, context, context.validation.x).total
         own = entropies.mean()
         error = entropies.std() / len(entropies) ** 0.5 if len(entropies) > 1 else own
         atleast = (own - self.margin * error).float()
-        update = Update({"entropy": {"own": own.float(), "atleast": atleast}}, site.examples)
+        update = Update({"entropy": {"own": own.float(), "atleast": atleast}}, context.examples)
         return update, state | {"entropy": {"atleast": atleast, "due": torch.tensor(True)}}
 
-    def compare(self, server: State, replies: Replies, site: Site) -> State:
+    def compare(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Set the threshold of eq. 7, with a floor above 0, and keep the extremes of the silos' entropies."""
         e, atleast = replies.stack("entropy", "own"), replies.stack("entropy", "atleast")
         before = server["entropy"]
@@ -247,34 +250,34 @@ class UEFL(FedAvg):
         module.eval()
         return module.codebook.cut(in_batches(module.encoder, x))
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        yield self.models[0], self.workspace(down, state, site)
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        yield self.models[0], self.workspace(down, state, context)
 
-    def workspace(self, down: Payload, state: State, site: Site) -> Discretised:
+    def workspace(self, down: Payload, state: State, context: SiloContext) -> Discretised:
         """Load the silo's model: the broadcast plus its local codewords."""
-        module = expect(Discretised, load(site.module, down["model"] | state["model"]))
+        module = expect(Discretised, load(context.module, down["model"] | state["model"]))
         if "codebook" in state:
             module.codebook.first, module.codebook.reach = int(state["codebook"]["first"]), self.codewords
         return module
 
     # For reports.
 
-    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Use of each codeword, over the capacity of the codebook."""
-        module = self.workspace(down, state, site)
+        module = self.workspace(down, state, context)
         codebook = module.codebook
         index = nearest(self.vectors(module, x), codebook.words().detach()) + codebook.first
         room = self.shared + len(codebook.private)
         return {"use": torch.bincount(index, minlength=room).double(), "own": codebook.used.double()}
 
-    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+    def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Tokens before ("encoder") and after ("discretised") they are replaced by codewords."""
-        module = self.workspace(down, state, site).eval()
+        module = self.workspace(down, state, context).eval()
         with torch.no_grad():
             tokens = module.encoder(x)
             return {"encoder": tokens, "discretised": module.codebook(tokens)}
 
-    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+    def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         use, own = sums["use"], int(sums["own"])
         return {
             "codewords": {"shared": self.shared, "private": own},

@@ -54,7 +54,7 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
         **calibration_sums(probs[known], y[known]),
         **_sets(prediction, y),
-        **({} if prediction.familiarity is None else {"unfamiliar": prediction.alarmed.sum().double()}),
+        **({} if prediction.familiarity is None else {"unfamiliar": prediction.is_unfamiliar.sum().double()}),
         **{
             f"score.{name}": _by_outcome(name, values, correct, probs.shape[1])
             for name, values in prediction.scores.items()
@@ -74,7 +74,7 @@ def _sets(prediction: Prediction, y: Tensor) -> Tensors:
 
 def _quadrants(prediction: Prediction) -> Tensor:
     """(2, 2) counts: whose answer, GLOBAL or LOCAL, and whether it was abstained from."""
-    cell = 2 * prediction.answerer + (prediction.decision == Decision.ABSTAIN)
+    cell = 2 * prediction.answered_by + (prediction.decision == Decision.ABSTAIN)
     return torch.bincount(cell, minlength=4).view(2, 2).double()
 
 

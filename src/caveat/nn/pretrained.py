@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..core import ConfigurationError
 from ..core.aggregation import all_finite
-from ..core.errors import told
+from ..core.errors import message_of
+from .custom_model import Make, forget, made, probe_output, remember, sample
 from .encoders import Tokens
-from .own import Make, forget, made, remember, said, sample
 
 SAFETENSORS = ".safetensors"
 
@@ -34,7 +34,7 @@ def own_encoder(
         encoder.requires_grad_(False)
         forget(encoder)  # copies of what never changes
     x = sample(shape, dtype)
-    features = said(encoder, x, "model.encoder")
+    features = probe_output(encoder, x, "model.encoder")
     if features.ndim not in (2, 3, 4) or features.dtype != torch.float32:
         raise ConfigurationError(
             f"{{key}}: {type(encoder).__name__} gives {tuple(features.shape)} for {len(x)} inputs, expected features "
@@ -75,7 +75,7 @@ def _read(file: str) -> dict[str, Tensor]:
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {told(error)}", "model.weights") from None
+        raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {message_of(error)}", "model.weights") from None
     except Exception as error:  # torch raises the errors of pickle, which this project does not import
         raise ConfigurationError(
             f"{{key}} = {file!r} holds more than tensors, or is damaged ({type(error).__name__}); nothing of it was "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import seeded
-from .own import sample
+from .custom_model import sample
 
 Said = tuple[float | None, ...]
 """Numbers that a model said; None for one that is not finite."""

@@ -73,7 +73,7 @@ def input_numbers(x: Tensor) -> dict[str, Tensor]:
 
 
 def _image_numbers(x: Tensor) -> dict[str, Tensor]:
-    return {"layout": _layout(x), "texture": _texture(x), "colour": _colour(x)}
+    return {"layout": _layout(x), "texture": _texture(x), "colour": _color(x)}
 
 
 def _layout(x: Tensor) -> Tensor:
@@ -110,19 +110,19 @@ def _mean_square(x: Tensor) -> Tensor:
     return norm.square() / math.prod(x.shape[2:])
 
 
-def _colour(x: Tensor) -> Tensor:
+def _color(x: Tensor) -> Tensor:
     """Per channel mean, spread, skewness, kurtosis and range, and how much pairs of neighbouring channels differ."""
     x = x.flatten(2)
     mean = x.mean(2)
-    centred = x - mean[:, :, None]
-    square = centred.square()
+    centerd = x - mean[:, :, None]
+    square = centerd.square()
     variance = square.mean(2)
     deviation = variance.sqrt() + QUIET
-    skewness = (square * centred).mean(2) / deviation**3
+    skewness = (square * centerd).mean(2) / deviation**3
     kurtosis = _log(_mean_square(square) / deviation**4)
     found = [mean, _log(variance), skewness, kurtosis, x.amin(2), x.amax(2)]
     if x.shape[1] > 1:
-        found.append(_log((centred - centred.roll(1, 1)).square().mean(2)))
+        found.append(_log((centerd - centerd.roll(1, 1)).square().mean(2)))
     return torch.cat(found, 1)
 
 

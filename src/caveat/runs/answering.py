@@ -11,7 +11,18 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core import Answers, ConfigurationError, DataError, Payload, Prediction, Silo, SiloId, Site, State, Tensors
+from ..core import (
+    Answers,
+    ConfigurationError,
+    DataError,
+    Payload,
+    Prediction,
+    Silo,
+    SiloContext,
+    SiloId,
+    State,
+    Tensors,
+)
 from ..core.devices import brought_all, deterministic, free_memory, home
 from ..core.silo import LateData
 from ..core.silo_info import FederationInfo
@@ -29,8 +40,8 @@ from ..training.modules import on_device
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .behind import SilosBehind, rows_of
 from .checks import check_ids
+from .frozen_features import SilosBehind, rows_of
 from .initial_model import MODEL
 from .prepared import LateSilos
 
@@ -46,21 +57,22 @@ class AtSilo(NamedTuple):
     """What was broadcast to all silos."""
     state: State
     """What the silo has kept."""
-    site: Site
+    context: SiloContext
     """Its workspaces, and its data where they are at hand."""
 
 
 def placed(at: AtSilo, device: torch.device) -> AtSilo:
     """The same on a device, the silo's data only if somebody looks at them."""
-    down, state, site = at
+    down, state, context = at
     train, validation, calibration = (
-        LateData.of(partial(placed_data, part, device)) for part in (site.train, site.validation, site.calibration)
+        LateData.of(partial(placed_data, part, device))
+        for part in (context.train, context.validation, context.calibration)
     )
-    own = None if site.own is None else on_device(site.own, device)
+    own = None if context.own is None else on_device(context.own, device)
     return AtSilo(
         brought_all(down, device), brought_all(state, device),
         replace(
-            site, module=on_device(site.module, device), own=own, train=train, validation=validation,
+            context, module=on_device(context.module, device), own=own, train=train, validation=validation,
             calibration=calibration,
         ),
     )  # fmt: skip
@@ -78,7 +90,7 @@ class AnsweringRun(BaseRun):
 
     @property
     def preparation(self) -> Preparation:
-        """What it takes to read new inputs, and to show them."""
+        """Preprocessing fitted on the training data: how to read new inputs and turn them back into images."""
         raise NotImplementedError
 
     def executor(self) -> Executor:
@@ -119,9 +131,9 @@ class AnsweringRun(BaseRun):
         """
         if find(self.complete_method, Ensemble) is not None:
             raise ConfigurationError(f"{self.folder}: an ensemble has several networks, none of which answers alone")
-        down, state, site = self.at(silo)
+        down, state, context = self.at(silo)
         with one_thread():
-            *_, (_, module) = self.method.loaded(down, state, site)
+            *_, (_, module) = self.method.loaded(down, state, context)
         own, encoder = deepcopy(module).eval(), self.frozen_encoder
         return own if encoder is None else Whole(encoder, own)
 
@@ -137,9 +149,11 @@ class AnsweringRun(BaseRun):
             raise ConfigurationError(f"no silo {silo!r} in {self.folder}; silos: {', '.join(executor.silos)}")
         with one_thread():
             state = executor.state(silo, self.kept(silo, t))
-        return AtSilo(down, state, executor.site(silo))
+        return AtSilo(down, state, executor.context(silo))
 
-    def _asked(self, silo: SiloId, ask: Callable[[Payload, State, Site, Tensor], Asked]) -> Callable[[Tensor], Asked]:
+    def _asked(
+        self, silo: SiloId, ask: Callable[[Payload, State, SiloContext, Tensor], Asked]
+    ) -> Callable[[Tensor], Asked]:
         at, encoder, first = self.at(silo), self.frozen_encoder, self.spec.first_module(self.info)
         device = self.predicts_on
         there = at if device.type == "cpu" else placed(at, device)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from ..config import EngineSettings
-from ..core import Method, Silo, SiloId, Site, State
+from ..core import Method, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU, has_double
 from ..core.silo_info import FederationInfo
 from ..engines.executor import Executor
@@ -90,12 +90,12 @@ class BaseRun:
         return self.engine_settings.workers
 
     @property
-    def stacked(self) -> Mode:
-        """Whether silos are trained side by side, which the embedded engine does."""
+    def vectorized(self) -> Mode:
+        """Whether silos are trained side by side, which the single-machine engine does."""
         return self.engine_settings.stacked
 
     @property
-    def checkpoints(self) -> int:
+    def keep_checkpoints(self) -> int:
         """How many of the last rounds of training can be gone back to; 1: none but the newest."""
         return self.engine_settings.kept_checkpoints
 
@@ -182,8 +182,8 @@ class BaseRun:
             optional["code"] = code
         if self.given is not None:
             optional["given"] = self.given
-        if spec.init is not None:
-            optional["init_model"] = initial_model_fingerprint(spec.init)
+        if spec.init_from is not None:
+            optional["init_model"] = initial_model_fingerprint(spec.init_from)
         return RunFile(schema=SCHEMA, spec=described(spec), engine=vars(self.engine_settings), **optional)
 
     def keep_description(self) -> None:
@@ -194,10 +194,10 @@ class BaseRun:
         """Write what is known before the first round, if that is not done yet.
 
         Raises ConfigurationError if the folder's run is another one; RunError if code of one's own is or makes another
-        than when the run began, or `init` is another one.
+        than when the run began, or `init_from` is another one.
         """
         check_begun(self.folder)
-        check_initial_model(self.folder, self.spec.init)
+        check_initial_model(self.folder, self.spec.init_from)
         if (record := read_run_file(self.folder)) is None:
             self.keep_description()
         else:
@@ -222,10 +222,10 @@ class BaseRun:
         """Where such inputs lie among each other, as the models see them."""
         return None
 
-    def server_site(self) -> Site:
+    def server_context(self) -> SiloContext:
         """What code may see at the server, which has no data."""
-        return self.spec.server_site(self.info)
+        return self.spec.server_context(self.info)
 
-    def first_state(self, site: Site) -> State:
+    def first_state(self, context: SiloContext) -> State:
         """The server's state before the first round, from its site."""
-        return self.spec.init_server(self.info, site, self.complete_method)
+        return self.spec.init_server(self.info, context, self.complete_method)

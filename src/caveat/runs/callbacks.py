@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..core import ConfigurationError
-from ..core.errors import CallbackWarning, shown
+from ..core.errors import CallbackWarning, short_repr
 from ..core.settings import plain
 from .base import BaseRun
 from .progress import Progress
@@ -96,7 +96,7 @@ def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     given = tuple(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else (callbacks,)
     for each in given:
         if not isinstance(each, Callback):
-            raise ConfigurationError(f"callbacks = {shown(callbacks)}: expected a list of caveat.Callback")
+            raise ConfigurationError(f"callbacks = {short_repr(callbacks)}: expected a list of caveat.Callback")
     return given
 
 
@@ -107,8 +107,8 @@ def settings_of(run: BaseRun) -> dict[str, Plain]:
     for name in ("federation", "evaluation", "uncertainty", "privacy", "server"):
         found[name] = plain(getattr(spec, name))
     found["model"] = {name: value for name, value in spec.model.described.items() if value is not None}
-    if spec.init is not None:
-        found["init"] = spec.init
+    if spec.init_from is not None:
+        found["init_from"] = spec.init_from
     method = found["method"]
     found |= {name: method.pop(name) for name in ("rounds", "training") if name in method}
     return _flat(found)

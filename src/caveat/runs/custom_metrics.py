@@ -10,11 +10,11 @@ from torch import Tensor
 
 from .. import metrics
 from ..core import ConfigurationError, Payload, Prediction, Silo, SiloId
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..files.schema.figures import OwnMetricRecord
 from ..files.schema.record import Figure
 from ..metrics.classification import classification
-from ..metrics.own import LONGEST, OwnMetric, is_name, number_of
+from ..metrics.custom_metrics import LONGEST, OwnMetric, is_name, number_of
 from ..metrics.sums import class_sums
 
 Metric = Callable[[Prediction, Tensor], float]
@@ -60,11 +60,13 @@ def own_figures(
 
 def _check(metrics: object) -> None:
     if not isinstance(metrics, Mapping) or not metrics:
-        raise ConfigurationError(f"metrics = {shown(metrics)}: expected a mapping from names to functions", "metrics")
+        raise ConfigurationError(
+            f"metrics = {short_repr(metrics)}: expected a mapping from names to functions", "metrics"
+        )
     for name, metric in metrics.items():
         if not is_name(name):
             raise ConfigurationError(
-                f"metrics: name {shown(name)}, expected text of 1 to {LONGEST} characters", "metrics"
+                f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters", "metrics"
             )
         if not callable(metric):
             raise ConfigurationError(

@@ -40,7 +40,7 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         progress.settings(str(run.folder), settings_of(run))
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
-    module = run.server_site().module
+    module = run.server_context().module
     if remark := run.method.remark(module):
         progress.note(remark)
     for line in say_unbounded(run):
@@ -75,15 +75,15 @@ def finish(run: BaseRun, progress: Progress) -> None:
     Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails.
     """
     began = time.perf_counter()
-    store = ServerStore(run.folder / "state", run.checkpoints)
-    site, saved = run.server_site(), store.load()
+    store = ServerStore(run.folder / "state", run.keep_checkpoints)
+    context, saved = run.server_context(), store.load()
     if saved is None:
-        server = run.first_state(site)
-        start, run_state = 0, RunState(stacking=run.stacked)
+        server = run.first_state(context)
+        start, run_state = 0, RunState(stacking=run.vectorized)
     else:
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
-        check_stacked(run.folder, run.stacked, run_state.stacking)
+        check_stacked(run.folder, run.vectorized, run_state.stacking)
         if saved.damage:
             warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
     norms = norms_of(run, run_state)
@@ -104,7 +104,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
             server = rounds.run(
                 engine.method,
                 engine,
-                site,
+                context,
                 server,
                 participation=run.spec.participation,
                 start=start,

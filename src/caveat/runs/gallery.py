@@ -70,7 +70,7 @@ def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> 
     """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
     cells: dict[tuple[str, str, int, bool], list[Item]] = {}
     for stream, (data, prediction) in streams.items():
-        decided = zip(prediction.answerer.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
+        decided = zip(prediction.answered_by.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
         for i, (whose, abstained) in enumerate(decided):
             found = cells.setdefault((stream, Decision(whose).name.lower(), whose, abstained), [])
             if len(found) < EXAMPLES:

@@ -1,4 +1,4 @@
-"""The model of a finished run, with which another run begins (`init`)."""
+"""The model of a finished run, with which another run begins (`init_from`)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MODEL = "model/model.safetensors"
 def read_model(folder: Path) -> Tensors:
     """The federation's model of a finished run. Raises ConfigurationError if the folder holds none."""
     if not (folder / "summary.json").exists() or not (folder / MODEL).exists():
-        raise ConfigurationError(f"{{key}} = {str(folder)!r} is not a finished run", "init")
+        raise ConfigurationError(f"{{key}} = {str(folder)!r} is not a finished run", "init_from")
     try:
         manifest_of(folder).check(MODEL)
         found = read_payload(folder / MODEL)
     except (DataError, RunError) as error:
-        raise ConfigurationError(f"{{key}} = {str(folder)!r}: {error}", "init") from None
+        raise ConfigurationError(f"{{key}} = {str(folder)!r}: {error}", "init_from") from None
     return found.get("model", {})
 
 

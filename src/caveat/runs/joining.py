@@ -11,10 +11,10 @@ from typing import Any
 
 from .. import data, metrics
 from ..config import Federation
-from ..core import ConfigurationError, DataError, Method, SiloId, Site, State, horizon
+from ..core import ConfigurationError, DataError, Method, SiloContext, SiloId, State, horizon
 from ..data.agreement import own_settings, own_silos
 from ..data.schemas import SharedColumn, SharedSchema
-from ..data.settings import Labels, Shift, Streams
+from ..data.settings import OodSettings, Partition, Shift
 from ..data.user_data import with_augment
 from ..engines.one_thread import one_thread
 from ..files.checkpoints import ServerStore
@@ -34,7 +34,7 @@ from .python_calls import check_call, check_folder
 from .spec import RunSpec
 
 JOINED = "join.json"
-USUAL = 5
+DEFAULT_ROUNDS = 5
 """Rounds of training in which silos join, unless a user says otherwise."""
 
 
@@ -58,7 +58,7 @@ class Finished:
     def most(self) -> int:
         """The most rounds of training in which a silo can join."""
         ensemble = find(self.spec.complete_method(self.silos), Ensemble)
-        return self.trained // (1 if ensemble is None else ensemble.members)
+        return self.trained // (1 if ensemble is None else ensemble.ensemble_size)
 
     @classmethod
     def of(cls, run: Run) -> Finished:
@@ -104,7 +104,7 @@ class JoinRun(LocalRun):
         super().check()
         self.complete_method.schedule()
 
-    def first_state(self, site: Site) -> State:
+    def first_state(self, context: SiloContext) -> State:
         """The last one of the finished federation."""
         return self.finished.server
 
@@ -140,7 +140,7 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     inner = run.experiment
     found = JoinRun(
         folder=out, spec=spec_of_joining(inner.spec), silos=joining, devices=inner.devices, finished=finished,
-        rounds=min(USUAL, finished.most) if rounds is None else rounds,
+        rounds=min(DEFAULT_ROUNDS, finished.most) if rounds is None else rounds,
     )  # fmt: skip
     found.check()
     check_folder(out)
@@ -177,8 +177,9 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
     if run.preparation.sequence_format is not None:
         raise ConfigurationError(f"{run.folder} is of sequences: caveat.join takes the silos that are to join")
     plain = dataclasses.replace(
-        spec.data, silos=None, silo=None, samples_per_silo=None, test_per_silo=None, shift=Shift(), labels=Labels(),
-        streams=Streams(),
+        spec.data, n_silos=None, silo_column=None, samples_per_silo=None, test_per_silo=None, shift=Shift(),
+        partition=Partition(),
+        ood=OodSettings(),
     )  # fmt: skip
     settings = own_settings(plain, source)
     made = own_silos(settings, spec.seed, name, _shared(run.preparation, settings.size))
@@ -221,7 +222,7 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
         ("the classes", known.classes, given.classes),
         ("inputs of shape", known.shape, given.shape),
         ("inputs of type", known.dtype, given.dtype),
-        ("data.normalise", known.normalise, given.normalise),
+        ("data.normalize", known.normalize, given.normalize),
         ("the columns", _layout(known), _layout(given)),
         ("sequences", known.sequence_format, given.sequence_format),
     )
@@ -243,10 +244,16 @@ def spec_of_joining(spec: RunSpec) -> RunSpec:
     """
     uncertainty = spec.uncertainty
     if (uncertainty.policy or spec.method.policy) == "guaranteed":
-        uncertainty = dataclasses.replace(uncertainty, per="silo", familywise=None)
-    evaluation = dataclasses.replace(spec.evaluation, silos=None, stop_after=None)
+        uncertainty = dataclasses.replace(uncertainty, guarantee_scope="silo", familywise=None)
+    evaluation = dataclasses.replace(spec.evaluation, n_silos=None, early_stopping_patience=None)
     return dataclasses.replace(
-        spec, federation=Federation(), evaluation=evaluation, uncertainty=uncertainty, init=None, data=None, beside=()
+        spec,
+        federation=Federation(),
+        evaluation=evaluation,
+        uncertainty=uncertainty,
+        init_from=None,
+        data=None,
+        baselines=(),
     )
 
 

@@ -32,10 +32,10 @@ from ..files.schema.summary import Summary
 from ..files.writing import write_json
 from ..methods.plugins import named
 from .answering import AnsweringRun, KeptRun
-from .behind import SilosBehind, check_unchanging
 from .checks import check_ids
 from .custom_metrics import Metric, evaluated, own_figures
 from .fingerprints import data_fingerprint
+from .frozen_features import SilosBehind, check_unchanging
 from .gallery import features, gallery
 from .prepared import keep_preparation
 
@@ -79,10 +79,10 @@ class LocalRun(AnsweringRun):
         """The runs of the methods beside it, with so many rounds of training if they are given."""
         return [
             dataclasses.replace(
-                self, spec=self.spec.baseline(method, rounds), folder=self.folder / "beside" / method.name, reset=(),
+                self, spec=self.spec.baseline(method, rounds), folder=self.folder / "baselines" / method.name, reset=(),
                 given=None,
             )
-            for method in self.spec.beside
+            for method in self.spec.baselines
         ]  # fmt: skip
 
     def with_baselines(self) -> list[LocalRun]:
@@ -114,7 +114,7 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.stacked))
+        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.vectorized))
 
     @property
     def rebuild(self) -> Rebuild | None:
@@ -239,7 +239,7 @@ class Run:
             warnings.warn(found.told, DataWarning, stacklevel=3)
         return found
 
-    def measure(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
         """Figures of one's own on the test splits of the silos that are measured, from functions of a `Prediction` and
         labels (N,), by name: "silos", per silo and name, and "mean", per name the mean over silos.
 

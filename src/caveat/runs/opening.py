@@ -13,7 +13,7 @@ from ..files.reading import RUN, decoded, manifest_of, read
 from ..files.run_folder import other_kind
 from ..files.schema.run import RunFile
 from ..files.schema.small_files import SiloKeeps
-from ..nn.own import Make
+from ..nn.custom_model import Make
 from .answering import KeptRun
 from .joining import JOINED
 from .local import Run

@@ -13,10 +13,10 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name
-from ..core.errors import told
+from ..core.errors import message_of
 from ..core.silo import LateData
 from ..core.silo_info import SPLITS
-from ..data import Normalise, Preparation
+from ..data import Normalize, Preparation
 from ..data.checks import written
 from ..data.pools import CsvFormat, TableColumn
 from ..data.sequences import Scaling, SequenceFormat
@@ -103,7 +103,7 @@ def from_record(record: PreparationFile, where: str) -> Preparation:
         classes=tuple(record.classes),
         shape=tuple(record.shape),
         dtype=getattr(torch, record.dtype),
-        normalise=None if images is None else Normalise(mean=tuple(images.mean), std=tuple(images.std)),
+        normalize=None if images is None else Normalize(mean=tuple(images.mean), std=tuple(images.std)),
         encoders={} if record.table is None else _encoders(record.table, record, where),
         image_format=ImageFormat()
         if images is None
@@ -128,7 +128,7 @@ def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:
 
 
 def _images(preparation: Preparation) -> ImageRecord | None:
-    constants, image_format = preparation.normalise, preparation.image_format
+    constants, image_format = preparation.normalize, preparation.image_format
     if constants is None:
         return None
     return ImageRecord(mean=list(constants.mean), std=list(constants.std), **vars(image_format))
@@ -172,7 +172,7 @@ def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
     try:
         return TypeAdapter(Declared).validate_json(record.model_dump_json(), strict=True)
     except (ValidationError, ConfigurationError) as error:
-        raise DataError(f"{where}: table.declared: {told(error)}") from None
+        raise DataError(f"{where}: table.declared: {message_of(error)}") from None
 
 
 def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:

@@ -14,7 +14,7 @@ SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Whom a run tells how far it is."""
+    """Interface for progress reporting (`begin`, `round`, `note`, `end`)."""
 
     def begin(self, title: str, rounds: int) -> None:
         """A run starts; `rounds` is an upper bound, as a method may stop early."""

@@ -12,14 +12,14 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..core.settings import FieldError, check_seed, path_of
 from ..data import Silos
 from ..files.locks import nothing_begun
 from ..files.reading import RUN
-from ..metrics.own import Compute, given_metrics
+from ..metrics.custom_metrics import Compute, given_metrics
+from ..nn.custom_model import Make
 from ..nn.models import ModelSettings, PersonalModel
-from ..nn.own import Make
 from ..training.fit import Training
 from ..wrappers.privacy import Privacy
 from ..wrappers.robust import Choice
@@ -34,7 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Number = TypeVar("Number", int, float)
 
 
-NAMES = {"silos": "measured"}
+NAMES: dict[str, str] = {}
 """Keys that a call in Python names otherwise."""
 SECTIONS: tuple[type, ...] = (Federation, Evaluation)
 """Sections of a configuration whose keys are arguments of a call."""
@@ -47,11 +47,11 @@ class TrainingArguments(TypedDict, total=False):
     training: Training | None
     model: ModelSettings | Make | str | None
     personal: Sequence[PersonalModel]
-    init: str | Path | None
+    init_from: str | Path | None
     participation: float
     min_silos: int
     robust: Choice
-    liars: int | None
+    max_byzantine: int | None
     uncertainty: Uncertainty | None
     privacy: Privacy | None
     server: ServerOptimizer | None
@@ -64,9 +64,9 @@ class RunArguments(TrainingArguments, total=False):
     newcomers: Sequence[SiloId]
     every: int
     splits: Sequence[str]
-    measured: int | None
-    stop_after: int | None
-    sensitivity: float | None
+    n_silos: int | None
+    early_stopping_patience: int | None
+    target_sensitivity: float | None
     metrics: Mapping[str, Compute] | None
 
 
@@ -108,7 +108,9 @@ def spec_of_call(
         raise ConfigurationError(f"newcomers = {given['newcomers']!r}: expected a list of names")
     uncertainty, personal = given.get("uncertainty", Uncertainty()), given.get("personal", ())
     if isinstance(personal, str) or not all(isinstance(each, PersonalModel) for each in _items(personal)):
-        raise ConfigurationError(f"personal = {shown(personal)}: expected a list of caveat.PersonalModel", "personal")
+        raise ConfigurationError(
+            f"personal = {short_repr(personal)}: expected a list of caveat.PersonalModel", "personal"
+        )
     metrics = given_metrics(given.get("metrics", {}))
     arguments = {**arguments, "metrics": tuple(own.name for own in metrics)}
     with explained():
@@ -123,7 +125,7 @@ def spec_of_call(
             privacy=given.get("privacy", Privacy()),
             server=given.get("server", ServerOptimizer()),
             personal=tuple(personal),
-            init=str(path_of(given["init"], "init")) if "init" in given else None,
+            init_from=str(path_of(given["init_from"], "init_from")) if "init_from" in given else None,
         )
 
 
@@ -208,7 +210,7 @@ def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Numbe
     try:
         return tuple(read(value) for value in values)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigurationError(f"{name} = {shown(values)}: expected a list of numbers", name) from None
+        raise ConfigurationError(f"{name} = {short_repr(values)}: expected a list of numbers", name) from None
 
 
 def check_folder(folder: Path) -> None:

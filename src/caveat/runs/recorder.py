@@ -32,7 +32,7 @@ from ..wrappers.private import Private
 from .base import BaseRun, Engine
 from .progress import Progress
 from .robust import going_back, largest_part, noted_rows
-from .summary import count, rows, summarise
+from .summary import count, rows, summarize
 
 logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")
@@ -149,7 +149,7 @@ class Recorder:
 
     def _watch(self, number: int, loss: float) -> None:
         """End training where the validation loss has not fallen for long enough."""
-        if (most := self.run.spec.evaluation.stop_after) is None:
+        if (most := self.run.spec.evaluation.early_stopping_patience) is None:
             return
         best = self.run_state.best
         lower = best is None or loss < best
@@ -224,7 +224,7 @@ class Recorder:
         self._lap("engine")
         self._sync()
         (self.run.folder / FAILURE).unlink(missing_ok=True)
-        summary = summarise(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
+        summary = summarize(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
         complete = summary.model_copy(update={"files": sums_of_folder(self.run.folder)})
         write_record(self.run.folder / "summary.json", complete, lasting=True)
 
@@ -239,7 +239,7 @@ class Recorder:
             round=number,
             silo=getattr(error, "silo", ""),
         )
-        if known.diverged and self.run_state.number > 0 and self.run.checkpoints > 1:
+        if known.diverged and self.run_state.number > 0 and self.run.keep_checkpoints > 1:
             self.progress.note(going_back(self.run.folder))
         with contextlib.suppress(RunError):
             write_record(self.run.folder / FAILURE, known)
@@ -305,7 +305,7 @@ class Recorder:
         if self.norms is not None:
             self.run_state.norms = self.norms.kept
         rows = list(noted_rows(about, done))
-        if rows and done.number > 1 and self.run.checkpoints > 1:
+        if rows and done.number > 1 and self.run.keep_checkpoints > 1:
             self.progress.note(going_back(self.run.folder, done.number - 1))
         for row in rows:
             text = f"round {row.round}, {row.phase}: {row.silo}: {row.noted}"

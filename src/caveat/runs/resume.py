@@ -24,7 +24,7 @@ from ..files.rollback import TrainedStore
 from ..files.schema.run import RunFile
 from ..files.schema.small_files import Checkpoint
 from ..files.writing import write_bytes, write_record
-from ..metrics.own import check_known as check_metrics
+from ..metrics.custom_metrics import check_known as check_metrics
 from .local import LocalRun
 from .progress import Progress, Silent
 from .spec import with_rounds
@@ -87,7 +87,7 @@ def resumable(folder: Path) -> RunFile:
             f"{folder} is of a run in Python, whose silos only that program has: the same call of caveat.run "
             "continues it; once it is finished, `caveat predict` and caveat.load open it"
         )
-    if folder.absolute().parent.name == "beside":
+    if folder.absolute().parent.name == "baselines":
         raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
     return record
 
@@ -100,7 +100,7 @@ def extended(before: LocalRun, rounds: int) -> LocalRun:
     """
     spec = dataclasses.replace(
         before.spec, method=with_rounds(before.method, rounds),
-        beside=tuple(with_rounds(each, rounds) for each in before.spec.beside),
+        baselines=tuple(with_rounds(each, rounds) for each in before.spec.baselines),
     )  # fmt: skip
     after = dataclasses.replace(before, spec=spec)
     parts = [pair for pair in zip(_parts(before), _parts(after), strict=True) if (pair[1].folder / "state").exists()]
@@ -132,7 +132,7 @@ def _parts(run: LocalRun) -> list[LocalRun]:
 def remark(run: LocalRun) -> str:
     """What to say of a run that goes on to its rounds, if its first rounds were of another number."""
     numbers = run_file(run.folder).rounds
-    methods = [run.method, *run.spec.beside]
+    methods = [run.method, *run.spec.baselines]
     follows = [f"{method.name}: {method.follows_rounds}" for method in methods if method.follows_rounds]
     if not numbers or not follows:
         return ""
@@ -158,11 +158,13 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
         )
     if done > rounds:
         raise ConfigurationError(f"{asked}: {part} has made {done} rounds of training already", "rounds")
-    patience = before.spec.evaluation.stop_after
-    if checkpoint is not None and (checkpoint.stopped or (patience is not None and checkpoint.worse >= patience)):
+    start_timeout = before.spec.evaluation.early_stopping_patience
+    if checkpoint is not None and (
+        checkpoint.stopped or (start_timeout is not None and checkpoint.worse >= start_timeout)
+    ):
         raise ConfigurationError(
-            f"{asked}: training of {part} ends after round {checkpoint.number}, by evaluation.stop_after, with more "
-            "rounds too",
+            f"{asked}: training of {part} ends after round {checkpoint.number}, by evaluation.early_stopping_patience, "
+            "with more rounds too",
             "rounds",
         )
     if _is_closing(checkpoint, before.complete_method) and TrainedStore(part).load() is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import CaveatError, told
+from ..core.errors import CaveatError, message_of
 from ..engines.executor import Executor
 from ..engines.processes.shared_buffer import SharedBuffer
 from ..engines.processes.worker import end_with_parent, serve
@@ -31,7 +31,7 @@ def serve_anew(about: Mapping[str, Any]) -> None:
         executor = executor_again(about["rebuild"])
     except Exception as error:
         connection.recv_bytes()
-        why = str(error) if isinstance(error, CaveatError) else told(error)
+        why = str(error) if isinstance(error, CaveatError) else message_of(error)
         answer = {"error": f"a worker cannot begin anew: {why}", "kind": type(error).__name__, "silo": None}
         connection.send_bytes(json.dumps(answer).encode())
         return

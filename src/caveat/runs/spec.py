@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from ..config import Config, Evaluation, Federation, check_personal
-from ..core import ConfigurationError, Data, DataError, Method, SiloId, Site, State, Tensors, key, seeded
-from ..core.settings import MANY
+from ..core import ConfigurationError, Data, DataError, Method, SiloContext, SiloId, State, Tensors, key, seeded
+from ..core.settings import MAX_COUNT
 from ..core.silo_info import FederationInfo, positive_class
 from ..data import Silos, load
 from ..data.settings import DataSettings
 from ..engines.executor import channels_last
 from ..engines.rounds import Participation
-from ..metrics.own import OwnMetric, check_known, known_metrics
+from ..metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
@@ -53,23 +53,23 @@ class RunSpec:
     privacy: Privacy = field(default_factory=Privacy)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     personal: tuple[PersonalModel, ...] = ()
-    init: str | None = None
+    init_from: str | None = None
     """The folder of a run, with whose model the federation's begins."""
     data: DataSettings | None = None
     """Where the data come from; None where a Python program gives the silos."""
-    beside: tuple[Method, ...] = ()
+    baselines: tuple[Method, ...] = ()
     """Methods that are run afterwards on the same data, for comparison."""
     metrics: tuple[OwnMetric, ...] = ()
     """Those of `evaluation.metrics` that a call gives; others are known by name where this process registered them."""
 
     def __post_init__(self) -> None:
-        if not any(method.personal for method in self.beside):
+        if not any(method.personal for method in self.baselines):
             check_personal(self.method, self.personal)
-        if self.evaluation.stop_after is not None and self.uncertainty.source == "ensemble":
+        if self.evaluation.early_stopping_patience is not None and self.uncertainty.source == "ensemble":
             raise ConfigurationError(
-                f"evaluation.stop_after = {self.evaluation.stop_after} does not go together with uncertainty.source = "
-                "'ensemble', whose later members would not be trained",
-                "evaluation.stop_after",
+                f"evaluation.early_stopping_patience = {self.evaluation.early_stopping_patience} does not go together "
+                "with uncertainty.source = 'ensemble', whose later members would not be trained",
+                "evaluation.early_stopping_patience",
             )
 
     def read_silos(self) -> Silos:
@@ -81,8 +81,8 @@ class RunSpec:
     @property
     def expected(self) -> int | None:
         """How many silos there are, where they come and go; None where all are known before the first round."""
-        apart = self.data is not None and self.data.source == "silos"
-        return self.federation.begin_with or self.federation.quorum if apart else None
+        apart = self.data is not None and self.data.source == "on_site"
+        return self.federation.min_available_silos or self.federation.quorum if apart else None
 
     @property
     def known_metrics(self) -> tuple[OwnMetric, ...]:
@@ -97,7 +97,7 @@ class RunSpec:
     @property
     def robust(self) -> Robust:
         """What is done about silos that lie."""
-        return Robust(self.federation.robust, self.federation.liars)
+        return Robust(self.federation.robust, self.federation.max_byzantine)
 
     @property
     def newcomers(self) -> tuple[SiloId, ...]:
@@ -123,7 +123,7 @@ class RunSpec:
 
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
         """The participants that are evaluated: all, or as many as the specification says, the same ones every time."""
-        count, participants = self.evaluation.silos, self.participants(names)
+        count, participants = self.evaluation.n_silos, self.participants(names)
         if count is None or count >= len(participants):
             return list(participants)
         generator = torch.Generator().manual_seed(key(self.seed, "measured"))
@@ -222,20 +222,20 @@ class RunSpec:
             )
         return behind
 
-    def server_site(self, info: FederationInfo) -> Site:
+    def server_context(self, info: FederationInfo) -> SiloContext:
         """What code may see at the server: no data, and a freshly initialised module."""
         none = Data(torch.zeros(0, *info.shape, dtype=info.dtype), torch.zeros(0, dtype=torch.long))
-        return Site("server", none, none, none, self.build(info))
+        return SiloContext("server", none, none, none, self.build(info))
 
-    def init_server(self, info: FederationInfo, site: Site, method: Method) -> State:
+    def init_server(self, info: FederationInfo, context: SiloContext, method: Method) -> State:
         """The server's state before the first round, of the method or of what is around it.
 
         Raises ConfigurationError if the model cannot begin with that of another run.
         """
-        if self.init is not None:
-            site = replace(site, module=self._warm(info, site.module, read_model(Path(self.init))))
+        if self.init_from is not None:
+            context = replace(context, module=self._warm(info, context.module, read_model(Path(self.init_from))))
         with seeded(self.seed, "init_server"):
-            return method.init_server(site)
+            return method.init_server(context)
 
     def _warm(self, info: FederationInfo, module: nn.Module, tensors: Tensors) -> nn.Module:
         """The method's module with the weights of another run, which were of this method's model or of a plain one."""
@@ -246,9 +246,9 @@ class RunSpec:
             # In their order, since that of a file's tensors is not always the same.
             name = next((name for name in sorted(tensors) if name not in tensors_of(module)), min(tensors, default=""))
             raise ConfigurationError(
-                f"{{key}} = {self.init!r}: its model has {name!r} as {self.method.name!r} on this model has not; give "
-                "a run of the same model, by the same method or one that sends a plain model (fedavg)",
-                "init",
+                f"{{key}} = {self.init_from!r}: its model has {name!r} as {self.method.name!r} on this model has not; "
+                "give a run of the same model, by the same method or one that sends a plain model (fedavg)",
+                "init_from",
             )
         with seeded(self.seed, "build"):
             return self.method.build(initialised(model, tensors))
@@ -256,7 +256,7 @@ class RunSpec:
     def baseline(self, method: Method, rounds: int | None = None) -> RunSpec:
         """The specification of a method beside this run's, with so many rounds of training if they are given."""
         return replace(
-            self, method=with_rounds(method, rounds), uncertainty=self.uncertainty.fitting(method), beside=(),
+            self, method=with_rounds(method, rounds), uncertainty=self.uncertainty.fitting(method), baselines=(),
             personal=self.personal if method.personal else (),
         )  # fmt: skip
 
@@ -266,19 +266,19 @@ class RunSpec:
         self.check_classes(info)
         check_known(self.evaluation.metrics, self.metrics)
         if self.newcomers:
-            check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_site(info), self.seed)
+            check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_context(info), self.seed)
         self.privacy.check()
         if isinstance(training := getattr(self.method, "training", None), Training):
             training.check_classes(len(info.classes))
-        site = self.server_site(info)
+        context = self.server_context(info)
         for silo, own in self.build_personal_models(info).items():
-            if why := self.method.mismatch(site.module, own):
+            if why := self.method.mismatch(context.module, own):
                 raise ConfigurationError(f"{self.method.name}: the own model of silo {silo!r} {why}", "personal")
         self.complete_method(len(info))
-        server = self.init_server(info, site, self.method)  # says what a module of one's own lacks
-        if self.init is not None and "model" not in self.method.broadcast(server):
-            text = f"{{key}} = {self.init!r} has no meaning for {self.method.name!r}, whose silos share no model"
-            raise ConfigurationError(text, "init")
+        server = self.init_server(info, context, self.method)  # says what a module of one's own lacks
+        if self.init_from is not None and "model" not in self.method.broadcast(server):
+            text = f"{{key}} = {self.init_from!r} has no meaning for {self.method.name!r}, whose silos share no model"
+            raise ConfigurationError(text, "init_from")
         least, count = self.participation.least, len(info) - len(self.newcomers)
         if least > count:
             beside = " beside federation.newcomers" if self.newcomers else ""
@@ -289,17 +289,17 @@ class RunSpec:
     def check_classes(self, info: FederationInfo) -> None:
         """Raises ConfigurationError for settings of evaluation that do not fit the classes."""
         positive_class(info.positive, info.classes)
-        if self.evaluation.sensitivity is not None and len(info.classes) != 2:
+        if self.evaluation.target_sensitivity is not None and len(info.classes) != 2:
             raise ConfigurationError(
-                f"evaluation.sensitivity = {self.evaluation.sensitivity} is for two classes, but there are "
-                f"{len(info.classes)}",
-                "evaluation.sensitivity",
+                f"evaluation.target_sensitivity = {self.evaluation.target_sensitivity} is for two classes, but there "
+                f"are {len(info.classes)}",
+                "evaluation.target_sensitivity",
             )
 
 
 def spec_of(config: Config, name: str | None = None) -> RunSpec:
     """What a configuration specifies for its method, or for another one beside it, with that one's own defaults."""
-    method, beside = config.build_method(), {each: config.build_method(each) for each in config.beside}
+    method, beside = config.build_method(), {each: config.build_method(each) for each in config.baselines}
     spec = RunSpec(
         method=method,
         model=config.model,
@@ -310,9 +310,9 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
         privacy=config.privacy,
         server=config.server,
         personal=config.personal if any(each.personal for each in (method, *beside.values())) else (),
-        init=config.init,
+        init_from=config.init_from,
         data=config.data,
-        beside=tuple(beside.values()),
+        baselines=tuple(beside.values()),
     )
     return spec if name in (None, config.method.name) else spec.baseline(config.build_method(name))
 
@@ -326,5 +326,5 @@ def with_rounds(method: Method, rounds: int | None) -> Method:
 
 def check_schedule(method: Method) -> None:
     """Raises ConfigurationError for more rounds than can be listed."""
-    if next(islice(method.schedule(), MANY, None), None) is not None:
-        raise ConfigurationError(f"the schedule of {method.name!r} has more than {MANY:,} rounds", "rounds")
+    if next(islice(method.schedule(), MAX_COUNT, None), None) is not None:
+        raise ConfigurationError(f"the schedule of {method.name!r} has more than {MAX_COUNT:,} rounds", "rounds")

@@ -15,7 +15,7 @@ from ..config import Config, EngineSettings, Evaluation, Federation, is_stranger
 from ..config.schema import ELSEWHERE
 from ..config.text import parse
 from ..core import ConfigurationError, DataError, Method
-from ..core.errors import OtherBeginning, shown
+from ..core.errors import OtherBeginning, short_repr
 from ..core.settings import dotted
 from ..data.settings import DataSettings
 from ..files.reading import RUN, manifest_of, read_plain, record_of
@@ -35,13 +35,13 @@ SETTINGS: Mapping[str, type] = {
     "privacy": Privacy, "server": ServerOptimizer,
 }  # fmt: skip
 """The fields of a specification that are settings, and their classes."""
-FIELDS = ("seed", "init", "data", *SETTINGS, "personal")
+FIELDS = ("seed", "init_from", "data", *SETTINGS, "personal")
 """The fields of a specification, except for its methods."""
-PLACES = ("data.source", "data.streams.ood_global")
+PLACES = ("data.source", "data.ood.global_source")
 """Keys that say where data are, which are compared by their content."""
-CHANGEABLE = (*PLACES, "engine.workers", "engine.device", "engine.sync_seconds", "engine.checkpoints")
+CHANGEABLE = (*PLACES, "engine.workers", "engine.device", "engine.sync_seconds", "engine.keep_checkpoints")
 """Keys that may be others when a run is continued."""
-WAITS = ("federation.deadline", "federation.patience")
+WAITS = ("federation.round_timeout", "federation.start_timeout")
 """Keys that say how long the server of a federation waits."""
 
 
@@ -51,7 +51,7 @@ WAITS = ("federation.deadline", "federation.patience")
 def described(spec: RunSpec) -> dict[str, Any]:
     """A specification as plain values. Raises ConfigurationError if fields of a user's method have other values."""
     found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
-    found["beside"] = {method.name: _described_method(method) for method in spec.beside}
+    found["baselines"] = {method.name: _described_method(method) for method in spec.baselines}
     try:
         return _as_json(found)
     except (TypeError, ValueError) as error:
@@ -64,7 +64,7 @@ def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]
     A plugin's method that this process has not imported cannot be built. Then the hyperparameters that the
     configuration gives replace those of the known description.
     """
-    if not any(map(is_stranger, (config.method.name, *config.beside))):
+    if not any(map(is_stranger, (config.method.name, *config.baselines))):
         return described(spec_of(config))
     given = {"rounds": config.rounds, "training": _plain(config.training), "mc_samples": config.uncertainty.mc_samples}
     method = {**known["method"], "name": config.method.name, **config.method.parameters}
@@ -123,10 +123,10 @@ def spec_in(folder: Path, record: RunFile) -> RunSpec:
     try:
         spec = RunSpec(
             method=_method(kept["method"], folder),
-            beside=tuple(_method(each, folder) for each in kept["beside"].values()),
+            baselines=tuple(_method(each, folder) for each in kept["baselines"].values()),
             personal=tuple(PersonalModel(**each) for each in kept["personal"]),
             data=None if kept["data"] is None else DataSettings(**kept["data"]),
-            seed=kept["seed"], init=kept["init"],
+            seed=kept["seed"], init_from=kept["init_from"],
             **{name: kind(**kept[name]) for name, kind in SETTINGS.items()},
         )  # fmt: skip
     except ConfigurationError as error:
@@ -135,8 +135,8 @@ def spec_in(folder: Path, record: RunFile) -> RunSpec:
         raise DataError(f"{where}: expected the description of a run: {error}") from error
     if found := next(differences(deciding(kept), deciding(described(spec))), None):
         raise ConfigurationError(
-            f"{where}: {found.key} = {shown(found.was)}, but what is known by these names here has "
-            f"{shown(found.now)}: it is another method, or other settings"
+            f"{where}: {found.key} = {short_repr(found.was)}, but what is known by these names here has "
+            f"{short_repr(found.now)}: it is another method, or other settings"
         )
     return spec
 
@@ -151,7 +151,7 @@ def _method(kept: Mapping[str, Any], folder: Path) -> Method:
     fields = {key: value for key, value in kept.items() if key not in ("name", "class")}
     if kept["name"] not in METHODS:
         raise ConfigurationError(
-            f"{folder} is a run of the method {shown(str(kept['class']).partition(' < ')[0])}, which is none of "
+            f"{folder} is a run of the method {short_repr(str(kept['class']).partition(' < ')[0])}, which is none of "
             f"caveat's own: {advice(kept['name'])}; nothing that a folder names is imported"
         )
     method: Method = METHODS[kept["name"]](**fields)
@@ -210,7 +210,7 @@ def deciding(spec: Mapping[str, Any], free: Sequence[str] = (*WAITS, *PLACES)) -
     """A description without the keys that change no result."""
     table: dict[str, Any] = copy.deepcopy(dict(spec))
     # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
-    quorum = ["federation.quorum"] if table["federation"]["begin_with"] else []
+    quorum = ["federation.quorum"] if table["federation"]["min_available_silos"] else []
     for key in (*free, *quorum):
         *sections, last = key.split(".")
         if (inner := _below(table, sections)) is not None:
@@ -229,7 +229,7 @@ def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
 
     What runs beside another run follows that one's rounds.
     """
-    followed = {"rounds"} if folder.parent.name == "beside" else set[str]()
+    followed = {"rounds"} if folder.parent.name == "baselines" else set[str]()
     found = differences(deciding(record.spec), deciding(described(spec)))
     for key, was, now in (each for each in found if each.key not in followed):
         finished = (folder / "summary.json").exists()
@@ -241,14 +241,15 @@ def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
 
 
 def check_initial_model(folder: Path, init: str | None) -> None:
-    """Raises RunError if `init` holds another model than the run in a folder, or the one that it is beside, began with.
+    """Raises RunError if `init_from` holds another model than the run in a folder, or the one that it is beside, began
+    with.
 
     Once a run has trained, it does not need that model any more.
     """
     if init is None or (folder / "state" / "checkpoint.json").exists():
         return
     now = initial_model_fingerprint(init)
-    for part in (folder, folder.parent.parent) if folder.parent.name == "beside" else (folder,):
+    for part in (folder, folder.parent.parent) if folder.parent.name == "baselines" else (folder,):
         record = read_run_file(part)
         if record is not None and record.init_model != now:
             raise OtherBeginning(

@@ -13,8 +13,9 @@ def check_stacked(folder: Path, mode: str, kept: str) -> None:
     """Raises ConfigurationError unless the mode is the one that a checkpoint has kept: numbers differ by rounding."""
     if mode != kept:
         raise ConfigurationError(
-            f"{folder}: engine.stacked = {mode!r}, but the run began with {kept!r}; put it back, or begin another run",
-            "engine.stacked",
+            f"{folder}: engine.vectorized = {mode!r}, but the run began with {kept!r}; put it back, or begin another "
+            f"run",
+            "engine.vectorized",
         )
 
 

@@ -52,7 +52,7 @@ def start(
 
 
 def _check_engine(config: Config) -> None:
-    if config.engine.name != "embedded":
+    if config.engine.name != "single_machine":
         raise ConfigurationError(
             f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
         )

@@ -39,7 +39,7 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
-def summarise_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
+def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
     """Per stream that some silo has: figures of every model over silos, decisions, how well scores tell it from
     what the silo knows, and what the choice between two models gained, beside the best that could be chosen.
     """

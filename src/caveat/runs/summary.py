@@ -12,7 +12,7 @@ from .. import metrics
 from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
 from ..core.devices import described, versions
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
@@ -36,7 +36,7 @@ from .base import BaseRun
 from .classification import Classification
 from .custom_metrics import own_of_silo, own_records
 from .stacking import training_works
-from .streams import by_model, mean_of_silos, summarise_streams
+from .streams import by_model, mean_of_silos, summarize_streams
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
@@ -68,7 +68,7 @@ def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, A
     return found
 
 
-def summarise(
+def summarize(
     run: BaseRun,
     run_state: RunState,
     test: Mapping[SiloId, Payload],
@@ -91,7 +91,7 @@ def summarise(
         for name in run.measured
         if name in test
     ]
-    streams = summarise_streams(method, test)
+    streams = summarize_streams(method, test)
     inside = streams[INSIDE] = _told_over_silos(classes, streams[INSIDE])
     pooled = metrics.merge(payload["sums"] for payload in test.values())
     return Summary(
@@ -157,7 +157,7 @@ def _classification(
 ) -> Classification:
     """What predictions tell of classes, with the thresholds that silos have."""
     positive = positive_class(run.info.positive, run.info.classes)
-    return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.sensitivity)
+    return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity)
 
 
 def _told(classes: Classification, silo: SiloRecord) -> SiloRecord:
@@ -194,7 +194,7 @@ def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload], classes: Classi
 def _newcomers_mean(method: Method, payloads: Mapping[SiloId, Payload], classes: Classification) -> Newcomers | None:
     if not payloads:
         return None
-    mean = summarise_streams(method, payloads)[INSIDE].chosen.mean
+    mean = summarize_streams(method, payloads)[INSIDE].chosen.mean
     more = metrics.across({silo: classes.figures(silo) for silo in payloads})["mean"]
     return Newcomers(mean=_with(mean, more))
 
@@ -209,7 +209,7 @@ def _worst(silos: Sequence[SiloRecord]) -> Worst:
 def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
     """The final figures of a silo, from what it measured on its test split."""
     sums = payload["sums"]
-    streams = summarise_streams(method, {silo.name: payload})
+    streams = summarize_streams(method, {silo.name: payload})
     null = metrics.ece_null(sums) or None
     return SiloRecord(
         name=silo.name,
@@ -250,7 +250,7 @@ def _means(stream: Stream) -> SiloStream:
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
-    return check_silo_entries(method, method.summarise(payload["method"])) if payload["method"] else {}
+    return check_silo_entries(method, method.summarize(payload["method"])) if payload["method"] else {}
 
 
 def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]
 
 
 def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
-    """What `Method.summarise` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
+    """What `Method.summarize` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
     taken = SiloRecord.model_fields.keys() | RoundRow.model_fields.keys()
     return _entries(f"{method.name}: summarise()", found, taken - FREE_OF_SILOS)
 
@@ -272,7 +272,7 @@ def _entries(hook: str, found: Mapping[str, object], taken: set[str]) -> dict[st
             json.dumps({key: value})
         except (TypeError, ValueError):
             about = "expected numbers, texts, or lists and dictionaries of them"
-            raise ConfigurationError(f"{hook} gives {shown(key)} = {shown(value)}: {about}") from None
+            raise ConfigurationError(f"{hook} gives {short_repr(key)} = {short_repr(value)}: {about}") from None
     return dict(found)
 
 

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from ..config import Config
 from ..core import ConfigurationError
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..methods.plugins import import_file, is_file, told
+from ..nn.custom_model import KNOWN, code_of
 from ..nn.models import ModelSettings
-from ..nn.own import KNOWN, code_of
 
 
 class Models(Protocol):
@@ -41,12 +41,13 @@ def weights_of(config: Config) -> list[str]:
 
 
 def with_whole_paths(config: Config, weights: bool) -> Config:
-    """The configuration with the path of `init`, and those of `weights`, in full where they are found from here."""
+    """The configuration with the path of `init_from`, and those of `weights`, in full where they are found from
+    here."""
 
     def whole(path: str | None) -> str | None:
         return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
 
-    config = replace(config, init=whole(config.init))
+    config = replace(config, init_from=whole(config.init_from))
     if not weights:
         return config
     model = replace(config.model, weights=whole(config.model.weights))
@@ -78,10 +79,10 @@ def import_code(code: str) -> None:
         module = import_file(Path(place).expanduser()) if is_file(place) else _import_module(place)
     except Exception as error:
         why = error if isinstance(error, ConfigurationError) else told(error)
-        raise ConfigurationError(f"{{key}} = {shown(code)}: {why}", "model") from error
+        raise ConfigurationError(f"{{key}} = {short_repr(code)}: {why}", "model") from error
     found = getattr(module, name, None)
     if not callable(found):
-        raise ConfigurationError(f"{{key}} = {shown(code)}: {place} has no function or module {name!r}", "model")
+        raise ConfigurationError(f"{{key}} = {short_repr(code)}: {place} has no function or module {name!r}", "model")
     KNOWN[code] = found
 
 
@@ -89,7 +90,7 @@ def split_name(code: str) -> tuple[str, str]:
     """The file or module that a name stands for, and what of it. Raises ConfigurationError for other texts."""
     place, _, name = code.rpartition(":")
     if not name.isidentifier() or not (is_file(place) or all(part.isidentifier() for part in place.split("."))):
-        raise ConfigurationError(f"{{key}} = {shown(code)}: expected package.module:name or file.py:name", "model")
+        raise ConfigurationError(f"{{key}} = {short_repr(code)}: expected package.module:name or file.py:name", "model")
     return place, name
 
 
@@ -106,7 +107,7 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
         left = [code for code in codes if code not in meant.values()]
         if (code := meant[name] or (left[0] if len(left) == 1 else None)) is None:
             there = f"it names {', '.join(codes)}" if codes else "it names no code of one's own"
-            raise ConfigurationError(f"--model {shown(name)}: this is not the run's; {there}", "model")
+            raise ConfigurationError(f"--model {short_repr(name)}: this is not the run's; {there}", "model")
         meant[name] = code
         import_code(name)
         KNOWN[code] = KNOWN[name]

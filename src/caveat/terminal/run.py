@@ -23,7 +23,7 @@ Cells = tuple[str, ...]
 _MOST_ABSENT = 12
 """Silos without metrics that a title names."""
 _FILE, _KEPT = "ledger.jsonl", "kept.json"
-_PARTS = ("delivered", "undone/*", "beside/*", "beside/*/delivered")
+_PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
 """Folders of a run that have ledgers of their own."""
 
 

@@ -18,9 +18,9 @@ from ..core import (
     Prediction,
     Replies,
     Round,
-    Site,
+    SiloContext,
     State,
-    TestSite,
+    TestContext,
     is_evaluation,
     seeded,
 )
@@ -66,17 +66,17 @@ def a_silo_that_joins_late_predicts_before_and_after_its_first_round(trial: Chec
     federation = trial.federation("late")
     for start, stop, when in ((0, joins, "before"), (joins, LATEST, "after")):
         federation.run(participation=late, start=start, stop=stop)
-        state, site = federation.states()["silo-2"], federation.place.site("silo-2")
-        found = trial.method.predict(trial.method.broadcast(federation.server), state, site, site.validation.x)
+        state, context = federation.states()["silo-2"], federation.place.context("silo-2")
+        found = trial.method.predict(trial.method.broadcast(federation.server), state, context, context.validation.x)
         with explained(f"what a silo predicts {when} its first round"):
-            check_well_formed(found, len(site.validation))
+            check_well_formed(found, len(context.validation))
 
 
 def predictions_are_well_formed(trial: CheckedMethod) -> None:
     down = trial.method.broadcast(trial.whole.server)
     for name, silo in trial.whole.place.silos.items():
-        state, site = trial.whole.states()[name], trial.whole.place.site(silo.name)
-        prediction = trial.method.predict(down, state, site, silo.test.x)
+        state, context = trial.whole.states()[name], trial.whole.place.context(silo.name)
+        prediction = trial.method.predict(down, state, context, silo.test.x)
         check_well_formed(prediction, len(silo.test))
         check((prediction.epistemic > 0).any(), "epistemic uncertainty is 0 for every input")
 
@@ -84,8 +84,8 @@ def predictions_are_well_formed(trial: CheckedMethod) -> None:
 def in_the_end_a_silo_can_ask_the_models_that_are_declared(trial: CheckedMethod) -> None:
     declared = set(chain(trial.method)[-1].models)
     for name, silo in trial.whole.place.silos.items():
-        site, state = trial.whole.place.site(silo.name), trial.whole.states()[name]
-        answers = trial.method.answer(trial.method.broadcast(trial.whole.server), state, site, silo.test.x)
+        context, state = trial.whole.place.context(silo.name), trial.whole.states()[name]
+        answers = trial.method.answer(trial.method.broadcast(trial.whole.server), state, context, silo.test.x)
         check(set(answers) == declared, f"{name} has answers of {_names(answers)}; `models` is {_names(declared)}")
         for whose, answer in answers.items():
             check_well_formed(answer, len(silo.test))
@@ -95,8 +95,8 @@ def in_the_end_a_silo_can_ask_the_models_that_are_declared(trial: CheckedMethod)
 def a_prediction_does_not_depend_on_the_inputs_beside_it(trial: CheckedMethod) -> None:
     method, whole = trial.method, trial.whole
     down, state, silo = method.broadcast(whole.server), whole.states()["silo-1"], whole.place.silos["silo-1"]
-    together = method.predict(down, state, whole.place.site(silo.name), silo.test.x)
-    alone = method.predict(down, state, whole.place.site(silo.name), silo.test.x[7:8])
+    together = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
+    alone = method.predict(down, state, whole.place.context(silo.name), silo.test.x[7:8])
     near = torch.allclose(together.probs[7:8], alone.probs, rtol=1e-7, atol=1e-7)
     check(near, "the prediction of an input depends on the inputs beside it")
 
@@ -108,9 +108,9 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
     def refuse() -> Data:
         raise Violation("a prediction looks at a silo's data, which a finished run does not have elsewhere")
 
-    expected = method.predict(down, state, whole.place.site(silo.name), silo.test.x)
-    site, none = whole.place.site(silo.name), LateData.of(refuse)
-    found = method.predict(down, state, replace(site, train=none, validation=none, calibration=none), silo.test.x)
+    expected = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
+    context, none = whole.place.context(silo.name), LateData.of(refuse)
+    found = method.predict(down, state, replace(context, train=none, validation=none, calibration=none), silo.test.x)
     check(torch.equal(found.probs, expected.probs), "without a silo's data another prediction is made")
 
 
@@ -152,7 +152,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: S
         state = kept_state(place, name, t - 1)
         state_before = copy.deepcopy(state)
         data_before = copy.deepcopy([getattr(data, split) for split in SPLITS])
-        updates[name], after = step.work(sent, state, place.site(name))
+        updates[name], after = step.task(sent, state, place.context(name))
         with explained(f"{step.name} mutates what was broadcast"):
             assert_same(sent, kept[1])
         with explained(f"{step.name} mutates the state that it was passed"):
@@ -164,7 +164,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: S
         place.states.begin()
         place.states.save(name, t, after)
     updates_before = copy.deepcopy(updates)
-    new = step.aggregate(server, Replies(updates, len(updates)), federation.site)
+    new = step.aggregate(server, Replies(updates, len(updates)), federation.context)
     with explained(f"the aggregation of {step.name} mutates the server's state that it was passed"):
         assert_same(server, kept[0])
     with explained(f"the aggregation of {step.name} mutates what was broadcast"):
@@ -194,20 +194,20 @@ def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
 
 def no_work_of_a_schedule_sees_the_test_split(trial: CheckedMethod) -> None:
     for step in trial.method.schedule():
-        check(not is_evaluation(step.work), f"{step.name} is an evaluation, which no schedule may hold")
+        check(not is_evaluation(step.task), f"{step.name} is an evaluation, which no schedule may hold")
     for name in trial.whole.place.silos:
-        site = trial.whole.place.site(name)
-        check(not isinstance(site, TestSite), f"{name} hands its test split to works")
-        check(not hasattr(site, "test"), f"{name} hands its test split to works")
+        context = trial.whole.place.context(name)
+        check(not isinstance(context, TestContext), f"{name} hands its test split to works")
+        check(not hasattr(context, "test"), f"{name} hands its test split to works")
 
 
 def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
     kind, whole, seen = type(trial.method), trial.whole, list[bool]()
     answer, inherited = kind.answer, "answer" not in vars(kind)
 
-    def spy(self: Method, down: Payload, state: State, site: Any, x: Tensor) -> Any:
-        seen.append(isinstance(site, TestSite) or hasattr(site, "test"))
-        return answer(self, down, state, site, x)
+    def spy(self: Method, down: Payload, state: State, context: Any, x: Tensor) -> Any:
+        seen.append(isinstance(context, TestContext) or hasattr(context, "test"))
+        return answer(self, down, state, context, x)
 
     kind.answer = spy  # type: ignore[method-assign]
     try:
@@ -228,9 +228,9 @@ def what_it_reports_has_names_of_its_own(trial: CheckedMethod) -> None:
         check_outcome(method, method.outcome(whole.server))
         for name, silo in whole.place.silos.items():
             down, state = method.broadcast(whole.server), whole.states()[name]
-            numbers = method.describe(down, state, whole.place.site(name), silo.test.x)
+            numbers = method.describe(down, state, whole.place.context(name), silo.test.x)
             if numbers:
-                check_silo_entries(method, method.summarise(numbers))
+                check_silo_entries(method, method.summarize(numbers))
     except ConfigurationError as error:
         raise Violation(str(error)) from None
 
@@ -255,13 +255,13 @@ def _check_answers(place: Executor, method: Method, down: Payload) -> None:
     """Raises Violation unless silos predict the same when they are asked twice."""
     for name, silo in place.silos.items():
         state = kept_state(place, name)
-        one, other = (_asked(method, down, state, place.site(name), silo.test.x) for _ in range(2))
+        one, other = (_asked(method, down, state, place.context(name), silo.test.x) for _ in range(2))
         check(torch.equal(one, other), f"{name} predicts other probabilities when it is asked again")
 
 
-def _asked(method: Method, down: Payload, state: State, site: Site, x: Tensor) -> Tensor:
+def _asked(method: Method, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensor:
     with seeded("asked"):
-        return method.predict(down, state, site, x).probs
+        return method.predict(down, state, context, x).probs
 
 
 def two_workers_give_the_bits_of_one(trial: CheckedMethod) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core import Data, Method, Payload, Silo, SiloId, Site, State
+from ..core import Data, Method, Payload, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU
 from ..engines.checks.norms import NormBound
 from ..engines.executor import Executor, channels_last
@@ -138,7 +138,7 @@ def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptSt
 
 
 class SmallFederation:
-    """A method on the small silos: runs rounds, keeps the server's state and what was sent.
+    """Run a method on the small test silos; store the server state and every message.
 
     Silos' states are files below `folder`; `workers` is the number of processes, and works are carried out on `device`.
     """
@@ -155,8 +155,8 @@ class SmallFederation:
         self.method, self.workers = method, workers
         self.place = small_executor(method, folder, data, model=model, device=device)
         none = Data(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long))
-        self.site = Site("server", none, none, none, method.build((model or small_model)()))
-        self.server: State = method.init_server(self.site)
+        self.context = SiloContext("server", none, none, none, method.build((model or small_model)()))
+        self.server: State = method.init_server(self.context)
         self.done: list[FinishedRound] = []
 
     def run(
@@ -182,7 +182,7 @@ class SmallFederation:
                 found = {silo: newest_state(states, silo, start - 1) for silo in sorted(states.silos())}
                 transport.begin(start, {}, {silo: kept for silo, kept in found.items() if kept is not None})
             self.server = run(
-                self.place.method, transport, self.site, self.server,
+                self.place.method, transport, self.context, self.server,
                 participation=participation or Participation(0), after=after_each, ended=lambda: False, norms=norms,
                 **bounds,
             )  # fmt: skip

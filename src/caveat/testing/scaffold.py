@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..config.schema import check_name
 from ..core import ConfigurationError, Method
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..methods import METHODS, FedAvg
 from ..training.modules import snapshot
 from .federation import SmallFederation
@@ -26,7 +26,9 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
     Raises ConfigurationError for a name or a base that cannot be used, and where one of the files is there.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
-        raise ConfigurationError(f"NAME = {shown(name)}: expected at most 40 small letters and digits, such as ditto")
+        raise ConfigurationError(
+            f"NAME = {short_repr(name)}: expected at most 40 small letters and digits, such as ditto"
+        )
     paths = {template: folder / called.format(name) for template, called in FILES.items()}
     if there := [str(path) for path in paths.values() if path.exists() or path.is_symlink()]:
         raise ConfigurationError(f"{there[0]} exists; nothing is overwritten: choose another name, or --out DIR")
@@ -59,7 +61,7 @@ def _check(name: str, base: str) -> type[FedAvg]:
 
 def _has_objective(kind: type[Method]) -> bool:
     """Whether silos minimise `objective`, of the model that was sent, and all that is sent is means of models."""
-    return issubclass(kind, FedAvg) and kind.train is FedAvg.train and kind.average is FedAvg.average
+    return issubclass(kind, FedAvg) and kind.train is FedAvg.train and kind.aggregate is FedAvg.aggregate
 
 
 def _groups(kind: type[FedAvg]) -> str:

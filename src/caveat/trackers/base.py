@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..core import ConfigurationError
-from ..core.errors import shown
+from ..core.errors import short_repr
 from ..runs.callbacks import Callback, Plain
 
 OF_SUMMARY = ("mean", "worst", "pooled")
@@ -34,7 +34,7 @@ class Tracker(Callback):
         cannot be written to.
         """
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
-            raise ConfigurationError(f"{self.name}: place = {shown(place)}, expected a folder or an address")
+            raise ConfigurationError(f"{self.name}: place = {short_repr(place)}, expected a folder or an address")
         if find_spec(self.package) is None:
             raise ConfigurationError(
                 f"the tracker {self.name} needs a package that is not installed: pip install 'caveat[{self.name}]'"
@@ -91,9 +91,9 @@ def _check_writable(name: str, folder: Path | None) -> None:
         return
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
     if not there.is_dir():
-        raise ConfigurationError(f"{name}: place = {shown(str(folder))}: {there} is a file, expected a folder")
+        raise ConfigurationError(f"{name}: place = {short_repr(str(folder))}: {there} is a file, expected a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{name}: place = {shown(str(folder))}: {there} cannot be written to")
+        raise ConfigurationError(f"{name}: place = {short_repr(str(folder))}: {there} cannot be written to")
 
 
 def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

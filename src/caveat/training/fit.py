@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from pydantic import Field, PlainValidator
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Site
+from ..core import ConfigurationError, SiloContext
 from ..core.devices import CPU, brought
-from ..core.errors import shown
-from ..core.settings import LARGE, MANY, frozen_settings
+from ..core.errors import short_repr
+from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .rehearsal import watched
-from .stacked.replay import FitCall, StackedSite
+from .stacked.replay import FitCall, StackedContext
 
 
 def _weights(value: object) -> str | tuple[float, ...]:
@@ -68,12 +68,12 @@ LABELS = ("class_weights", "label_smoothing")
 class Training:
     """How a silo trains in one round."""
 
-    local_epochs: Annotated[float, Field(gt=0, le=MANY)] | None = None
+    local_epochs: Annotated[float, Field(gt=0, le=MAX_COUNT)] | None = None
     """Passes over a silo's training data per round (1 unless `local_steps` is given). Of a part of a pass, such as 0.5,
     as many batches of a shuffled one as are nearest to it, and one at least."""
-    local_steps: Annotated[int, Field(gt=0, le=MANY)] | None = None
+    local_steps: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """Optimiser steps per round, instead of epochs."""
-    batch_size: Annotated[int, Field(gt=1, le=MANY)] = 64
+    batch_size: Annotated[int, Field(gt=1, le=MAX_COUNT)] = 64
     """Examples per step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """sgd, adam or adamw, whose weight decay is decoupled from the gradient."""
@@ -81,22 +81,22 @@ class Training:
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor on the learning rate after every round of the schedule, those that only measure included."""
-    lr_hold: Annotated[int, Field(ge=0, le=MANY)] = 0
+    lr_hold: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Rounds of the schedule before the learning rate begins to decay."""
-    schedule: Literal["exponential", "cosine"] = "exponential"
+    lr_schedule: Literal["exponential", "cosine"] = "exponential"
     """exponential: the learning rate decays by lr_decay, which is 1 unless it is given; cosine: it falls along half a
     cosine, towards 0 after the last round of training."""
-    warmup: Annotated[int, Field(ge=0, le=MANY)] = 0
+    warmup: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Rounds of the schedule in which the learning rate grows in equal steps before it is whole."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
     weight_decay: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
     """L2 penalty, as torch's optimisers apply it; of adamw the rate by which weights shrink, times lr."""
-    clip: Annotated[float, Field(gt=0, le=LARGE)] | None = None
-    """Largest L2 norm of the whole gradient of a step; a larger one is scaled down (none by default)."""
-    state: Literal["fresh", "kept", "shared"] = "fresh"
-    """What an optimiser remembers from round to round (moments, momentum): fresh, nothing; kept, each silo's own stays
-    there; shared, it is averaged and sent with the model, and what belongs to private parts stays at the silo."""
+    clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
+    """Gradient clipping: maximum L2 norm of the gradient in a step (no clipping by default)."""
+    optimizer_state: Literal["reset", "keep", "average"] = "reset"
+    """What an optimiser remembers from round to round (moments, momentum): reset, nothing; keep, each silo's own stays
+    there; average, it is averaged and sent with the model, and what belongs to private parts stays at the silo."""
     class_weights: ClassWeights = "none"
     """Weights of classes in the cross-entropy: none, balanced (all classes of a silo's training data count as much), or
     a list of numbers, one per class."""
@@ -117,14 +117,14 @@ class Training:
             object.__setattr__(self, "local_epochs", int(self.local_epochs))  # as it was given
         if self.momentum and self.optimizer != "sgd":
             self._refuse("momentum", f"for {self.optimizer!r}")
-        if self.state != "fresh" and self.optimizer == "sgd" and not self.momentum:
-            self._refuse("state", "for 'sgd' without momentum, which remembers nothing")
-        for key in ("lr_decay", "lr_hold") if self.schedule == "cosine" else ():
+        if self.optimizer_state != "reset" and self.optimizer == "sgd" and not self.momentum:
+            self._refuse("optimizer_state", "for 'sgd' without momentum, which remembers nothing")
+        for key in ("lr_decay", "lr_hold") if self.lr_schedule == "cosine" else ():
             if getattr(self, key) != getattr(type(self), key):
                 self._refuse(key, "for schedule 'cosine'")
 
     def _refuse(self, key: str, why: str) -> None:
-        text = f"training.{key} = {shown(getattr(self, key))} has no meaning {why}"
+        text = f"training.{key} = {short_repr(getattr(self, key))} has no meaning {why}"
         raise ConfigurationError(text, f"training.{key}")
 
     def check_classes(self, classes: int) -> None:
@@ -144,7 +144,7 @@ class Training:
 
     def fit(
         self,
-        site: Site,
+        context: SiloContext,
         loss: Loss,
         correct: Callable[[str, Tensor], Tensor] | None = None,
         frozen: frozenset[str] = frozenset(),
@@ -155,36 +155,36 @@ class Training:
 
         `correct` maps a parameter's name and gradient to the gradient that the optimiser sees, before it is clipped;
         parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are what
-        an optimiser starts from, and what it ends with; by default those that the site carries, unless `state` is
-        "fresh".
+        an optimiser starts from, and what it ends with; by default those that the site carries, unless
+        `optimizer_state` is "reset".
         Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
         """
-        if isinstance(site, StackedSite):
-            return self._fit_stacked(site, loss, correct, frozen, moments, undecayed)
-        learns = learning(site.module)
-        if site.fitted is not None:
-            frozen = frozen | (learns.keys() - site.fitted)
+        if isinstance(context, StackedContext):
+            return self._fit_stacked(context, loss, correct, frozen, moments, undecayed)
+        learns = learning(context.module)
+        if context.fitted is not None:
+            frozen = frozen | (learns.keys() - context.fitted)
         parameters = {name: p for name, p in learns.items() if name not in frozen}
-        optimizer = self.make_optimizer(parameters, self.rate(site))
+        optimizer = self.make_optimizer(parameters, self.rate(context))
         optimizer.undecayed = undecayed
-        carried = site.moments if moments is None and self.state != "fresh" else None
+        carried = context.moments if moments is None and self.optimizer_state != "reset" else None
         if carried is not None:
             moments = Moments(carried)
         if moments is not None:
             moments.give(optimizer)
-        to_train(site.module)
+        to_train(context.module)
         steps = 0
         still = without_gradients(p for name, p in learns.items() if name in frozen)
-        with still, in_bfloat16(site.module) if self.precision == "bfloat16" else nullcontext():
-            for batch in watched(self, site.examples, self.batches(site.examples, site.train.counted_on)):
+        with still, in_bfloat16(context.module) if self.precision == "bfloat16" else nullcontext():
+            for batch in watched(self, context.examples, self.batches(context.examples, context.train.counted_on)):
                 optimizer.zero_grad()
-                loss(*site.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
+                loss(*context.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:
                     for name, p in parameters.items():
                         if p.grad is not None:
                             p.grad = correct(name, p.grad)
-                if self.clip is not None:
-                    nn.utils.clip_grad_norm_(parameters.values(), self.clip)
+                if self.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(parameters.values(), self.clip_norm)
                 optimizer.step()
                 steps += 1
         if moments is not None:
@@ -195,7 +195,7 @@ class Training:
 
     def _fit_stacked(
         self,
-        site: StackedSite,
+        context: StackedContext,
         loss: Loss,
         correct: Callable[[str, Tensor], Tensor] | None,
         frozen: frozenset[str],
@@ -203,11 +203,11 @@ class Training:
         undecayed: frozenset[str],
     ) -> int:
         """The same for many silos at once, by whoever trains them; the number is a tensor."""
-        carried = site.moments if moments is None and self.state != "fresh" else None
+        carried = context.moments if moments is None and self.optimizer_state != "reset" else None
         if carried is not None:
             moments = Moments(carried)
-        steps, after = site.trainer(
-            FitCall(self, site, loss, correct, frozen, None if moments is None else moments.tensors, undecayed)
+        steps, after = context.trainer(
+            FitCall(self, context, loss, correct, frozen, None if moments is None else moments.tensors, undecayed)
         )
         if moments is not None:
             moments.tensors = moments.tensors | after
@@ -215,19 +215,19 @@ class Training:
             carried.update(after)
         return cast(int, steps)
 
-    def rate(self, site: Site) -> float:
+    def rate(self, context: SiloContext) -> float:
         """The learning rate in the site's round.
 
         Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last round of training
         is T - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); rounds after it have that one's. While
         it warms up, round t has (t + 1) / (warmup + 1) of it (Goyal et al., arXiv 1706.02677, 2017).
         """
-        if self.schedule == "cosine":
-            t, span = min(site.round, max(site.horizon, 1) - 1), max(site.horizon - self.warmup, 1)
+        if self.lr_schedule == "cosine":
+            t, span = min(context.round, max(context.horizon, 1) - 1), max(context.horizon - self.warmup, 1)
             rate = self.lr * (1 + math.cos(math.pi * max(t - self.warmup, 0) / span)) / 2
         else:
-            rate = self.lr * self.lr_decay ** max(site.round - self.lr_hold, 0)
-        return rate * (site.round + 1) / (self.warmup + 1) if site.round < self.warmup else rate
+            rate = self.lr * self.lr_decay ** max(context.round - self.lr_hold, 0)
+        return rate * (context.round + 1) / (self.warmup + 1) if context.round < self.warmup else rate
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of logits (N, K) and labels (N,): `torch.nn.functional.cross_entropy`, of which a weighted

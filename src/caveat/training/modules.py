@@ -242,12 +242,12 @@ def zeros(module: nn.Module) -> Tensors:
 
 
 def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
-    """The tensors outside `names`, and those in it."""
+    """Split tensors by name; return (those not in `names`, those in `names`)."""
     outside = {name: tensor for name, tensor in tensors.items() if name not in names}
     return outside, {name: tensor for name, tensor in tensors.items() if name in names}
 
 
-def normalisation(module: nn.Module) -> frozenset[str]:
+def normalization(module: nn.Module) -> frozenset[str]:
     """Every tensor of a BatchNorm layer, weights and statistics, found by type: names differ between architectures."""
     names = frozenset(
         f"{path}.{name}"

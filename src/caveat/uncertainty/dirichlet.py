@@ -29,7 +29,7 @@ class Dirichlet:
 
     def __init__(self, log_alpha: Tensor) -> None:
         self.classes = log_alpha.shape[-1]
-        self.log_mean, self.log_alpha0 = _normalise(log_alpha)
+        self.log_mean, self.log_alpha0 = _normalize(log_alpha)
         # The special functions are wanted of each parameter and of alpha0, which is the last.
         self.log_x = torch.cat([log_alpha.double(), self.log_alpha0[..., None]], -1)
 
@@ -79,7 +79,7 @@ def mean(log_alpha: Tensor) -> Tensor:
 
 def log_total(log_alpha: Tensor) -> Tensor:
     """log of alpha0, the sum of the parameters."""
-    return _normalise(log_alpha)[1]
+    return _normalize(log_alpha)[1]
 
 
 def entropy(log_alpha: Tensor) -> Tensor:
@@ -137,12 +137,12 @@ def brier_decomposition(log_alpha: Tensor) -> Decomposition:
 
     The mean's Gini impurity sum_k p_k (1 - p_k), of which alpha0 / (alpha0 + 1) is aleatoric.
     """
-    log_mean, log_alpha0 = _normalise(log_alpha)
+    log_mean, log_alpha0 = _normalize(log_alpha)
     total = -(log_mean.exp() * torch.expm1(log_mean)).sum(-1)
     return Decomposition(total, total * torch.sigmoid(log_alpha0), total * torch.sigmoid(-log_alpha0))
 
 
-def _normalise(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
     """The logarithms of the mean (..., K) and of alpha0 (...).
 
     The largest parameter is left out of the sum, which makes the logarithm of a probability close to one exact.

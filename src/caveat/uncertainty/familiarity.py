@@ -136,8 +136,8 @@ def density(added: Tensors, inputs: float) -> Tensors:
     factor = torch.linalg.cholesky(correlation)
     whiten = torch.linalg.solve_triangular(factor, torch.diag(1 / deviation), upper=False).T
     counts = added["counts"]
-    centre = added["totals"].sum(0) / counts.sum()
-    return {"whiten": whiten.float(), "centre": centre.float(), "means": ((means - centre) @ whiten).float()}
+    center = added["totals"].sum(0) / counts.sum()
+    return {"whiten": whiten.float(), "centre": center.float(), "means": ((means - center) @ whiten).float()}
 
 
 def log_distances(found: Tensors, h: Tensor) -> Tensor:

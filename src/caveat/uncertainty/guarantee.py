@@ -115,12 +115,13 @@ def policy_counts(
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The largest limit whose selective risk is at most `risk` with probability `confidence`, or that there is none."""
+    """The largest limit whose selective risk is at most `risk` with probability `confidence_level`, or that there is
+    none."""
 
     limit: float | None
     """Answer where rank <= limit; None where no limit can be guaranteed."""
     risk: float
-    confidence: float
+    confidence_level: float
     answered: int
     """Calibration inputs answered at the limit, or, where there is none, at the start that came closest."""
     errors: int
@@ -146,7 +147,7 @@ class Guarantee:
     def statement(self) -> str:
         """The promise in words."""
         promise = f"with at most {_percent(self.risk)} errors"
-        confidence = f"at {_percent(self.confidence)} confidence"
+        confidence = f"at {_percent(self.confidence_level)} confidence"
         if self.limit is None:
             return (
                 f"no share of inputs can be answered {promise} {confidence} from {self.total:,} calibration inputs: "

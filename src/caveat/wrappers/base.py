@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core import Answers, Decision, Method, Payload, Prediction, Round, Site, State, Tensors, Work
+from ..core import Answers, Decision, Method, Payload, Prediction, Round, SiloContext, SiloTask, State, Tensors
 
 Kind = TypeVar("Kind", bound="Wrapper")
 
@@ -50,17 +50,17 @@ class Wrapper(Method):
         return self.base.scores
 
     @property
-    def evaluations(self) -> Mapping[str, Work]:
+    def evaluations(self) -> Mapping[str, SiloTask]:
         return self.base.evaluations
 
     def build(self, model: nn.Module) -> nn.Module:
         return self.base.build(model)
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site)
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context)
 
-    def init_silo(self, site: Site) -> State:
-        return self.base.init_silo(site)
+    def init_silo(self, context: SiloContext) -> State:
+        return self.base.init_silo(context)
 
     def schedule(self) -> Iterable[Round]:
         """The base's rounds, which are carried out by the base: their path says so."""
@@ -70,27 +70,27 @@ class Wrapper(Method):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server)
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        return self.base.answer(down, state, site, x)
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        return self.base.answer(down, state, context, x)
 
     @property
     def softmax(self) -> bool:
         return self.base.softmax
 
-    def loaded(self, down: Payload, state: State, site: Site) -> Iterator[tuple[Decision, nn.Module]]:
-        return self.base.loaded(down, state, site)
+    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
+        return self.base.loaded(down, state, context)
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         return self.base.decide(down, state, answers)
 
-    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        return self.base.describe(down, state, site, x)
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
+        return self.base.describe(down, state, context, x)
 
-    def features(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
-        return self.base.features(down, state, site, x)
+    def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
+        return self.base.features(down, state, context, x)
 
-    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
-        return self.base.summarise(sums)
+    def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        return self.base.summarize(sums)
 
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
         return self.base.fitted(module)

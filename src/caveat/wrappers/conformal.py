@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core import Answers, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core import Answers, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty.sets import (
     merged_threshold,
@@ -52,8 +52,8 @@ class Conformal(Wrapper):
         """The calibration inputs with which a silo has a quantile of its own."""
         return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {"sets": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"sets": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -70,10 +70,10 @@ class Conformal(Wrapper):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"sets": server["sets"]}
 
-    def conform(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the silo's own quantile of how surprising calibration labels are, or send a histogram, if too few."""
-        x, y = site.calibration
-        probs = mean_probs(self.base.answer(down, state, site, x))
+        x, y = context.calibration
+        probs = mean_probs(self.base.answer(down, state, context, x))
         own = len(y) >= self.least
         kept = {"limit": scalar(threshold(surprise(probs, y), self.coverage))} if own else {}
         return Update({"sets": self.sent(probs, y)}, len(y)), state | {"sets": kept}
@@ -87,7 +87,7 @@ class Conformal(Wrapper):
         """Why these are no histograms of a silo's calibration inputs."""
         return no_histograms(sent.get("sets", {}), card.examples["calibration"])
 
-    def settle(self, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up the histograms, and keep the quantile of all silos without one of their own."""
         limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
         return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
@@ -119,19 +119,19 @@ def mean_probs(answers: Answers) -> Tensor:
 class LabelShifted(Conformal):
     """The base with sets, whose common threshold is each silo's own by how frequent classes are there."""
 
-    def conform(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send what `Conformal` sends and a histogram per class; keep the numbers of training inputs by class."""
-        update, state = super().conform(down, state, site)
+        update, state = super().conform(down, state, context)
         classes = len(update.payload["sets"]["surprise_by_class"])
-        seen = torch.bincount(site.train.y.cpu(), minlength=classes).double()
+        seen = torch.bincount(context.train.y.cpu(), minlength=classes).double()
         return update, state | {"sets": state["sets"] | {"seen": seen}}
 
     def sent(self, probs: Tensor, y: Tensor) -> Tensors:
         return super().sent(probs, y) | {"surprise_by_class": surprise_by_class(probs, y)}
 
-    def settle(self, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up the histograms of each class."""
-        settled = super().settle(server, replies, site)
+        settled = super().settle(server, replies, context)
         added = {"surprise_by_class": replies.stack("sets", "surprise_by_class").sum(0)}
         return settled | {"sets": settled["sets"] | added}
 

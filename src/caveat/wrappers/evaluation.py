@@ -18,16 +18,16 @@ from ..core import (
     Decision,
     Payload,
     Prediction,
-    Site,
+    SiloContext,
+    SiloTask,
     State,
     Tensors,
-    TestSite,
+    TestContext,
     Update,
-    Work,
     evaluation,
 )
 from ..metrics import class_sums, measure
-from ..metrics.own import OwnMetric, own_values
+from ..metrics.custom_metrics import OwnMetric, own_values
 from .base import Wrapper
 
 VALIDATION, TEST = "validation", "test"
@@ -47,55 +47,55 @@ class Evaluated(Wrapper):
     metrics: tuple[OwnMetric, ...] = ()
 
     @property
-    def evaluations(self) -> Mapping[str, Work]:
+    def evaluations(self) -> Mapping[str, SiloTask]:
         return {VALIDATION: self.validation, TEST: self.test}
 
     @evaluation
-    def validation(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        payload, _ = self._measure(down, state, unmeasured(site), {"": site.validation})
+    def validation(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        payload, _ = self._measure(down, state, unmeasured(context), {"": context.validation})
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
                 del group[name]  # the bulk of the sums, and a row of a round does not show it
-        return Update(payload, len(site.validation)), state
+        return Update(payload, len(context.validation)), state
 
     @evaluation
-    def test(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
-        if not isinstance(site, TestSite):
-            raise TypeError("the test split can only be measured on a TestSite, as it is given to evaluations")
-        streams = {"": site.test} | {f"{name}.": data for name, data in site.streams.items()}
-        own = unmeasured(site)
+    def test(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        if not isinstance(context, TestContext):
+            raise TypeError("the test split can only be measured on a TestContext, as it is given to evaluations")
+        streams = {"": context.test} | {f"{name}.": data for name, data in context.streams.items()}
+        own = unmeasured(context)
         payload, tested = self._measure(down, state, own, streams)
-        if classes := class_sums(tested, site.test.y):
+        if classes := class_sums(tested, context.test.y):
             if len(classes["confusion"]) == 2:
                 # After all else, so that no other prediction draws other random numbers than without it.
-                _, calibrated = self._asked(down, state, own, site.calibration)
-                classes["calibration"] = class_sums(calibrated, site.calibration.y)["ranks"][0]
+                _, calibrated = self._asked(down, state, own, context.calibration)
+                classes["calibration"] = class_sums(calibrated, context.calibration.y)["ranks"][0]
             payload["classes"] = classes
-        if own_figures := own_values(self.metrics, tested, site.test.y):
+        if own_figures := own_values(self.metrics, tested, context.test.y):
             payload["own"] = own_figures
-        return Update(payload, len(site.test)), state
+        return Update(payload, len(context.test)), state
 
     def _measure(
-        self, down: Payload, state: State, site: Site, streams: Mapping[str, Data]
+        self, down: Payload, state: State, context: SiloContext, streams: Mapping[str, Data]
     ) -> tuple[Payload, Prediction]:
         """The sums of all streams, and the prediction of the first one."""
-        payload: Payload = {"method": self.base.describe(down, state, site, streams[""].x)}
+        payload: Payload = {"method": self.base.describe(down, state, context, streams[""].x)}
         predictions = []
         for prefix, data in streams.items():
-            answers, decided = self._asked(down, state, site, data)
+            answers, decided = self._asked(down, state, context, data)
             payload |= {prefix + name: sums for name, sums in measured(decided, answers, data.y).items()}
             predictions.append(decided)
         return payload, predictions[0]
 
-    def _asked(self, down: Payload, state: State, site: Site, data: Data) -> tuple[Answers, Prediction]:
-        answers = self.base.answer(down, state, site, data.x)
+    def _asked(self, down: Payload, state: State, context: SiloContext, data: Data) -> tuple[Answers, Prediction]:
+        answers = self.base.answer(down, state, context, data.x)
         return answers, self.base.decide(down, state, answers)
 
 
-def unmeasured(site: Site) -> Site:
+def unmeasured(context: SiloContext) -> SiloContext:
     """What the base sees where it is measured: inputs, and no labels of a test split."""
-    splits = site.train, site.validation, site.calibration
-    return Site(site.id, *splits, site.module, round=site.round, own=site.own, domain=site.domain)
+    splits = context.train, context.validation, context.calibration
+    return SiloContext(context.id, *splits, context.module, round=context.round, own=context.own, domain=context.domain)
 
 
 def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:

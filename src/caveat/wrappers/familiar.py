@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.devices import brought
 from ..core.silo_info import SiloInfo
 from ..nn.stages import by_answer, numbers_of, recording
@@ -49,7 +49,7 @@ INPUT = "input"
 class Familiar(Wrapper):
     """The base, with a p-value and a score of how familiar an input is beside every answer."""
 
-    alarm: float = 0.05
+    false_alarm_rate: float = 0.05
     """Largest expected share of inputs like a silo's own that are called unfamiliar."""
     shared: bool = True
     """Whether sums leave a silo; otherwise each has densities of its own."""
@@ -60,8 +60,8 @@ class Familiar(Wrapper):
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
         return (familiarity.SCORE, *self.base.scores)
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {GROUP: {}}
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {GROUP: {}}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -76,20 +76,20 @@ class Familiar(Wrapper):
 
     # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
 
-    def describe_own(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send sums of what models say of training inputs; keep what they say of calibration inputs."""
-        added = self.add_up(down, state, site)
+        added = self.add_up(down, state, context)
         theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
-        kept = self.of_calibration(down, state, site) | self.of_its_own(added)
+        kept = self.of_calibration(down, state, context) | self.of_its_own(added)
         return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
 
-    def add_up(self, down: Payload, state: State, site: Site) -> dict[str, Tensors]:
+    def add_up(self, down: Payload, state: State, context: SiloContext) -> dict[str, Tensors]:
         """By stage, the sums of the training split."""
         found: dict[str, Tensors] = {}
-        x, y = site.train
+        x, y = context.train
         group: Tensor | None = None
         for part in torch.split(torch.arange(len(y)), PART):
-            answers, numbers = self.observed(down, state, site, x[brought(part, site.train.counted_on)])
+            answers, numbers = self.observed(down, state, context, x[brought(part, context.train.counted_on)])
             classes = next(iter(answers.values())).probs.shape[1]
             group = familiarity.grouped(y.cpu(), classes) if group is None else group
             for stage, h in numbers.items():
@@ -97,9 +97,9 @@ class Familiar(Wrapper):
                 found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums
         return found
 
-    def of_calibration(self, down: Payload, state: State, site: Site) -> Tensors:
+    def of_calibration(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         """By stage, the numbers of the calibration split."""
-        _, numbers = self.observed(down, state, site, site.calibration.x)
+        _, numbers = self.observed(down, state, context, context.calibration.x)
         return {f"{stage}{INPUTS}": h for stage, h in numbers.items()}
 
     def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
@@ -128,34 +128,34 @@ class Familiar(Wrapper):
                 return f"{stage}: {why}"
         return ""
 
-    def pool(self, server: State, replies: Replies, site: Site) -> State:
+    def pool(self, server: State, replies: Replies, context: SiloContext) -> State:
         """The densities of all silos' training inputs, from the means of their sums."""
         pooled = densities(by_stage(replies.mean(GROUP)), len(replies))
         return server | {GROUP: pooled | {READY: torch.tensor(True)}}
 
     # Prediction: how far an input is, among the silo's calibration inputs.
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         if READY not in down.get(GROUP, {}):
-            return self.base.answer(down, state, site, x)
-        known = down[GROUP] | (state.get(GROUP) or self.made_up(down, state, site))
-        answers, numbers = self.observed(down, state, site, x)
+            return self.base.answer(down, state, context, x)
+        known = down[GROUP] | (state.get(GROUP) or self.made_up(down, state, context))
+        answers, numbers = self.observed(down, state, context, x)
         return {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
 
-    def made_up(self, down: Payload, state: State, site: Site) -> Tensors:
+    def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         """What a silo that was not there has not kept."""
         all_sent = self.shared and not self.personal
-        own = {} if all_sent else self.of_its_own(self.add_up(down, state, site))
-        return self.of_calibration(down, state, site) | own
+        own = {} if all_sent else self.of_its_own(self.add_up(down, state, context))
+        return self.of_calibration(down, state, context) | own
 
-    def observed(self, down: Payload, state: State, site: Site, x: Tensor) -> tuple[Answers, Tensors]:
+    def observed(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> tuple[Answers, Tensors]:
         """The base's answers to inputs (N, ...), and by stage the (N, d) numbers that describe them."""
-        modules = {Decision.LOCAL: site.own} if self.personal and site.own is not None else {}
+        modules = {Decision.LOCAL: context.own} if self.personal and context.own is not None else {}
         with ExitStack() as stack:
-            shared = stack.enter_context(recording(site.module))
+            shared = stack.enter_context(recording(context.module))
             own = {whose: stack.enter_context(recording(module)) for whose, module in modules.items()}
-            answers = self.base.answer(down, state, site, x)
-        numbers = {f"{INPUT}.{name}": h for name, h in numbers_of(site.module, x).items()}
+            answers = self.base.answer(down, state, context, x)
+        numbers = {f"{INPUT}.{name}": h for name, h in numbers_of(context.module, x).items()}
         in_shared = [whose for whose in answers if whose not in own]
         for whose in answers:
             among = in_shared if whose in in_shared else [whose]
@@ -177,7 +177,7 @@ class Familiar(Wrapper):
             answer,
             uncertainty=answer.uncertainty | score,
             familiarity=familiarity.conformal(theirs, own),
-            alarm=self.alarm,
+            false_alarm_rate=self.false_alarm_rate,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Per = Literal["federation", "domain", "silo"]
+GuaranteeScope = Literal["federation", "domain", "silo"]
 """The smallest group that is to have a promise of its own."""
 CODE = 4
 """Numbers of a domain's code."""

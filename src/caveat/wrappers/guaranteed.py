@@ -5,9 +5,10 @@ rank the scores of all silos of a group on one scale, model by model. In the sec
 split what each limit of a grid would answer, and how well; the limits of the grid are tested
 (`caveat.uncertainty.guarantee`), and silos get the largest that passed, or abstain from everything if none did.
 
-Whose promise that is depends on `per` and on numbers of calibration inputs alone, before any label is looked at: a silo
-has one of its own, tested at the silo on its own counts, which need not leave it; or that of its domain, or that of the
-federation. What a method decides by is fixed before the calibration split is looked at, so that a test is one.
+Whose promise that is depends on `guarantee_scope` and on numbers of calibration inputs alone, before any label is
+looked at: a silo has one of its own, tested at the silo on its own counts, which need not leave it; or that of its
+domain, or that of the federation. What a method decides by is fixed before the calibration split is looked at, so that
+a test is one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty.binomial import answers_needed
 from ..uncertainty.guarantee import GRID, Guarantee, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
 from .base import Wrapper, no_counts, no_histograms
-from .groups import ABOUT, NOBODY, Per, Whose, domain_code, known_domains, members, row_of
+from .groups import ABOUT, NOBODY, GuaranteeScope, Whose, domain_code, known_domains, members, row_of
 from .switched import choose, nowhere, scalar
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
@@ -52,9 +53,9 @@ class Guaranteed(Wrapper):
     """The uncertainty to limit, a key of `Prediction.scores`."""
     risk: float = 0.05
     """Share of errors among answered inputs that is promised not to be exceeded."""
-    confidence: float = 0.9
+    confidence_level: float = 0.9
     """Probability, over calibration data, with which the promise holds."""
-    per: Per = "federation"
+    guarantee_scope: GuaranteeScope = "federation"
     """Who has a promise of its own, as far as it has calibration inputs enough."""
     familywise: bool = False
     """Whether all promises hold at once with that probability, rather than each by itself."""
@@ -67,9 +68,9 @@ class Guaranteed(Wrapper):
     @property
     def least(self) -> int:
         """The calibration inputs with which a group gets a promise of its own: one error among them can be allowed."""
-        return answers_needed(1, self.risk, 1 - self.confidence)
+        return answers_needed(1, self.risk, 1 - self.confidence_level)
 
-    def init_server(self, site: Site) -> State:
+    def init_server(self, context: SiloContext) -> State:
         none = torch.zeros(1, BINS, dtype=torch.float64)
         unset = {
             "ready": torch.tensor(False),
@@ -79,7 +80,7 @@ class Guaranteed(Wrapper):
             "totals": torch.zeros(1, dtype=torch.float64),
             "limits": torch.zeros(1, dtype=torch.float64),
         }
-        return self.base.init_server(site) | {"decision": unset | self.edges(dict.fromkeys(self.names, none))}
+        return self.base.init_server(context) | {"decision": unset | self.edges(dict.fromkeys(self.names, none))}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -95,19 +96,19 @@ class Guaranteed(Wrapper):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}
 
-    def survey(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def survey(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send a histogram of each model's validation scores; keep what ranks the silo's own."""
-        answers = {w.name.lower(): a for w, a in self.base.answer(down, state, site, site.validation.x).items()}
+        answers = {w.name.lower(): a for w, a in self.base.answer(down, state, context, context.validation.x).items()}
         found = {
             name: histogram(self.score, answers[name].score(self.score))
             if name in answers
             else torch.zeros(BINS, dtype=torch.float64)
             for name in self.names
         }
-        own = self.per == "silo" or site.joins
+        own = self.guarantee_scope == "silo" or context.joins
         kept = self.edges({name: each[None] for name, each in found.items()}) if own else {}
-        sent = self.sent(site) | {f"scores.{name}": each for name, each in found.items()}
-        return Update({"decision": sent}, len(site.validation)), state | {"decision": kept}
+        sent = self.sent(context) | {f"scores.{name}": each for name, each in found.items()}
+        return Update({"decision": sent}, len(context.validation)), state | {"decision": kept}
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
         """Why these are no histograms of a silo's validation scores."""
@@ -123,27 +124,27 @@ class Guaranteed(Wrapper):
                 return f"counts that {n:,} calibration inputs cannot come to"
         return ""
 
-    def sent(self, site: Site) -> Tensors:
+    def sent(self, context: SiloContext) -> Tensors:
         """What tells the server which domain a silo's numbers are of, where that matters."""
-        return {} if self.per == "federation" else {"domain": domain_code(site.domain)}
+        return {} if self.guarantee_scope == "federation" else {"domain": domain_code(context.domain)}
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
         """What ranks the scores of each model: (G, J) edges from (G, 4096) histograms."""
         return {f"edges.{name}": torch.stack([score_edges(self.score, row) for row in each]) for name, each in
                 scores.items()}  # fmt: skip
 
-    def set_edges(self, server: State, replies: Replies, site: Site) -> State:
+    def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up the histograms of each group."""
         domains = known_domains(torch.zeros(0, 4, dtype=torch.long))
         belongs = torch.ones(1, len(replies), dtype=torch.float64)
-        if self.per != "federation":
+        if self.guarantee_scope != "federation":
             codes = replies.stack("decision", "domain")
             domains = known_domains(codes)
             belongs = members(codes, domains)
         groups = {"federation": 1, "domain": len(domains) - 1, "silo": max(replies.population, len(replies))}
         edges = self.edges({name: belongs @ replies.stack("decision", f"scores.{name}") for name in self.names})
         unset = {
-            "promises": scalar(float(groups[self.per] if self.familywise else 1)),
+            "promises": scalar(float(groups[self.guarantee_scope] if self.familywise else 1)),
             "domains": domains,
             "summed": torch.zeros(len(domains), 2, GRID, dtype=torch.float64),
             "totals": torch.zeros(len(domains), dtype=torch.float64),
@@ -151,25 +152,25 @@ class Guaranteed(Wrapper):
         }
         return server | {"decision": {"ready": server["decision"]["ready"]} | unset | edges}
 
-    def count(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send A and E, answered and wrong per limit, of the calibration split; keep the silo's own promise."""
-        x, y = site.calibration
+        x, y = context.calibration
         group, own = down["decision"], state.get("decision", {})
-        answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, site, x).items()}
-        row = row_of(domain_code(site.domain), group["domains"])
+        answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, context, x).items()}
+        row = row_of(domain_code(context.domain), group["domains"])
         sent = torch.stack([self.counts(at(group, each), answers, y) for each in ([0, row] if row else [0])])
-        if self.per != "federation" and not row:
+        if self.guarantee_scope != "federation" and not row:
             sent = torch.cat([sent, torch.zeros_like(sent)])
-        kept = {"domain": domain_code(site.domain), "promises": group["promises"]}
+        kept = {"domain": domain_code(context.domain), "promises": group["promises"]}
         if f"edges.{self.names[0]}" in own and len(y) >= self.least:
             counts = self.counts(at(own, 0), answers, y)
             limit = self.guarantee(counts, len(y), group["promises"]).limit
             kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
             sent = torch.zeros_like(sent)  # the promises of groups are for those who need them
-        elif site.joins:
+        elif context.joins:
             kept = {}  # whose promises were tested without it
         needs = torch.tensor("limits" not in kept)
-        update = Update({"decision": self.sent(site) | {"counts": sent, "needs": needs}}, len(y))
+        update = Update({"decision": self.sent(context) | {"counts": sent, "needs": needs}}, len(y))
         return update, state | {"decision": kept}
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
@@ -185,16 +186,16 @@ class Guaranteed(Wrapper):
         Both counts and decisions go by it alone, so that what is counted is what is decided.
         """
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
-        return rank.masked_fill(answer.alarmed, torch.inf)
+        return rank.masked_fill(answer.is_unfamiliar, torch.inf)
 
-    def set_limits(self, server: State, replies: Replies, site: Site) -> State:
+    def set_limits(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up the counts of each group, and keep the largest limit that passes the tests."""
         decision = server["decision"]
         counts = replies.stack("decision", "counts")
         sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
         sizes = sizes * replies.stack("decision", "needs")
         summed, totals = counts[:, 0].sum(0)[None], sizes.sum()[None]
-        if self.per != "federation":
+        if self.guarantee_scope != "federation":
             belongs = members(replies.stack("decision", "domain"), decision["domains"])
             totals = belongs @ sizes
             # The federation's promise is tested on the silos that will have it, not on domains that have their own.
@@ -209,8 +210,8 @@ class Guaranteed(Wrapper):
 
     def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:
         """What the (2, J) counts of so many inputs guarantee, as one of so many promises."""
-        found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence) / float(promises), total=total)
-        return dataclasses.replace(found, confidence=self.confidence)
+        found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence_level) / float(promises), total=total)
+        return dataclasses.replace(found, confidence_level=self.confidence_level)
 
     def promise(self, down: Payload, state: State) -> Rule | None:
         """What a silo decides by; None for one that was not counted, about which nothing is promised."""
@@ -231,12 +232,12 @@ class Guaranteed(Wrapper):
             return choose(answers, nowhere(answers))
         return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
 
-    def describe(self, down: Payload, state: State, site: Site, x: Tensor) -> Tensors:
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """The base's numbers, and the promise that the silo has, where each may have another."""
-        described = self.base.describe(down, state, site, x)
-        if not down["decision"]["ready"] or self.per == "federation":
+        described = self.base.describe(down, state, context, x)
+        if not down["decision"]["ready"] or self.guarantee_scope == "federation":
             return described
-        by, own = self.promise(down, state), scalar(len(site.calibration))
+        by, own = self.promise(down, state), scalar(len(context.calibration))
         told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(len(NUMBERS), dtype=torch.float64)}
         if by is not None:
             found = self.guarantee(by.counts, int(by.total), down["decision"]["promises"])
@@ -244,17 +245,19 @@ class Guaranteed(Wrapper):
             told |= {"whose": scalar(float(by.whose)), "found": torch.tensor(numbers, dtype=torch.float64)}
         return described | {f"promise.{name}": each for name, each in told.items()}
 
-    def summarise(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
-        found = self.base.summarise(sums)
+    def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        found = self.base.summarize(sums)
         if sums.get("promise.whose", NOBODY) == NOBODY:
             return found
         whose, own = Whose(int(sums["promise.whose"])), int(sums["promise.own"])
         numbers = dict(zip(NUMBERS, sums["promise.found"].tolist(), strict=True))
         whole = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
         limit = numbers["limit"] or None
-        granted = Guarantee(**numbers | whole | {"limit": limit, "risk": self.risk, "confidence": self.confidence})
+        granted = Guarantee(
+            **numbers | whole | {"limit": limit, "risk": self.risk, "confidence_level": self.confidence_level}
+        )
         few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} that one of its own takes)"
-        who = f"for {ABOUT[whose]}{few if whose < Whose[self.per.upper()] else ''}"
+        who = f"for {ABOUT[whose]}{few if whose < Whose[self.guarantee_scope.upper()] else ''}"
         statement = f"{who}: {granted.statement}, {self.together}"
         return found | {"promise": self.about(granted) | {"whose": whose.name.lower(), "statement": statement}}
 
@@ -270,15 +273,20 @@ class Guaranteed(Wrapper):
 
     def outcome(self, server: State) -> dict[str, object]:
         decision = server["decision"]
-        policy = {"name": "guaranteed", "score": self.score, "risk": self.risk, "confidence": self.confidence}
+        policy = {
+            "name": "guaranteed",
+            "score": self.score,
+            "risk": self.risk,
+            "confidence_level": self.confidence_level,
+        }
         about = self.about(self.guarantee(decision["summed"][0], int(decision["totals"][0]), decision["promises"]))
-        if self.per != "federation":
-            policy |= {"per": self.per, "familywise": self.familywise}
+        if self.guarantee_scope != "federation":
+            policy |= {"guarantee_scope": self.guarantee_scope, "familywise": self.familywise}
             largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which none has"
             about["statement"] = (
-                f"every {self.per} has a promise of its own, at {100 * self.confidence:.6g} % confidence "
-                f"{self.together}; where it has fewer than {self.least:,} calibration inputs, that of a group of such "
-                f"silos, {largest}"
+                f"every {self.guarantee_scope} has a promise of its own, at {100 * self.confidence_level:.6g} % "
+                f"confidence {self.together}; where it has fewer than {self.least:,} calibration inputs, that of a "
+                f"group of such silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..core import ConfigurationError, Payload, Round, Site, State, Update, always, horizon, keep
+from ..core import ConfigurationError, Payload, Round, SiloContext, State, Update, always, horizon, keep
 from .base import Wrapper, find
 from .ensemble import Ensemble
 
@@ -46,7 +46,7 @@ class Joining(Wrapper):
     def members(self) -> int:
         """How many models are trained one after another."""
         ensemble = find(self.base, Ensemble)
-        return 1 if ensemble is None else ensemble.members
+        return 1 if ensemble is None else ensemble.ensemble_size
 
     @property
     def available(self) -> int:
@@ -67,16 +67,16 @@ class Joining(Wrapper):
             number += step.trains
             # Under the addresses of the base: a silo of a federation of machines knows no others.
             yield replace(
-                step, work=partial(self.alone, until, step), aggregate=keep, when=always if takes else never,
+                step, task=partial(self.alone, until, step), aggregate=keep, when=always if takes else never,
                 everyone=True, trains=step.trains and takes, linear=None, sums=None,
             )  # fmt: skip
 
-    def alone(self, until: int, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def alone(self, until: int, step: Round, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """A silo's work in a schedule of that horizon, of which it keeps its part and sends nothing."""
-        fitted = self.base.fitted(site.module) if step.trains else None
-        if fitted is not None and not fitted & dict(site.module.named_parameters()).keys():
-            return Update({}, site.examples), state  # nothing is its own
-        update, after = step.work(down, state, replace(site, horizon=until, joins=True, fitted=fitted))
+        fitted = self.base.fitted(context.module) if step.trains else None
+        if fitted is not None and not fitted & dict(context.module.named_parameters()).keys():
+            return Update({}, context.examples), state  # nothing is its own
+        update, after = step.task(down, state, replace(context, horizon=until, joins=True, fitted=fitted))
         return Update({}, update.examples), after
 
     def outcome(self, server: State) -> dict[str, object]:

@@ -23,7 +23,7 @@ from ..core import (
     Prediction,
     Replies,
     Round,
-    Site,
+    SiloContext,
     State,
     SumOver,
     Tensors,
@@ -72,8 +72,8 @@ class Laplace(Wrapper):
         *others, last = self.base.scores
         return (*others, "logit_variance", last)
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {"laplace": {"ready": torch.tensor(False)}}
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"laplace": {"ready": torch.tensor(False)}}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -86,11 +86,11 @@ class Laplace(Wrapper):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"laplace": server["laplace"]}
 
-    def curve(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def curve(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send the sums of the training inputs for layers that silos share; keep the posterior of those they do not."""
         sent, kept = Tensors(), Tensors()
-        for whose, module in self.base.loaded(down, state, site):
-            layer, found = curvature(module, site.train.x)
+        for whose, module in self.base.loaded(down, state, context):
+            layer, found = curvature(module, context.train.x)
             if self.shared(whose, layer, down):
                 sent |= prefixed(whose, found | {"weight": layer.weight.double()})
             else:
@@ -122,7 +122,7 @@ class Laplace(Wrapper):
         sent = any(f"{layer.name}.weight" in group for group in down.values())
         return whose is Decision.GLOBAL or (len(self.models) == 1 and sent)
 
-    def settle(self, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up what silos have sent of each layer that they share, and keep its posterior."""
         means, silos = replies.mean("curvature"), len(replies)
         found: Tensors = {"ready": torch.tensor(True)}
@@ -133,12 +133,12 @@ class Laplace(Wrapper):
                 found |= prefixed(whose, laplace.posterior(pooled, weight))
         return server | {"laplace": found}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         if not down["laplace"]["ready"]:
-            return self.base.answer(down, state, site, x)
+            return self.base.answer(down, state, context, x)
         return {
-            whose: self.ask(module, self.posterior(whose, module, down, state, site), x, whose)
-            for whose, module in self.base.loaded(down, state, site)
+            whose: self.ask(module, self.posterior(whose, module, down, state, context), x, whose)
+            for whose, module in self.base.loaded(down, state, context)
         }
 
     def outcome(self, server: State) -> dict[str, object]:
@@ -146,12 +146,14 @@ class Laplace(Wrapper):
         known = {model: float(prior) for model, prior in priors.items() if prior is not None}
         return self.base.outcome(server) | {"source": {"name": "laplace", "prior_precision": known}}
 
-    def posterior(self, whose: Decision, module: nn.Module, down: Payload, state: State, site: Site) -> Tensors:
+    def posterior(
+        self, whose: Decision, module: nn.Module, down: Payload, state: State, context: SiloContext
+    ) -> Tensors:
         """The posterior of a model's last layer: all silos' or the silo's own, of its data if it has kept none yet."""
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
         if known:
             return known
-        layer, found = curvature(unobserved(module), site.train.x)
+        layer, found = curvature(unobserved(module), context.train.x)
         return {name: beside(each, layer.weight) for name, each in laplace.posterior(found, layer.weight).items()}
 
     def ask(self, module: nn.Module, found: Tensors, x: Tensor, whose: Decision) -> Prediction:

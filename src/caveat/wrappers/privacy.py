@@ -79,20 +79,21 @@ class SentMessage(Protocol):
 
 @frozen_settings
 class Privacy:
-    """Differential privacy of whole silos: clipping and noise for what training sends. Off unless `clip` is set."""
+    """Differential privacy of whole silos: clipping and noise for what training sends. Off unless `clip_norm` is
+    set."""
 
-    clip: Annotated[float, Field(gt=0, le=LARGE)] | None = None
+    clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Largest L2 norm of a silo's update in a round; larger ones are scaled down."""
-    noise: Annotated[float, Field(ge=0, le=LARGE)] | None = None
-    """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip` (1 by default)."""
+    noise_multiplier: Annotated[float, Field(ge=0, le=LARGE)] | None = None
+    """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip_norm` (1 by default)."""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """The delta for which epsilon is reported (0.00001 by default)."""
 
     def __post_init__(self) -> None:
-        for key in ("noise", "delta"):
-            if self.clip is None and getattr(self, key) is not None:
+        for key in ("noise_multiplier", "delta"):
+            if self.clip_norm is None and getattr(self, key) is not None:
                 raise ConfigurationError(
-                    f"privacy.{key} = {getattr(self, key)} is ignored without privacy.clip", f"privacy.{key}"
+                    f"privacy.{key} = {getattr(self, key)} is ignored without privacy.clip_norm", f"privacy.{key}"
                 )
 
     def around(self, method: Method, silos: int) -> Method:
@@ -100,15 +101,15 @@ class Privacy:
 
         Raises ConfigurationError for a method that they do not fit.
         """
-        return method if self.clip is None else Private(method, self.clip, self.multiplier, silos)
+        return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, silos)
 
     @property
     def multiplier(self) -> float:
-        return 1.0 if self.noise is None else self.noise
+        return 1.0 if self.noise_multiplier is None else self.noise_multiplier
 
     def check(self) -> None:
         """Raises ConfigurationError if epsilon could not be computed in the end."""
-        if self.clip is not None:
+        if self.clip_norm is not None:
             composed([1.0], self.delta or DELTA)
 
     def outcome(self, messages: Iterable[SentMessage], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
@@ -139,7 +140,8 @@ class Privacy:
             }
 
         return {
-            "clip": self.clip, "noise": noise, "delta": delta, **epsilons(noise), "row": epsilons(noise / 2),
+            "clip_norm": self.clip_norm, "noise_multiplier": noise, "delta": delta, **epsilons(noise),
+            "row": epsilons(noise / 2),
             "covers": list(covers), "not_covered": sorted(other),
         }  # fmt: skip
 

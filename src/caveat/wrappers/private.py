@@ -26,7 +26,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from ..core import ConfigurationError, Method, Payload, Replies, Round, Site, State, Tensors, Update, Work
+from ..core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, SiloTask, State, Tensors, Update
 from ..core.devices import home
 from .base import Wrapper, find
 from .trained import Carried
@@ -48,18 +48,19 @@ class Private(Wrapper):
     Raises ConfigurationError for a value out of range, and for a base whose training cannot be protected this way.
     """
 
-    clip: float
+    clip_norm: float
     """The largest L2 norm of an update, above 0."""
-    noise: float
-    """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by `clip`."""
+    noise_multiplier: float
+    """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
+    `clip_norm`."""
     silos: int
     """How many silos a round of training asks, above 0."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < math.inf:
-            raise ConfigurationError(f"clip = {self.clip}: expected a finite number above 0")
-        if not 0 <= self.noise < math.inf:
-            raise ConfigurationError(f"noise = {self.noise}: expected a finite number, 0 or more")
+        if not 0 < self.clip_norm < math.inf:
+            raise ConfigurationError(f"clip_norm = {self.clip_norm}: expected a finite number above 0")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ConfigurationError(f"noise_multiplier = {self.noise_multiplier}: expected a finite number, 0 or more")
         if self.silos < 1:
             raise ConfigurationError(f"silos = {self.silos}: expected the number of silos that a round asks")
         check_private(self.base)
@@ -77,39 +78,39 @@ class Private(Wrapper):
     @property
     def deviation(self) -> float:
         """Standard deviation of the noise in each number that a silo sends."""
-        return self.noise * self.clip / math.sqrt(self.silos)
+        return self.noise_multiplier * self.clip_norm / math.sqrt(self.silos)
 
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
             # By the name that it has at the base, and with its random numbers, but carried out here.
             protected = replace(
-                own, work=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
+                own, task=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
                 honest_norm=self.honest_norm,
             )  # fmt: skip
             if step.trains:
                 yield protected
             else:
                 # Where nothing but a mean is asked for, no silo has to say how large it is.
-                yield replace(step, work=partial(self.alike, own.work), linear="silos") if step.linear else step
+                yield replace(step, task=partial(self.alike, own.task), linear="silos") if step.linear else step
 
     def honest_norm(self, sent: Payload) -> float:
         """What a clipped update with its noise stays below but for one time in 10^8: scaled down, its noise would be
         less than what epsilon is of.
         """
         count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
-        return self.clip + self.deviation * (math.sqrt(count) + 6)
+        return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
 
-    def train(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """The base's work of the site's round, and its update clipped and noised.
 
         Raises ConfigurationError if it sends anything but new values of tensors that it was sent.
         """
-        step = next(islice(self.base.schedule(), site.round, None))
-        update, after = step.work(down, state, site)
+        step = next(islice(self.base.schedule(), context.round, None))
+        update, after = step.task(down, state, context)
         down, update = home(down), home(update)  # clipped and noised on the CPU, whatever computed it
         check_sent(self.name, down, update.payload)
-        clipped = clip(down, update.payload, self.clip)
-        nonce = fingerprint(site, clipped)
+        clipped = clip(down, update.payload, self.clip_norm)
+        nonce = fingerprint(context, clipped)
         payload: Payload = {}
         for group, tensors in update.payload.items():
             payload[group] = {}
@@ -122,14 +123,14 @@ class Private(Wrapper):
                     payload[group][name] = before.clone()
         return Update(payload, 1), after
 
-    def alike(self, work: Work, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def alike(self, task: SiloTask, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """The base's work, of which the update speaks for 1 example, as those of training do."""
-        update, after = work(down, state, site)
+        update, after = task(down, state, context)
         return Update(update.payload, 1), after
 
-    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
         """The base's aggregation; a variance that noise has made negative stays what it was."""
-        after = step.aggregate(server, replies, site)
+        after = step.aggregate(server, replies, context)
         return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
 
 
@@ -137,9 +138,9 @@ def check_private(method: Method) -> None:
     """Raises ConfigurationError unless every round of training needs no more than the mean of what silos send."""
     if (carried := find(method, Carried)) is not None and carried.shared:
         raise ConfigurationError(
-            "training.state = 'shared' does not go together with clipping and noise, in which means of squares drown; "
-            "use 'kept'",
-            "training.state",
+            "training.optimizer_state = 'average' does not go together with clipping and noise, in which means of "
+            "squares drown; use 'kept'",
+            "training.optimizer_state",
         )
     for t, step in enumerate(method.schedule()):
         if step.trains and not step.linear:
@@ -181,13 +182,13 @@ def clip(down: Payload, sent: Payload, bound: float) -> Payload:
     return {group: {name: scale * t for name, t in tensors.items()} for group, tensors in change.items()}
 
 
-def fingerprint(site: Site, clipped: Payload) -> bytes:
+def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
     """(32,) bytes that nobody without the site's secret can tell: of the silo, the round and the clipped update.
 
     Of the update too, because an order that is repeated must not give a second draw to average away, and two
     orders for one round that differ must not get the same draw, which their difference would be rid of.
     """
-    digest = hashlib.sha256(repr((site.secret, "noise", site.round, site.id)).encode())
+    digest = hashlib.sha256(repr((context.secret, "noise", context.round, context.id)).encode())
     for group, tensors in clipped.items():
         for name, tensor in tensors.items():
             digest.update(repr((group, name, tuple(tensor.shape))).encode())

@@ -9,13 +9,13 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import Field
 
-from ..core import ConfigurationError, Method, Replies, Round, RunError, Site, State
+from ..core import ConfigurationError, Method, Replies, Round, RunError, SiloContext, State
 from ..core.robust import Rule, combined, silos_needed
-from ..core.settings import MANY, frozen_settings
+from ..core.settings import MAX_COUNT, frozen_settings
 from .base import Wrapper, find
 from .private import Private
 
-Choice = Literal["bound", "median", "trimmed", "geometric", "krum", "off"]
+Choice = Literal["bound", "median", "trimmed_mean", "geometric_median", "krum", "off"]
 
 
 @frozen_settings
@@ -25,15 +25,15 @@ class Robust:
     rule: Choice = "bound"
     """bound: a mean of updates no longer than four times the usual; median, trimmed, geometric, krum: in place of the
     mean; off: the mean of whatever comes."""
-    liars: Annotated[int, Field(ge=1, le=MANY)] | None = None
-    """How many silos of a round may lie, for rules in place of the mean (1 by default)."""
+    max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
+    """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
 
     def __post_init__(self) -> None:
-        if self.liars is not None and self.rule not in get_args(Rule):
+        if self.max_byzantine is not None and self.rule not in get_args(Rule):
             raise ConfigurationError(
-                f"federation.liars = {self.liars} is ignored by federation.robust = {self.rule!r}; it belongs to "
-                f"{', '.join(get_args(Rule))}",
-                "federation.liars",
+                f"federation.max_byzantine = {self.max_byzantine} is ignored by federation.robust = {self.rule!r}; it "
+                f"belongs to {', '.join(get_args(Rule))}",
+                "federation.max_byzantine",
             )
 
     @property
@@ -54,7 +54,11 @@ class Robust:
         """
         if self.rule not in get_args(Rule) or not method.federated:
             return method
-        rule, liars, where = cast(Rule, self.rule), self.liars or 1, f"federation.robust = {self.rule!r}"
+        rule, max_byzantine, where = (
+            cast(Rule, self.rule),
+            self.max_byzantine or 1,
+            f"federation.robust = {self.rule!r}",
+        )
         for t, step in enumerate(method.schedule()):
             if counts(step) and not step.linear:
                 raise ConfigurationError(
@@ -64,17 +68,17 @@ class Robust:
                 )
         if find(method, Private) is not None:
             raise ConfigurationError(
-                f"{where} does not go together with privacy.clip: what the noise protects is known of the sum over "
-                "silos, not of other rules; use 'bound' or 'off'",
+                f"{where} does not go together with privacy.clip_norm: what the noise protects is known of the sum "
+                "over silos, not of other rules; use 'bound' or 'off'",
                 "federation.robust",
             )
-        if silos < (least := silos_needed(rule, liars)):
+        if silos < (least := silos_needed(rule, max_byzantine)):
             raise ConfigurationError(
-                f"{where} with federation.liars = {liars} needs at least {least} silos in a round, but a round asks "
-                f"{silos}; use 'bound' or 'off'",
+                f"{where} with federation.max_byzantine = {max_byzantine} needs at least {least} silos in a round, but "
+                f"a round asks {silos}; use 'bound' or 'off'",
                 "federation.robust",
             )
-        return Combined(method, rule, liars)
+        return Combined(method, rule, max_byzantine)
 
 
 def counts(step: Round) -> bool:
@@ -93,19 +97,19 @@ class Combined(Wrapper):
     """
 
     rule: Rule
-    liars: int
+    max_byzantine: int
 
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
             yield replace(step, aggregate=partial(self.settle, own), linear=None) if counts(own) else step
 
-    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
         """The base's aggregation of what the rule makes of the replies. Raises RunError if they are too few."""
-        if len(replies) < (least := silos_needed(self.rule, self.liars)):
+        if len(replies) < (least := silos_needed(self.rule, self.max_byzantine)):
             raise RunError(
                 f"{step.name!r}: {len(replies)} silos have replied, but federation.robust = {self.rule!r} needs "
-                f"{least} where {self.liars} may lie; what was saved before is kept"
+                f"{least} where {self.max_byzantine} may lie; what was saved before is kept"
             )
-        means = combined(self.rule, [update.payload for update in replies.updates.values()], self.liars)
+        means = combined(self.rule, [update.payload for update in replies.updates.values()], self.max_byzantine)
         forms = {silo: update.form() for silo, update in replies.updates.items()}
-        return step.aggregate(server, Replies(forms, replies.population, replies.left_out, means), site)
+        return step.aggregate(server, Replies(forms, replies.population, replies.left_out, means), context)

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..core import ConfigurationError, Method, Replies, Round, Site, State, Tensors
+from ..core import ConfigurationError, Method, Replies, Round, SiloContext, State, Tensors
 from ..core.settings import LARGE, frozen_settings
 from .base import Wrapper
 
@@ -89,9 +89,9 @@ class Stepping(Wrapper):
     beta2: float
     tau: float
 
-    def init_server(self, site: Site) -> State:
-        server = self.base.init_server(site)
-        moved = parameters(server, site)
+    def init_server(self, context: SiloContext) -> State:
+        server = self.base.init_server(context)
+        moved = parameters(server, context)
         added: State = {FIRST: {name: torch.zeros_like(tensor) for name, tensor in moved.items()}}
         if self.optimizer != "momentum":
             added[SECOND] = {name: torch.full_like(tensor, self.tau**2) for name, tensor in moved.items()}
@@ -101,10 +101,10 @@ class Stepping(Wrapper):
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
             yield replace(step, aggregate=partial(self.settle, own)) if own.trains else step
 
-    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
         """The base's aggregation, as far as the optimiser goes along with it."""
         own = {group: server[group] for group in (FIRST, SECOND) if group in server}
-        after = step.aggregate({group: each for group, each in server.items() if group not in own}, replies, site)
+        after = step.aggregate({group: each for group, each in server.items() if group not in own}, replies, context)
         model, first, second = dict(after["model"]), dict(own[FIRST]), dict(own.get(SECOND, {}))
         for name in first:
             x = server["model"][name].double()
@@ -130,9 +130,9 @@ class Stepping(Wrapper):
         return m, v, self.lr * m / (v.sqrt() + self.tau)
 
 
-def parameters(server: State, site: Site) -> Tensors:
+def parameters(server: State, context: SiloContext) -> Tensors:
     """The tensors of the shared model that are parameters, of the site's module or of a part of it."""
-    known = [name for name, _ in site.module.named_parameters()]
+    known = [name for name, _ in context.module.named_parameters()]
     paths = {name[place:] for name in known for place in _starts(name)}
     return {name: tensor for name, tensor in server["model"].items() if name in paths}
 

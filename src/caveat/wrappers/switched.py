@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, Site, State, SumOver, Update
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
 from .base import Wrapper, no_histograms
@@ -51,15 +51,15 @@ class Switched(Wrapper):
 
     score: str = "total"
     """The uncertainty to compare with thresholds, a key of `Prediction.scores`."""
-    outliers: float = 0.1
+    handover_rate: float = 0.1
     """Share of its own data that a silo's own model may be too unsure of."""
-    abstain: float = 0.05
+    abstain_rate: float = 0.05
     """Share of calibration data that the model asked last may be too unsure of; 0 never abstains."""
-    ambiguous: float = torch.inf
+    max_aleatoric: float = torch.inf
     """Nats of aleatoric uncertainty above which no answer is trusted: the input has no one label."""
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -71,25 +71,25 @@ class Switched(Wrapper):
     def broadcast(self, server: State) -> Payload:
         return self.base.broadcast(server) | {"decision": server["decision"]}
 
-    def calibrate(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def calibrate(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the own model's threshold; send counts of how the federation's model scores the calibration split."""
-        answers = self.base.answer(down, state, site, site.calibration.x)
+        answers = self.base.answer(down, state, context, context.calibration.x)
         kept, sent = {}, {}
         if Decision.LOCAL in answers:
-            level = 1 - (self.outliers if Decision.GLOBAL in answers else self.abstain)
+            level = 1 - (self.handover_rate if Decision.GLOBAL in answers else self.abstain_rate)
             kept["limit"] = scalar(finite_sample_quantile(answers[Decision.LOCAL].score(self.score), level))
         if Decision.GLOBAL in answers:
             sent["scores"] = histogram(self.score, answers[Decision.GLOBAL].score(self.score))
-        return Update({"decision": sent}, len(site.calibration)), state | {"decision": kept}
+        return Update({"decision": sent}, len(context.calibration)), state | {"decision": kept}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Why this is no histogram of a silo's calibration inputs."""
         return no_histograms(sent.get("decision", {}), card.examples["calibration"])
 
-    def settle(self, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Add up the silos' histograms, and keep the threshold of the federation's model."""
         counts = [u.payload["decision"]["scores"] for u in replies.updates.values() if u.payload["decision"]]
-        limit = quantile(self.score, torch.stack(counts).sum(0), 1 - self.abstain) if counts else torch.inf
+        limit = quantile(self.score, torch.stack(counts).sum(0), 1 - self.abstain_rate) if counts else torch.inf
         return server | {"decision": {"ready": torch.tensor(True), "limit": scalar(limit)}}
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
@@ -98,7 +98,7 @@ class Switched(Wrapper):
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
         # Not a reason to ask the other model: the first one knows the input well, and that it has no one label.
-        return chosen.abstaining(chosen.alarmed | (chosen.aleatoric > self.ambiguous))
+        return chosen.abstaining(chosen.is_unfamiliar | (chosen.aleatoric > self.max_aleatoric))
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
         """(N,) whether an answer is within its threshold, ties included; a score that is NaN is not."""
@@ -109,7 +109,7 @@ class Switched(Wrapper):
 
     def outcome(self, server: State) -> dict[str, object]:
         limit = float(server["decision"]["limit"])
-        about = {"score": self.score, "outliers": self.outliers, "abstain": self.abstain}
+        about = {"score": self.score, "handover_rate": self.handover_rate, "abstain_rate": self.abstain_rate}
         # No limit is no number: as many scores as there are accept everything.
         bound = {"global_limit": limit} if limit < torch.finfo(torch.float64).max else {}
         return self.base.outcome(server) | {"policy": {"name": "switch", **about, **bound}}

@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from ..core import Method, Payload, Replies, Round, Site, State, Tensors, Update
+from ..core import Method, Payload, Replies, Round, SiloContext, State, Tensors, Update
 from ..training.fit import Training, balanced
 from .base import Wrapper
 
@@ -23,9 +23,9 @@ def trained(method: Method) -> Method:
     if not isinstance(training, Training):
         return method
     inner = Balanced(method) if training.class_weights == "balanced" else method
-    if training.state == "fresh":
+    if training.optimizer_state == "reset":
         return inner
-    return Carried(inner, training, shared=training.state == "shared" and method.federated)
+    return Carried(inner, training, shared=training.optimizer_state == "average" and method.federated)
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Balanced(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         for t, step in enumerate(self.base.schedule()):
-            yield replace(step, work=partial(self.work, t))
+            yield replace(step, task=partial(self.task, t))
 
-    def work(self, t: int, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def task(self, t: int, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """The base's work of round t, with the site's weights."""
-        training = replace(self.base.training, class_weights=balanced(site.train.y))  # type: ignore[attr-defined]
+        training = replace(self.base.training, class_weights=balanced(context.train.y))  # type: ignore[attr-defined]
         method = replace(self.base, training=training)  # type: ignore[type-var]
-        return next(islice(method.schedule(), t, None)).work(down, state, site)
+        return next(islice(method.schedule(), t, None)).task(down, state, context)
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Carried(Wrapper):
     training: Training
     shared: bool
 
-    def init_server(self, site: Site) -> State:
-        server = self.base.init_server(site)
+    def init_server(self, context: SiloContext) -> State:
+        server = self.base.init_server(context)
         if not self.shared:
             return server
-        parameters, sent = dict(site.module.named_parameters()), self.base.broadcast(server)["model"]
+        parameters, sent = dict(context.module.named_parameters()), self.base.broadcast(server)["model"]
         begun: Tensors = {}
         for name in (name for name in sent if name in parameters):
             for part in self.training.remembered:
@@ -73,19 +73,19 @@ class Carried(Wrapper):
             elif self.shared:
                 # By the name that it has at the base, and with its random numbers, but carried out here.
                 yield replace(
-                    own, broadcast=partial(self.send, own), work=partial(self.work, own),
+                    own, broadcast=partial(self.send, own), task=partial(self.task, own),
                     aggregate=partial(self.settle, own),
                 )  # fmt: skip
             else:
-                yield replace(own, work=partial(self.work, own))
+                yield replace(own, task=partial(self.task, own))
 
     def send(self, step: Round, server: State) -> Payload:
         return step.broadcast(server) | {MOMENTS: server[MOMENTS]}
 
-    def work(self, step: Round, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def task(self, step: Round, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """The base's work, from and to what the silo's optimiser remembers."""
         moments = {**state.get(MOMENTS, {}), **down.get(MOMENTS, {})}
-        update, after = step.work(without(down), without(state), replace(site, moments=moments))
+        update, after = step.task(without(down), without(state), replace(context, moments=moments))
         if not self.shared:
             return update, after | {MOMENTS: moments}
         whole = {name for name in down[MOMENTS] if name.partition(".")[2] in update.payload["model"]}
@@ -93,9 +93,9 @@ class Carried(Wrapper):
         kept = {name: tensor for name, tensor in moments.items() if name not in down[MOMENTS]}
         return Update(update.payload | {MOMENTS: sent}, update.examples), after | ({MOMENTS: kept} if kept else {})
 
-    def settle(self, step: Round, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
         """The base's aggregation, and the mean of what optimisers have come to."""
-        after = step.aggregate(without(server), replies, site)
+        after = step.aggregate(without(server), replies, context)
         return after | {MOMENTS: server[MOMENTS] | replies.mean(MOMENTS)}
 
 

@@ -14,17 +14,18 @@ from .base import find
 from .conformal import Conformal, LabelShifted
 from .ensemble import Ensemble
 from .familiar import Familiar
-from .groups import Per
+from .groups import GuaranteeScope
 from .guaranteed import Guaranteed
 from .laplace import Laplace
 from .private import Private
 from .switched import Switched
-from .tempered import Tempered
+from .temperature_scaling import TemperatureScaled
 
 OWNERS = {
     "score": ("switch", "guaranteed"),
-    "outliers": ("switch",), "abstain": ("switch",), "ambiguous": ("switch",),
-    "risk": ("guaranteed",), "confidence": ("guaranteed",), "per": ("guaranteed",), "familywise": ("guaranteed",),
+    "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),
+    "risk": ("guaranteed",), "confidence_level": ("guaranteed",), "guarantee_scope": ("guaranteed",),
+    "familywise": ("guaranteed",),
 }  # fmt: skip
 """The policies that read a key."""
 
@@ -41,55 +42,56 @@ class Uncertainty:
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
-    """What predictions are uncertain by: dropout samples; laplace, a posterior of the last layer, which narrows as
+    """How uncertainty is estimated. dropout: MC dropout; laplace: a posterior of the last layer, which narrows as
     silos have more data; ensemble, several models trained anew, at so many times the cost. By default the method's own:
     evidence where it has such, or else dropout."""
-    members: Annotated[int, Field(ge=2, le=100)] | None = None
+    ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
     """ensemble: how many models (5 by default)."""
-    temperature: bool = True
+    temperature_scaling: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
-    own, near the federation's where silos are alike. Under privacy.clip silos send nothing for it."""
+    own, near the federation's where silos are alike. Under privacy.clip_norm silos send nothing for it."""
     familiarity: bool = True
     """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
-    alarm: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
     from what is. 0 never does."""
-    policy: Literal["own", "switch", "guaranteed"] | None = None
-    """own: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
+    policy: Literal["always", "switch", "guaranteed"] | None = None
+    """always: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
     score: str | None = None
     """switch and guaranteed: what they compare, total, aleatoric, epistemic or a score that the method adds."""
-    outliers: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """switch: share of its own data that a silo hands to the federation's model (0.1 by default)."""
-    abstain: Annotated[float, Field(ge=0, lt=1)] | None = None
+    handover_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """switch: fraction of a silo's own inputs passed on to the global model (0.1 by default)."""
+    abstain_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
     """switch: share of calibration data for which the model that is asked last abstains (0.05 by default)."""
-    ambiguous: Annotated[float, Field(gt=0)] | None = None
+    max_aleatoric: Annotated[float, Field(gt=0)] | None = None
     """switch: aleatoric uncertainty in nats above which no model is trusted (none by default)."""
     risk: Annotated[float, Field(ge=1e-6, lt=1)] | None = None
     """guaranteed: largest share of errors among answered inputs (0.05 by default)."""
-    confidence: Annotated[float, Field(gt=0, le=0.999999)] | None = None
-    """guaranteed: probability with which it holds (0.9 by default)."""
-    per: Per | None = None
+    confidence_level: Annotated[float, Field(gt=0, le=0.999999)] | None = None
+    """guaranteed: confidence level, the probability that the bound on `risk` holds (0.9 by default)."""
+    guarantee_scope: GuaranteeScope | None = None
     """guaranteed: whose inputs the promise is about, federation, domain or silo (federation by default). A silo or
     domain with too few calibration inputs has the promise of the next larger group, and the run says so."""
     familywise: bool | None = None
     """guaranteed: all promises of silos or domains hold at once with that probability, rather than each by itself
     (false by default)."""
-    sets: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
+    set_coverage: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
     """Share of inputs for which the set of classes that predictions get holds the true one (no sets by default)."""
     label_shift: bool | None = None
     """sets: a silo with too few calibration inputs for sets of its own weighs those of all silos by how frequent
     classes are in its training data (false by default). Silos send a histogram per class."""
 
     def __post_init__(self) -> None:
-        if self.members is not None and self.source != "ensemble":
+        if self.ensemble_size is not None and self.source != "ensemble":
             raise ConfigurationError(
-                f"uncertainty.members = {self.members} has no meaning unless uncertainty.source = 'ensemble'",
-                "uncertainty.members",
+                f"uncertainty.ensemble_size = {self.ensemble_size} has no meaning unless uncertainty.source = "
+                f"'ensemble'",
+                "uncertainty.ensemble_size",
             )
-        if self.label_shift and self.sets is None:
+        if self.label_shift and self.set_coverage is None:
             raise ConfigurationError(
-                "uncertainty.label_shift = true has no meaning unless uncertainty.sets is given",
+                "uncertainty.label_shift = true has no meaning unless uncertainty.set_coverage is given",
                 "uncertainty.label_shift",
             )
         for key, owners in OWNERS.items():
@@ -122,7 +124,7 @@ class Uncertainty:
         if self.source == "laplace":
             return Laplace(method, self.mc_samples, everyone)
         if self.source == "ensemble":
-            return Ensemble(method, MEMBERS if self.members is None else self.members, seed)
+            return Ensemble(method, MEMBERS if self.ensemble_size is None else self.ensemble_size, seed)
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models do not sample; leave it to "
@@ -145,10 +147,10 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
-        if self.familywise and (self.per or "federation") == "federation":
+        if self.familywise and (self.guarantee_scope or "federation") == "federation":
             raise ConfigurationError(
                 "uncertainty.familywise = true is ignored where there is one promise; it belongs to "
-                "uncertainty.per = 'silo' and 'domain'",
+                "uncertainty.guarantee_scope = 'silo' and 'domain'",
                 "uncertainty.familywise",
             )
         sends = method.federated and find(method, Private) is None
@@ -160,13 +162,13 @@ class Uncertainty:
             )
         everyone = silos < ENOUGH
         method = self.sourced(method, seed, everyone)
-        inner = Tempered(method, sends, everyone) if self.temperature else method
+        inner = TemperatureScaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
-            inner = Familiar(inner, self.alarm, sends, everyone)
-        decided = inner if policy == "own" else self._deciding(inner, policy, given)
-        if self.sets is None:
+            inner = Familiar(inner, self.false_alarm_rate, sends, everyone)
+        decided = inner if policy == "always" else self._deciding(inner, policy, given)
+        if self.set_coverage is None:
             return decided
-        return (LabelShifted if self.label_shift else Conformal)(decided, self.sets)
+        return (LabelShifted if self.label_shift else Conformal)(decided, self.set_coverage)
 
     def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
         """The method with decisions around it."""

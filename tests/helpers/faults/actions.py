@@ -113,4 +113,4 @@ def unfinished(folder: Path) -> bool:
 def without_beside(folder: Path) -> bool:
     """Whether a method that was to run beside a run is not there at all, and the page names it."""
     named = "</strong>: this comparison was configured" in (folder / PAGE).read_text()
-    return named and not list((folder / "beside").glob("*/summary.json"))
+    return named and not list((folder / "baselines").glob("*/summary.json"))

@@ -32,7 +32,7 @@ PREFIX = "again-"
 SETS = [
     part
     for item in [*BASE.split(), *DIGITS.split(), "rounds=2"]
-    if not item.startswith(("beside=", "rounds=3"))
+    if not item.startswith(("baselines=", "rounds=3"))
     for part in ("--set", item)
 ]
 TIMED = {"seconds", "s"}
@@ -50,14 +50,14 @@ def tune(folder: Path, workers: int) -> None:
     """A comparison in which what is chosen depends on what earlier runs came to, and all take one's rounds."""
     command(
         "compare", "digits", *SETS, "--methods", "fedavg,fedper", "--seeds", "0", "--tune", "training.lr=0.01,0.1",
-        "--rounds-of", "fedavg", "--out", folder, "--workers", workers, "--quiet",
+        "--match-rounds", "fedavg", "--out", folder, "--workers", workers, "--quiet",
     )  # fmt: skip
 
 
 def audit(folder: Path, workers: int) -> None:
     method = ("--set", "method.name=scaffold")
     command(
-        "audit", "digits", *SETS, *method, "--seeds", "0", "--shares", "1/2,1", "--out", folder,
+        "audit", "digits", *SETS, *method, "--seeds", "0", "--fractions", "1/2,1", "--out", folder,
         "--workers", workers, "--quiet",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ def call(folder: Path, workers: int) -> None:
     """A method with private states, on silos in memory."""
     with python_errors(OSError):
         settings = DataSettings(
-            source="digits", silos=3, samples_per_silo=24, test_per_silo=8, shift=Shift(angles=(0, -50, 120)),
+            source="digits", n_silos=3, samples_per_silo=24, test_per_silo=8, shift=Shift(angles=(0, -50, 120)),
             split=Split(train=0.6, validation=0.15, calibration=0.25),
         )  # fmt: skip
         model = ModelSettings(name="mlp", width=4, features=4, hidden=4)

@@ -21,7 +21,7 @@ from safetensors import numpy as safetensors
 from . import actions
 from .bits import bits
 from .children import Ended, in_child
-from .material import POINTS, HarnessError, Undisturbed, scratch, work
+from .material import POINTS, HarnessError, Undisturbed, scratch, task
 from .outcomes import differences
 from .points import Points, Snapshots
 from .subjects import SUBJECTS
@@ -47,7 +47,7 @@ class Federated(Undisturbed):
     method: str
 
 
-def serve(method: str, folder: Path, nth: int = 1, points: Points | None = None, patience: float = LONG) -> None:
+def serve(method: str, folder: Path, nth: int = 1, points: Points | None = None, start_timeout: float = LONG) -> None:
     """Carry out a federation, or what is left of it; `nth` keeps names apart that are drawn by chance."""
     import hospitals
 
@@ -58,7 +58,7 @@ def serve(method: str, folder: Path, nth: int = 1, points: Points | None = None,
     secrets.token_hex = lambda size=32: f"{nth}{next(drawn):03d}".rjust(2 * size, "a")
     tables = folder.parent / "tables"
     shutil.rmtree(tables, ignore_errors=True)
-    federation = hospitals.Federation(tables, method, ROUNDS, patience=patience)
+    federation = hospitals.Federation(tables, method, ROUNDS, start_timeout=start_timeout)
     # Tables lie elsewhere than what is damaged, and are the same every time.
     for name, home in federation.homes.items():
         text = (home / "silo.toml").read_text()
@@ -131,7 +131,7 @@ def federation_name(folder: Path) -> str:
 
 def fresh(source: Path | None = None) -> Path:
     """An empty place for a case, or with a copy of a federation's folders."""
-    place = work()
+    place = task()
     shutil.rmtree(place, ignore_errors=True)
     (place / "outside").mkdir(parents=True)
     (place / "outside" / "own.txt").write_text("the user's own\n")
@@ -189,7 +189,7 @@ def _keep(folder: Path, store: Path, number: int) -> None:
 
 def act(action: str, method: str, folder: Path) -> None:
     if action == "serve":
-        serve(method, folder, 2, patience=SHORT)
+        serve(method, folder, 2, start_timeout=SHORT)
     else:
         {"predict": predict, "load": load, "report": report}[action](folder)
 

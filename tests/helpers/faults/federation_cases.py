@@ -121,8 +121,8 @@ def _crash(known: Federated, kind: str, number: int) -> Outcome:
     folder = fresh()
     points = KINDS[kind](str(folder), number)
     # On a full disk silos fail, for whom it is not worth waiting.
-    patience = SHORT if kind == "full" else LONG
-    ended = _without_logs(in_child(partial(serve, known.method, folder, 1, points, patience)))
+    start_timeout = SHORT if kind == "full" else LONG
+    ended = _without_logs(in_child(partial(serve, known.method, folder, 1, points, start_timeout)))
     if ended.status != -9 or ended.killed:
         found = cost(ended, known.ran)
         if found is not None:

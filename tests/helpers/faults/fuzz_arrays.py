@@ -21,8 +21,8 @@ from .fuzz import Trial, good_run, run
 from .fuzz_tables import SETS as OF_TABLES
 from .material import scratch
 
-SETS = [item for item in OF_TABLES if item not in ("data.target=ill", "data.silo=ward")]
-SETS += ["data.silos=2", "data.samples_per_silo=20"]
+SETS = [item for item in OF_TABLES if item not in ("data.target=ill", "data.silo_column=ward")]
+SETS += ["data.n_silos=2", "data.samples_per_silo=20"]
 Arrays = dict[str, np.ndarray]
 ODD_LABELS: list[object] = [-1, 2**63 - 1, 10**9, 255]
 

@@ -126,7 +126,7 @@ def _run_if_light(file: Path, out: Path) -> None:
             print("SILENTLY: a configuration is another one when it is written and read again")
         found = _flat(tomllib.loads(configuration.dump(config)), "")
         heavy = [key for key, value in found.items() if isinstance(value, int) and value > 64 and key != "seed"]
-        if heavy or found["data.source"] != "digits" or found["engine.name"] != "embedded":
+        if heavy or found["data.source"] != "digits" or found["engine.name"] != "single_machine":
             check(config, data.load(config.data, config.seed), out)
             return
     command("run", file, "--out", out, "--quiet")

@@ -15,7 +15,7 @@ from .children import Ended
 from .fuzz import Trial, good_run, run
 from .fuzz_arrays import SETS as OF_ARRAYS
 
-SETS = [item for item in OF_ARRAYS if not item.startswith(("data.silos", "data.samples_per_silo"))]
+SETS = [item for item in OF_ARRAYS if not item.startswith(("data.n_silos", "data.samples_per_silo"))]
 FOREIGN = ("GIF", "BMP", "TIFF", "PPM", "ICO", "WEBP", "PCX", "TGA", "JPEG2000", "EPS", "PDF", "MPO", "AVIF")
 DAMAGES = (
     "flip",

@@ -40,14 +40,14 @@ def _remove(folder: Path, process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def work() -> Path:
+def task() -> Path:
     """Where every case takes place: the same path for all, as files and pages may name it."""
     return scratch(os.getpid()) / "work"
 
 
 def fresh(source: Path | None = None) -> Path:
     """An empty place for a case: inputs, a user's own folder `outside`, and `run`, which is a copy of a folder."""
-    place = work()
+    place = task()
     shutil.rmtree(place, ignore_errors=True)
     (place / "outside").mkdir(parents=True)
     (place / "outside" / "own.txt").write_text("the user's own\n")

@@ -11,7 +11,7 @@ BASE = (
     "model.hidden=4 uncertainty.mc_samples=2 engine.workers=1 engine.sync_seconds=1e6 beside=[] data.split.train=0.6 "
     "data.split.validation=0.15 data.split.calibration=0.25"
 )
-DIGITS = "data.source=digits data.silos=3 data.samples_per_silo=24 data.test_per_silo=8 data.shift.angles=[0,-50,120]"
+DIGITS = "data.source=digits data.n_silos=3 data.samples_per_silo=24 data.test_per_silo=8 data.shift.angles=[0,-50,120]"
 OWN = {
     "fedbn": "model.name=normed model.width=2",
     "scaffold": "federation.participation=0.5",
@@ -19,17 +19,17 @@ OWN = {
     "uefl": "method.iterations=2 method.extra_rounds=1 method.codewords=4 method.threshold=0 method.margin=0",
     "fedpn": "method.layers=2 method.personal_epochs=1",
     "feddyn": "federation.participation=0.3 federation.min_silos=2",
-    "apfl": "uncertainty.temperature=true",
+    "apfl": "uncertainty.temperature_scaling=true",
 }
 """What a method is given beside; one that is not here has its defaults, so that a new one joins by itself."""
 VARIANTS = {
     "scaffold-durable": "method.name=scaffold engine.sync_seconds=0",
     "fedavg-beside": 'method.name=fedavg rounds=2 beside=["fedper"]',
     "fedbabu-guaranteed": "method.name=fedbabu uncertainty.policy=guaranteed uncertainty.risk=0.9",
-    "fedavg-noise": "method.name=fedavg privacy.clip=1 privacy.noise=0.3",
+    "fedavg-noise": "method.name=fedavg privacy.clip_norm=1 privacy.noise_multiplier=0.3",
     "fedavg-newcomers": 'method.name=fedavg federation.newcomers=["silo-2"] uncertainty.policy=switch',
-    "fedavg-stacked": "method.name=fedavg engine.stacked=on",
-    "scaffold-stacked": "method.name=scaffold engine.stacked=on federation.participation=0.7",
+    "fedavg-stacked": "method.name=fedavg engine.vectorized=on",
+    "scaffold-stacked": "method.name=scaffold engine.vectorized=on federation.participation=0.7",
 }
 
 

@@ -291,8 +291,8 @@ def _ranks(values: NDArray[np.float64]) -> Ranks | None:
     """None where values are all the same, or not finite."""
     if not np.isfinite(values).all() or np.ptp(values) == 0:
         return None
-    centred = ranked(values) - (len(values) + 1) / 2
-    return np.asarray(centred / np.linalg.norm(centred), dtype=np.float64)
+    centerd = ranked(values) - (len(values) + 1) / 2
+    return np.asarray(centerd / np.linalg.norm(centerd), dtype=np.float64)
 
 
 EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"

@@ -33,7 +33,7 @@ def log_evidence(observation: Observation) -> Tensor:
 
     p is the model's own: a temperature changes probabilities, and not the evidence behind them.
     """
-    probs = observation.probs if observation.untempered is None else observation.untempered
+    probs = observation.probs if observation.uncalibrated is None else observation.uncalibrated
     vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
     log_alpha = probs.log() + math.log(probs.shape[-1]) - vacuity.log()[:, None]
     positive = log_alpha.clamp_min(1e-300)

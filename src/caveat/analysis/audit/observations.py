@@ -26,12 +26,12 @@ class Observation:
     probs: Tensor  # (N, C) float64
     y: Tensor  # (N,) int64, -1 for none
     uncertainty: Mapping[str, Tensor]  # (N,) float64 each, names of KEPT
-    untempered: Tensor | None = None  # (N, C) float64, probabilities before a temperature, if others than `probs`
+    uncalibrated: Tensor | None = None  # (N, C) float64, probabilities before a temperature, if others than `probs`
 
     @classmethod
     def of(cls, prediction: Prediction, y: Tensor) -> Observation:
         kept = {name: prediction.uncertainty[name].double() for name in KEPT if name in prediction.uncertainty}
-        return cls(prediction.probs.double(), y, kept, prediction.untempered.double())
+        return cls(prediction.probs.double(), y, kept, prediction.uncalibrated.double())
 
     @property
     def label(self) -> Tensor:

@@ -87,7 +87,7 @@ def audit(
     method: Method,
     *,
     seeds: Sequence[int] = (0, 1, 2),
-    shares: Sequence[float] = (1 / 8, 1 / 4, 1 / 2, 1),
+    fractions: Sequence[float] = (1 / 8, 1 / 4, 1 / 2, 1),
     workers: int = 1,
     device: str = "cpu",
     out: str | Path | None = None,
@@ -107,7 +107,7 @@ def audit(
     with python_calls.explained():
         engine = EngineSettings(workers=workers, device=device)
         find_devices(engine.device, engine.workers)
-    return audit_of(spec, silos, seeds, shares, engine, out, progress)
+    return audit_of(spec, silos, seeds, fractions, engine, out, progress)
 
 
 def audit_of(
@@ -122,7 +122,7 @@ def audit_of(
     """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
-        spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos), data=None, beside=()
+        spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos), data=None, baselines=()
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = path_of(out, "out") if out is not None else Path(passing)
@@ -218,7 +218,7 @@ def audit_configured(
         spec_of(config),
         data.load(config.data, config.seed),
         numbers(seeds, "--seeds", int, "0,1,2"),
-        numbers(shares, "--shares", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
+        numbers(shares, "--fractions", lambda text: float(Fraction(text)), "1/8,1/4,1/2,1"),
         replace(config.engine, workers=workers or config.engine.workers),
         out,
         progress,

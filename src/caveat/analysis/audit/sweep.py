@@ -97,12 +97,14 @@ class Sweep:
         """Raises ConfigurationError or DataError for what cannot be run, before anything is."""
         for share in self.shares:
             if not 0 < share <= 1:
-                raise ConfigurationError(f"shares: {share:g} is no share of the training data, expected 0 < share <= 1")
+                raise ConfigurationError(
+                    f"fractions: {share:g} is no share of the training data, expected 0 < share <= 1"
+                )
         for name, values in (("shares", self.shares), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
                 raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
         if 1 not in self.shares:
-            raise ConfigurationError("shares: 1 is missing; all findings but one are about runs with all data")
+            raise ConfigurationError("fractions: 1 is missing; all findings but one are about runs with all data")
         if not self.seeds:
             raise ConfigurationError("seeds: expected one or more whole numbers from 0")
         for share in self.shares:
@@ -148,7 +150,7 @@ class Sweep:
             method=plain(whole.method) | {"name": type(whole.method).__name__},
             model=spec.model.described,
             uncertainty=plain(spec.uncertainty),
-            privacy={} if spec.privacy.clip is None else vars(spec.privacy),
+            privacy={} if spec.privacy.clip_norm is None else vars(spec.privacy),
             server={} if spec.server.optimizer == "none" else vars(spec.server),
             participation=Participating(share=spec.participation.share, least=spec.participation.least),
             personal=[model.text for model in spec.personal],

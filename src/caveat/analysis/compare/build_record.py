@@ -49,7 +49,7 @@ def comparison_of(results: ComparisonFolder) -> Comparison:
         seeds=grid.seeds,
         rows=tuple(ComparedMethod(name=m.name, method=grid.method_of(m), sets=m.sets, note=m.note) for m in grid.rows),
         columns=grid.columns,
-        rounds_of=grid.rounds_of,
+        match_rounds=grid.match_rounds,
         tuning=_tuning(grid),
         measures=grid.measures,
         cells=tuple(_run(results, *place) for place in grid.places()),

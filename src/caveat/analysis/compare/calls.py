@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ...core import CaveatError, ConfigurationError, Method
-from ...core.errors import shown
+from ...core.errors import short_repr
 from ...data import Silos
 from ...files.locks import nothing_begun
 from ...files.schema.comparison import Comparison, read_comparison
 from ...files.schema.grid import MethodVariant, Setting
 from ...files.writing import write_bytes
-from ...metrics.own import OwnMetric, given_metrics
+from ...metrics.custom_metrics import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun
 from .grid import Grid, PlannedRun, slug, with_own
@@ -113,11 +113,14 @@ def _carried_out(
 def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: Sequence[OwnMetric] = ()) -> CalledGrid:
     """The comparison of methods by their rows' names. Raises ConfigurationError for what cannot be compared."""
     if not isinstance(methods, Mapping) or not methods:
-        raise ConfigurationError(f"methods = {shown(methods)}: expected a mapping from names to methods", "methods")
+        raise ConfigurationError(
+            f"methods = {short_repr(methods)}: expected a mapping from names to methods", "methods"
+        )
     for name, method in methods.items():
         if not isinstance(name, str) or not name.strip() or not isinstance(method, Method):
             raise ConfigurationError(
-                f"methods: {shown(name)} is {shown(method)}, expected a name and a method such as caveat.FedAvg()",
+                f"methods: {short_repr(name)} is {short_repr(method)}, expected a name and a method such as "
+                f"caveat.FedAvg()",
                 "methods",
             )
     rows = tuple(MethodVariant(name, ()) for name in methods)
@@ -130,5 +133,5 @@ def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: 
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:
         raise ConfigurationError(f"more than one row is called {doubled[0]!r}; give each a name of its own", "methods")
     if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
-        raise ConfigurationError(f"seeds = {shown(list(seeds))}: expected some, all different", "seeds")
+        raise ConfigurationError(f"seeds = {short_repr(list(seeds))}: expected some, all different", "seeds")
     return grid

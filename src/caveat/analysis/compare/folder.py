@@ -300,7 +300,7 @@ class ComparisonFolder:
         leader = self._lead(run)
         found = self.done(leader) if leader else None
         if found is None:
-            raise LookupError(self.grid.rounds_of)
+            raise LookupError(self.grid.match_rounds)
         return found.rounds
 
     def known_rounds(self, run: PlannedRun) -> int | None:
@@ -311,11 +311,11 @@ class ComparisonFolder:
             return None
 
     def _follows(self, run: PlannedRun) -> bool:
-        return self.grid.rounds_of not in ("", run.method.name)
+        return self.grid.match_rounds not in ("", run.method.name)
 
     @property
     def _leader(self) -> MethodVariant:
-        return next(method for method in self.grid.rows if method.name == self.grid.rounds_of)
+        return next(method for method in self.grid.rows if method.name == self.grid.match_rounds)
 
     def _lead(self, run: PlannedRun) -> PlannedRun | None:
         return self.planned(run.setting, self._leader, run.seed)

@@ -14,7 +14,7 @@ from ...config import Config, is_stranger, load
 from ...config.text import toml
 from ...core import ConfigurationError
 from ...files.schema.grid import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting
-from ...metrics.own import OwnMetric
+from ...metrics.custom_metrics import OwnMetric
 
 OWN = "metrics"
 """Where a silo's record has the user's own metrics."""
@@ -45,7 +45,7 @@ class PlannedRun:
     def config(self, rounds: int | None = None) -> Config:
         """The run's configuration. Raises ConfigurationError naming the method and the setting."""
         more = () if rounds is None else (f"rounds={rounds}",)
-        sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "beside=[]"]
+        sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "baselines=[]"]
         try:
             config = load(self.setting.recipe, [*sets, "engine.workers=1"])
             if is_stranger(config.method.name) or config.method.name == _method_of(
@@ -81,9 +81,9 @@ class Grid(GridFile):
                 raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; give each a name of its own")
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
             raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected some, all different")
-        if self.rounds_of and self.rounds_of not in [method.name for method in self.rows]:
+        if self.match_rounds and self.match_rounds not in [method.name for method in self.rows]:
             rows = ", ".join(method.name for method in self.rows)
-            raise ConfigurationError(f"no row {self.rounds_of!r} to take the rounds of; rows: {rows}")
+            raise ConfigurationError(f"no row {self.match_rounds!r} to take the rounds of; rows: {rows}")
         self._check_rows()
         self._check_tuning()
         self._check_contrasts()
@@ -112,9 +112,9 @@ class Grid(GridFile):
                     )
                 if key_of(each) in self.swept:
                     raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept over as well")
-                if key_of(each) == "rounds" and self.rounds_of not in ("", method.name):
+                if key_of(each) == "rounds" and self.match_rounds not in ("", method.name):
                     raise ConfigurationError(
-                        f"row {method.name!r} sets {each}, but takes the rounds of {self.rounds_of}"
+                        f"row {method.name!r} sets {each}, but takes the rounds of {self.match_rounds}"
                     )
             if self.tuning and method.values and len(method.values) != len(self.tuning.values):
                 raise ConfigurationError(
@@ -224,7 +224,7 @@ def key_of(setting: str) -> str:
 
 def _is_shared(key: str) -> bool:
     """Whether all methods must have the same value of a key."""
-    return key.split(".")[0] in ("data", "seed") or key in ("evaluation.silos", "federation.newcomers")
+    return key.split(".")[0] in ("data", "seed") or key in ("evaluation.n_silos", "federation.newcomers")
 
 
 def swept(columns: Sequence[Setting], sweeps: Mapping[str, Sequence[Any]]) -> tuple[Setting, ...]:

@@ -17,7 +17,7 @@ from ...core.settings import check_seed
 from ...files.schema.grid import MethodVariant, Setting, TuningPlan
 from ...methods import METHODS
 from ...methods.plugins import advice
-from ...metrics.own import check_known, known_metrics
+from ...metrics.custom_metrics import check_known, known_metrics
 from ...runs.user_code import import_named
 from .grid import Grid, key_of, swept, with_own
 
@@ -34,7 +34,7 @@ def asked(
     sweeps: Sequence[str],
     tune: str | None,
     tune_seeds: int,
-    rounds_of: str | None,
+    match_rounds: str | None,
 ) -> Grid:
     """The comparison that options ask for. Raises ConfigurationError naming the option."""
     config = load(source, sets)
@@ -42,7 +42,7 @@ def asked(
     check_known(config.evaluation.metrics)
     if methods is not None and not methods.strip():
         raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
-    names = methods.split(",") if methods else [] if variants else [config.method.name, *config.beside]
+    names = methods.split(",") if methods else [] if variants else [config.method.name, *config.baselines]
     rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for method in rows:
         if method.name not in METHODS:
@@ -58,7 +58,7 @@ def asked(
     if len(swept_values) < len(pairs):
         raise ConfigurationError(f"--sweep: {', '.join(key for key, _ in pairs)} are not all different")
     for key in (*map(key_of, sets), *swept_values):
-        if key in ("seed", "beside"):
+        if key in ("seed", "baselines"):
             raise ConfigurationError(f"{key} is not for --set or --sweep here: --seeds and --methods say it")
     check_size(rows, _seeds(seeds), swept_values, tuning)
     return Grid(
@@ -67,7 +67,7 @@ def asked(
         columns=swept([Setting("", source, tuple(sets))], swept_values),
         seeds=_seeds(seeds),
         tuning=tuning,
-        rounds_of=rounds_of or "",
+        match_rounds=match_rounds or "",
         swept=tuple(swept_values),
         measures=with_own(known_metrics(config.evaluation.metrics)),
     )

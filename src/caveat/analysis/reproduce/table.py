@@ -129,7 +129,7 @@ class PaperTable(TablePart):
     minutes: dict[Scale, float]
     """Expected, with three seeds: on two cores; on a GPU."""
     tuning: TableTuning
-    rounds_of: str = ""
+    match_rounds: str = ""
     cpu: Keys = {}
     paper: Keys = {}
     measures: Annotated[tuple[TableMeasure, ...], Field(min_length=1)]

@@ -18,16 +18,16 @@ from .tables import TableSource
 class EachSilosOwnSource(Source):
     """No data here: every silo of a federation on Flower has a source of its own."""
 
-    name = "silos"
-    form = "silos"
+    name = "on_site"
+    form = "on_site"
     about = "every silo reads its own: for a federation between machines (caveat flower init)"
-    keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {"silo", "codes", "columns"}
+    keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {"silo_column", "label_codes", "rename_columns"}
     for_one_silo = False
     alone = "every silo reads its own"
 
     def read(self, settings: SourceSettings) -> DataSource:
         raise ConfigurationError(
-            "data.source = 'silos': every silo reads its own; for a federation on Flower (`caveat flower init`)"
+            "data.source = 'on_site': every silo reads its own; for a federation on Flower (`caveat flower init`)"
         )
 
 

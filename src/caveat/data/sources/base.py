@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from ...core import DataError, SiloId
-from ...core.errors import MissingError, cut, shown
+from ...core.errors import MissingError, cut, short_repr
 from ..pools import DataSource, Kind, Pool
 from ..tables.columns import Reading
 
@@ -95,7 +95,7 @@ def locate(path: str) -> Path:
     try:
         here = Path(path.strip()).expanduser()
     except RuntimeError:  # "~name" of somebody who has no home here
-        raise MissingError(f"{shown(path.strip())}: no home folder of that name") from None
+        raise MissingError(f"{short_repr(path.strip())}: no home folder of that name") from None
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
     for candidate in candidates:

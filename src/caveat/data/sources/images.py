@@ -72,7 +72,7 @@ class ImageFormat:
         """
         if self.size is not None:
             images = resized(images, self.size)
-        return images if self.channels is None else recoloured(images, self.channels)
+        return images if self.channels is None else recolored(images, self.channels)
 
 
 def common_format(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
@@ -123,7 +123,7 @@ def check_image_memory(count: int, size: int, of_pixel: int) -> None:
     check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
 
 
-def recoloured(images: Array, channels: int) -> Array:
+def recolored(images: Array, channels: int) -> Array:
     """Grey images (N, H, W, 1) from coloured (N, H, W, 3) by their luma, or coloured from grey by repeating; uint8.
 
     The array itself where it has as many channels. Raises DataError for other numbers of channels than 1 and 3.

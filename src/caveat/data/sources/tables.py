@@ -25,9 +25,10 @@ MEND_ROW = "mend the cell (empty, ? or NA where the value is missing), or leave 
 class TableSource(Source):
     name = "csv"
     form = "csv:PATH[,PATH...]"
-    about = "tables (csv or parquet) with data.target; data.silo names the silo, or each file is one"
+    about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is one"
     keys = frozenset({
-        "target", "silo", "classes", "codes", "dictionary", "columns", "categorical", "numeric", "decimal", "separator",
+        "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
+        "decimal", "separator",
         "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
@@ -38,7 +39,7 @@ class TableSource(Source):
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
         path = file_of_silo(self.paths(), silo)
-        return csv_source([path], settings.reading._replace(silo=None), settings.lazy).pools[0]
+        return csv_source([path], settings.reading._replace(silo_column=None), settings.lazy).pools[0]
 
     def paths(self) -> list[Path]:
         """The files that are named, csv or parquet, and all of a folder. Raises DataError for a folder without any."""
@@ -74,7 +75,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     """
     sheets = read_sheets(paths, reading.separator)
     _check_size(sheets, lazy)
-    declared, target, silo = reading.declared, reading.target or "", reading.silo
+    declared, target, silo = reading.declared, reading.target or "", reading.silo_column
     sheets = declared_sheets(sheets, declared, reading.decimal, reading.target, silo)
     check_same_columns(sheets)
     check_names(sheets, reading)
@@ -127,7 +128,7 @@ def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArra
 
 def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
     """The silo of each row: what the silo column says, or else the name of the file."""
-    return sheet.column(reading.silo) if reading.silo else repeat(sheet.path.stem, len(sheet))
+    return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.path.stem, len(sheet))
 
 
 def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -> Array:
@@ -148,12 +149,12 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raises ConfigurationError for names of columns that the files lack or that contradict each other."""
     features = [(name, key) for key in ("categorical", "numeric") for name in getattr(reading, key)]
-    for name, key in ((reading.target, "target"), (reading.silo, "silo"), *features):
+    for name, key in ((reading.target, "target"), (reading.silo_column, "silo_column"), *features):
         if name is not None and name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
             why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
             raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
-    if reading.target is not None and reading.target in (reading.silo, *(name for name, _ in features)):
+    if reading.target is not None and reading.target in (reading.silo_column, *(name for name, _ in features)):
         raise ConfigurationError(
             f"data.target = {reading.target!r} cannot be the silo column or a feature too", "data.target"
         )
@@ -161,7 +162,7 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raises DataError for rows without a label or a silo."""
-    for name in (reading.target, reading.silo):
+    for name in (reading.target, reading.silo_column):
         for sheet in sheets if name is not None else ():
             for row, text in enumerate(sheet.column(name or "")):
                 if missing(text):

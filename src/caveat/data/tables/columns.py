@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     """How a table is declared to be read: the keys of `[data]` that are about tables."""
 
     target: str | None
-    silo: str | None
+    silo_column: str | None
     categorical: Sequence[str]
     numeric: Sequence[str]
     decimal: str
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
     def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
         """Names of features, and those of the dictionary's columns of a type."""
-        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo)]
+        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo_column)]
         return tuple(dict.fromkeys([*names, *others]))
 
 
@@ -92,7 +92,7 @@ def number(text: str, decimal: str) -> float | None:
 
 def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
     """What the columns of files hold, in the order of the first, but for target and silo."""
-    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo)]
+    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo_column)]
     return [column_of(sheets, name, reading) for name in names]
 
 
@@ -224,9 +224,9 @@ def _refusal(
     if texts and len(present) > max(TELLING, rows / 2):
         return (
             f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
-            f"like names or free text: leave the column out, {shown(name)} = false in [data.columns]; or where all is "
-            "on one machine, name it in data.categorical if these are categories: a silo of a federation tells nobody "
-            "so many"
+            f"like names or free text: leave the column out, {shown(name)} = false in [data.rename_columns]; or where "
+            "all is on one machine, name it in data.categorical if these are categories: a silo of a federation tells "
+            "nobody so many"
         )
     return ""
 

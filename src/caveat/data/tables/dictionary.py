@@ -77,8 +77,8 @@ class Declared:
     """All that is declared of a table's columns and labels."""
 
     classes: tuple[str, ...] = ()
-    codes: tuple[LabelCode, ...] = ()
-    columns: tuple[OwnColumn, ...] = ()
+    label_codes: tuple[LabelCode, ...] = ()
+    rename_columns: tuple[OwnColumn, ...] = ()
     dictionary: tuple[DictionaryColumn, ...] = ()
 
     def of_type(self, kind: str) -> tuple[str, ...]:
@@ -97,9 +97,9 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
             f"data.classes = {list(declared.classes)}: expected two classes or more", "data.classes"
         )
     check_different([column.name for column in declared.dictionary], "data.dictionary")
-    check_different([each.code for each in declared.codes], "data.codes")
-    check_different([column.own for column in declared.columns], "data.columns")
-    check_different([column.name for column in declared.columns if column.name], "data.columns")
+    check_different([each.code for each in declared.label_codes], "data.label_codes")
+    check_different([column.own for column in declared.rename_columns], "data.rename_columns")
+    check_different([column.name for column in declared.rename_columns if column.name], "data.rename_columns")
     for key, names, other in (("categorical", categorical, "number"), ("numeric", numeric, "category")):
         if both := sorted(set(names) & set(declared.of_type(other))):
             raise ConfigurationError(
@@ -113,7 +113,7 @@ def as_lists(data: dict[str, Any]) -> dict[str, Any]:
     As tables they are `[NAME]` with the keys of `DictionaryColumn`; CODE = "CLASS"; and OWN = "NAME", OWN = false for a
     column to leave out, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`.
     """
-    made = {"dictionary": _dictionary, "codes": _codes, "columns": _columns}
+    made = {"dictionary": _dictionary, "label_codes": _codes, "rename_columns": _columns}
     return data | {key: make(data[key]) for key, make in made.items() if isinstance(data.get(key), dict)}
 
 

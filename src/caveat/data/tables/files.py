@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...core import ConfigurationError, DataError, Refused
-from ...core.errors import told
+from ...core.errors import message_of
 from ..lazy import written
 from ..pools import Array, shown
 
@@ -252,7 +252,7 @@ class ParquetSheet(Sheet):
 
 def unreadable(path: Path, error: Exception) -> DataError:
     """What is told of a file that cannot be read."""
-    return DataError(f"{path}: not a readable parquet file ({told(error)})")
+    return DataError(f"{path}: not a readable parquet file ({message_of(error)})")
 
 
 def _numeric(kind: Any, decimal: str) -> bool:

@@ -10,9 +10,9 @@ from .columns import number
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import Sheet, missing
 
-OWN = "[data.columns] of silo.toml (data.columns of a configuration)"
+OWN = "data.rename_columns of silo.toml or of a configuration"
 """Where names, units and values of one's own columns are declared."""
-LABELS = "[data.labels] of silo.toml (data.codes of a configuration)"
+LABELS = "data.label_codes of silo.toml or of a configuration"
 """Where codes of labels are declared."""
 AS_TRAINED = "a model reads rows as its own table was declared when it was trained"
 MOSTLY_OUTSIDE = 0.5
@@ -49,10 +49,11 @@ def surveyed_sheets(
     sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, found: Refusals
 ) -> list[Sheet]:
     """The same with all columns in it; what is refused is noted in `found`."""
-    for own in declared.columns:
+    for own in declared.rename_columns:
         if own.own not in sheets[0].columns:
             raise ConfigurationError(
-                f"data.columns names {own.own!r}: {sheets[0].path} has {', '.join(sheets[0].columns)}", "data.columns"
+                f"data.rename_columns names {own.own!r}: {sheets[0].path} has {', '.join(sheets[0].columns)}",
+                "data.rename_columns",
             )
     return [_declared(sheet, declared, decimal, target, found) for sheet in sheets]
 
@@ -69,7 +70,7 @@ def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
 def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
     """The class of each row of a file, whose `target` has the agreed name or the file's own. Raises Refused."""
     found = Refusals(later=True)
-    own = {column.own: column.name for column in declared.columns}
+    own = {column.own: column.name for column in declared.rename_columns}
     named = sheet.renamed({name: own.get(name) or name for name in sheet.columns})
     made = _with_classes(named, declared, own.get(target) or target, found)
     for refusal in found.values():
@@ -92,7 +93,7 @@ def _declared(sheet: Sheet, declared: Declared, decimal: str, target: str | None
 def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
     """A file with agreed names, without the columns to leave out, and with numbers in the dictionary's units."""
     units = {rule.name: rule.unit for rule in declared.dictionary if rule.unit}
-    own = {column.own: column for column in declared.columns if column.own in sheet.columns}
+    own = {column.own: column for column in declared.rename_columns if column.own in sheet.columns}
     names = {name: own[name].name if name in own else name for name in sheet.columns}
     kept = sheet.with_columns({name: None for name, agreed in names.items() if not agreed})
     agreed = [names[name] for name in kept.columns]
@@ -122,7 +123,7 @@ def _multiplied(sheet: Sheet, column: OwnColumn, factor: float, decimal: str) ->
 
 def _with_values(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
     """A file in which nothing stands for missing values but empty cells, and all others are allowed."""
-    own = {column.name: column.outside for column in declared.columns}
+    own = {column.name: column.outside for column in declared.rename_columns}
     cells: dict[str, list[str] | None] = {}
     for rule in declared.dictionary:
         if rule.name in sheet.columns:
@@ -180,7 +181,7 @@ def _expected(rule: DictionaryColumn) -> str:
 
 def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals) -> Sheet:
     """A file with classes for labels."""
-    meaning = {each.code: each.meaning for each in declared.codes}
+    meaning = {each.code: each.meaning for each in declared.label_codes}
     labels = list(sheet.column(target))
     classes = [meaning.get(text, text) for text in labels]
     unknown = [i for i, label in enumerate(classes) if not missing(labels[i]) and label not in declared.classes]
@@ -193,4 +194,4 @@ def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals
         how = AS_TRAINED if found.later else how
         told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"
         found.setdefault(target, Refused(f"{told}{same}: {how}", "labels", target))
-    return sheet.with_columns({target: classes}) if declared.codes else sheet
+    return sheet.with_columns({target: classes}) if declared.label_codes else sheet

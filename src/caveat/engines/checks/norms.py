@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from ...core import Payload, Round, SiloId, Site, Tensors, Update, key, same_names
+from ...core import Payload, Round, SiloContext, SiloId, Tensors, Update, key, same_names
 from ...core.errors import Diverged
 
 TIMES = 4.0
@@ -179,11 +179,11 @@ class NormBound:
     kept: dict[str, Medians] = field(default_factory=dict)
     """By the address of a work: a run's checkpoint has it, so that a resumed run has the same bounds."""
 
-    def admission(self, step: Round, sent: Payload, site: Site) -> Admission | None:
+    def admission(self, step: Round, sent: Payload, context: SiloContext) -> Admission | None:
         """What looks at the updates of a round; None where there is nothing to be looked at."""
         if not step.trains and step.origin is None:
             return None
-        buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in site.module.named_buffers()))
+        buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in context.module.named_buffers()))
         # The last round too, so that norms can grow, and the others, so that one round of liars lasts for no more.
         usual = {p: max(median(found), found[-1]) for p, found in self.kept.get(step.address, {}).items() if found}
         least = step.honest_norm(sent)

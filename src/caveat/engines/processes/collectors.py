@@ -18,7 +18,7 @@ TOGETHER = 1 << 27
 can begin first."""
 FEWEST = 8
 """Replies that are added up in one go, however large: a sum goes through memory once for all of them."""
-AHEAD = 2
+BUFFERS = 2
 """Groups of silos that are at work or waiting to be added up."""
 
 
@@ -92,7 +92,7 @@ class StreamingMean:
         self.submitted: list[Future[None]] = []
 
     def ready(self, group: int) -> bool:
-        before = group - AHEAD
+        before = group - BUFFERS
         if before >= len(self.submitted):
             return False
         if before >= 0:

@@ -20,7 +20,7 @@ from ..executor import Executor, Performed
 from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from ..stacking.decision import Stacking
 from ..stacking.replies import ChunkReplies, SummedPart, summed
-from .collectors import AHEAD, BufferedReplies, ReplyCollector, StreamingMean
+from .collectors import BUFFERS, BufferedReplies, ReplyCollector, StreamingMean
 from .shared_buffer import SharedBuffer
 from .worker import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
@@ -175,13 +175,13 @@ class EmbeddedEngine:
 
     def _spread(self, t: int, address: str, payload: Payload, collector: ReplyCollector) -> None:
         self.down.restart()
-        order = {"t": t, "work": address, "down": self.down.write(payload), "needed": self.needed}
+        order = {"t": t, "task": address, "down": self.down.write(payload), "needed": self.needed}
         queue = WorkerQueue(self.workers, lambda worker: self._take(collector, *worker.answer()))
         for group, silos in enumerate(collector.groups):
             while not collector.ready(group):
                 queue.collect()
             for worker in self.workers:
-                worker.begin(group % AHEAD)
+                worker.begin(group % BUFFERS)
             for silo in self.queue(silos):
                 kept = self.states.get(silo)
                 queue.ask(order | {"silo": silo, "kept": None if kept is None else as_json(kept)})

@@ -1,4 +1,5 @@
-"""Worker processes of the embedded engine: how they start, forked or respawned, the orders they get, their answers.
+"""Worker processes of the single-machine engine: how they start, forked or respawned, the orders they get, their
+answers.
 
 A process cannot be forked that has started a GPU, or has trained next to one: a new Python process makes the run again.
 """
@@ -27,7 +28,7 @@ from ...files.schema.small_files import KeptState
 from ..executor import Executor, Performed, SiloDiverged, SiloError
 from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from ..stacking.replies import SummedPart, summed
-from .collectors import AHEAD
+from .collectors import BUFFERS
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]
@@ -49,7 +50,7 @@ class Worker:
         self, executor: Executor, down: SharedBuffer, others: Sequence[Worker], rebuild: Rebuild | None = None
     ) -> None:
         self.pipe, theirs = Pipe()
-        self.buffers = [SharedBuffer() for _ in range(AHEAD)]
+        self.buffers = [SharedBuffer() for _ in range(BUFFERS)]
         """One for the replies of a group of silos, one for the next group's while those are being added up."""
         self.slot = 0
         self.order: dict[str, Any] = {}
@@ -126,7 +127,7 @@ class Worker:
         others = f" or one of the {len(self.order['silos']) - 1} beside it" if "silos" in self.order else ""
         return RunError(
             f"a worker process died at silo {self.silo!r}{others} in round {self.order['t']}, work "
-            f"{self.order['work']!r}; was it out of memory?",
+            f"{self.order['task']!r}; was it out of memory?",
             self.silo,
         )
 
@@ -190,7 +191,7 @@ def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer
 
 def _performed(executor: Executor, order: dict[str, Any], down: SharedBuffer, up: SharedBuffer) -> dict[str, Any]:
     update, kept = executor.perform(
-        order["t"], order["work"], down.read(order["down"]), order["silo"], _kept(order["kept"]), order["needed"]
+        order["t"], order["task"], down.read(order["down"]), order["silo"], _kept(order["kept"]), order["needed"]
     )
     answer: dict[str, Any] = {"up": up.write(update.payload), "examples": update.examples}
     answer["kept"] = None if kept is None else as_json(kept)
@@ -207,7 +208,7 @@ def _kept(found: dict[str, Any] | None) -> KeptState | None:
 def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str, Any]:
     """An order for a chunk as JSON, whose payload lies in the buffer of what is sent."""
     return {
-        "t": order.t, "work": order.address, "down": down, "silos": list(order.silos), "needed": list(order.needed),
+        "t": order.t, "task": order.address, "down": down, "silos": list(order.silos), "needed": list(order.needed),
         "kept": [as_json(kept) for kept in order.kept.values()], "stacked": dict(order.stacked), "linear": linear,
     }  # fmt: skip
 
@@ -216,7 +217,7 @@ def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer
     """Carry out an order for a chunk. Tensors of the answer are written to a buffer."""
     kept = {each["silo"]: KeptState.model_validate(each) for each in message["kept"]}
     order = ChunkOrder(
-        message["t"], message["work"], down.read(message["down"]), message["silos"], kept, message["needed"],
+        message["t"], message["task"], down.read(message["down"]), message["silos"], kept, message["needed"],
         message["stacked"],
     )  # fmt: skip
     done = batched.carry_out(order)

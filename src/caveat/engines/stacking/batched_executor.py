@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...core import Data, Payload, SiloId, Site, State, key, seeded
+from ...core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ...core.aggregation import all_finite
 from ...core.devices import deterministic
 from ...files.schema.small_files import KeptState
@@ -105,16 +105,16 @@ class BatchedExecutor:
         finite, since one silo by itself can say which it is.
         """
         executor = self.executor
-        name, work = executor.find_work(t, address)
+        name, task = executor.find_work(t, address)
         masks = self.masks.setdefault(self.name(address, silos[0], states[0]), {})
         with one_thread(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
             generators = [torch.Generator().manual_seed(key(executor.seed, name, t, silo)) for silo in silos]
-            device, site, splits = self._there(silos, t)
+            device, context, splits = self._there(silos, t)
             data = StackedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
             batched: Tree = {"state": moved(stack(states), device), "examples": counts}
-            stacked = StackedWork(work, moved(sent, device), site)
+            stacked = StackedWork(task, moved(sent, device), context)
             with seeded(executor.seed, name, t, silos[0], device=device), deterministic(device):
                 ended = carried_out(stacked, batched, data, masks)
             self.has_padded = data.has_padded
@@ -126,11 +126,11 @@ class BatchedExecutor:
                         raise NotStackable(f"{each} is not finite at one of the silos")
         return ended
 
-    def _there(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, Site, list[Data]]:
+    def _there(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, SiloContext, list[Data]]:
         """Where silos are trained, the first one's site there, and their training data."""
         executor, data = self.executor, [self.executor.silos[silo] for silo in silos]
         if executor.device.type == "cpu":
-            return executor.device, executor.site(silos[0], t), [silo.train for silo in data]
+            return executor.device, executor.context(silos[0], t), [silo.train for silo in data]
         on_device = [executor.workplace.silo(silo).train for silo in data]
         return executor.device, executor.site_there(silos[0], t), on_device
 

@@ -50,10 +50,10 @@ def check_same(sample: TaskSample) -> int:
         ended = batched.stacked(t, sample.address, sent, sample.silos, states, sample.padded)
     if sample.padded and not batched.has_padded:
         raise NotStackable("no batches of different sizes came together")
-    name, work = alone.find_work(t, sample.address)
+    name, task = alone.find_work(t, sample.address)
     for k, (silo, state) in enumerate(zip(sample.silos, states, strict=True)):
         with one_thread(), seeded(alone.seed, name, t, silo):
-            update, after = work(sent, state, alone.site(silo, t))
+            update, after = task(sent, state, alone.context(silo, t))
         if update.examples != ended.examples[k]:
             raise NotStackable("it counts other examples")
         for one, other in ((update.payload, ended.payload), (after, ended.state)):

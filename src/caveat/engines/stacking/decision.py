@@ -1,8 +1,8 @@
 """Which client tasks of a run are stacked, and which silos are one chunk: rules that are the same on every machine.
 
-A task is stacked only if `check_same` finds the same numbers. `engine.stacked = "auto"` also asks for many silos and a
-small step of training (`SILOS`, `STEP`), which docs/hardware.md has measured. Nothing here depends on a time or on the
-number of workers, so that a run repeats to the bit wherever it is repeated.
+A task is stacked only if `check_same` finds the same numbers. `engine.vectorized = "auto"` also asks for many silos and
+a small step of training (`SILOS`, `STEP`), which docs/hardware.md has measured. Nothing here depends on a time or on
+the number of workers, so that a run repeats to the bit wherever it is repeated.
 """
 
 from __future__ import annotations

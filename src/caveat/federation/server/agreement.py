@@ -114,7 +114,7 @@ def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> l
             if gap > max(FAR, max(theirs) - min(theirs)):
                 lines.append(
                     f"silo {silo}: {own[name]:.0%} of its training examples are {name!r}, elsewhere "
-                    f"{min(theirs):.0%} to {max(theirs):.0%}; check [data.labels] of its silo.toml"
+                    f"{min(theirs):.0%} to {max(theirs):.0%}; check [data.label_codes] of its silo.toml"
                 )
                 break
     return lines
@@ -164,7 +164,7 @@ class Members:
     @property
     def info(self) -> FederationInfo:
         shape, classes = self.agreement.input_shape, self.agreement.classes
-        positive = self.terms.config.data.positive
+        positive = self.terms.config.data.positive_class
         return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive)
 
     @property

@@ -26,7 +26,7 @@ from ...files.locks import held
 from ...files.reading import RUN, manifest_of
 from ...files.writing import owner_only
 from ...runs.classification import GROUP
-from ...runs.joining import USUAL
+from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
 from ...runs.spec import spec_of
 from ...wrappers.evaluation import TEST, Evaluated
@@ -55,9 +55,9 @@ def deliver(
 
     A silo that never trained with the others joins in `rounds` rounds of training, 5 unless they are given. Raises
     ConfigurationError for a federation that is not finished or has another configuration, RunError for silos that do
-    not come within `federation.patience`, or that have no model in the end; what comes is delivered all the same.
+    not come within `federation.start_timeout`, or that have no model in the end; what comes is delivered all the same.
     """
-    if config.data.source != "silos":
+    if config.data.source != "on_site":
         raise ConfigurationError(f"{folder}: only silos with data of their own keep models")
     with held(lock_of(folder), f"{folder} is being run by another process"), owner_only():
         if not (folder / "summary.json").exists():
@@ -104,14 +104,14 @@ def _members(
     members.path = place  # those of the finished run stay as they are
     place.parent.mkdir(exist_ok=True)
     members.save()
-    patience = config.federation.patience or PATIENCE
-    end = time.monotonic() + patience
-    progress.note(f"{name}: waiting for {', '.join(sorted(silos))}, for {patience:.0f} s at most")
+    start_timeout = config.federation.start_timeout or PATIENCE
+    end = time.monotonic() + start_timeout
+    progress.note(f"{name}: waiting for {', '.join(sorted(silos))}, for {start_timeout:.0f} s at most")
     while set(silos) - set(members.connected(wire)) and time.monotonic() < end:
         members.meet(wire, end)
         time.sleep(PAUSE)
     if late := sorted(set(silos) - set(members.connected(wire))):
-        progress.note(f"not there after {patience:.0f} s: {', '.join(late)}")
+        progress.note(f"not there after {start_timeout:.0f} s: {', '.join(late)}")
     members.save()
     return members
 
@@ -143,8 +143,8 @@ class Delivery:
         if saved is None:
             raise ConfigurationError(f"{part / 'state'}: the server's last state is not there")
         trained = saved.checkpoint.number
-        method = Joining(run.complete_method, min(USUAL, trained) if rounds is None else rounds, trained)
-        bounds = {key: getattr(run.config.federation, key) for key in ("deadline", "patience")}
+        method = Joining(run.complete_method, min(DEFAULT_ROUNDS, trained) if rounds is None else rounds, trained)
+        bounds = {key: getattr(run.config.federation, key) for key in ("round_timeout", "start_timeout")}
         engine = FlowerEngine(
             Evaluated(method), run.wire, run.members, read=partial(check_measurement, run), joining=True,
             **{key: value for key, value in bounds.items() if value is not None},

@@ -75,9 +75,9 @@ class FixedMembership:
         for node, records in answers.items():
             self.nodes[str(words_of(records)["silo"])] = node
 
-    def gather(self, wire: GridMessages, patience: float) -> None:
+    def gather(self, wire: GridMessages, start_timeout: float) -> None:
         """Wait until every silo has a node. Raises RunError if that takes too long."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + start_timeout
         while missing := set(self.info.names) - self.nodes.keys():
             self.meet(wire, end)
             if missing and time.monotonic() > end:
@@ -132,13 +132,13 @@ class OpenMembership(Members):
             self._greet(wire)
         self.save_changes()
 
-    def gather(self, wire: GridMessages, count: int, least: int, patience: float) -> None:
+    def gather(self, wire: GridMessages, count: int, least: int, start_timeout: float) -> None:
         """Wait until `count` silos have joined: they say what their data look like, agree, and count what they have.
 
-        After `patience` seconds `least` will do, unless nothing is agreed on yet. Raises RunError if there are fewer,
-        DataError if what they have does not go together.
+        After `start_timeout` seconds `least` will do, unless nothing is agreed on yet. Raises RunError if there are
+        fewer, DataError if what they have does not go together.
         """
-        end = time.monotonic() + patience
+        end = time.monotonic() + start_timeout
         told = ""
         while len(here := self.connected(wire)) < count:
             self.meet(wire, end)
@@ -151,11 +151,13 @@ class OpenMembership(Members):
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree(least)
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
-                so_far = f"{count} silos are needed to begin; after {patience:.0f} s {self._so_far(here)}"
+                so_far = f"{count} silos are needed to begin; after {start_timeout:.0f} s {self._so_far(here)}"
                 why = (f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
                 raise RunError("\n".join([so_far, *why]))
             elif time.monotonic() > end:
-                self.note(f"begins with {', '.join(sorted(here))}: {count} silos were waited for, for {patience:.0f} s")
+                self.note(
+                    f"begins with {', '.join(sorted(here))}: {count} silos were waited for, for {start_timeout:.0f} s"
+                )
                 break
             else:
                 time.sleep(PAUSE)

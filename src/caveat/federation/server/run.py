@@ -40,7 +40,7 @@ from ...runs.progress import Progress
 from ...runs.spec import RunSpec, spec_of
 from ...runs.spec_file import check_begun, run_file
 from ...runs.start import check_empty, keep_configuration
-from ...runs.streams import summarise_streams
+from ...runs.streams import summarize_streams
 from ...runs.summary import rows, silo_record
 from ...wrappers.evaluation import TEST, Evaluated
 from ...wrappers.private import VARIANCE
@@ -75,7 +75,7 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
     if tested:
         found += [
             silo_record(run.complete_method, info, payload),
-            *summarise_streams(run.method, {silo: payload}).values(),
+            *summarize_streams(run.method, {silo: payload}).values(),
         ]
     json.dumps([as_json(record) for record in found], allow_nan=False)
 
@@ -166,10 +166,10 @@ class SimulatedRun(LocalRun):
 def engine_of(
     run: BaseRun, config: Config, wire: GridMessages, members: Greeter, tell: Callable[[str], None] = silent
 ) -> FlowerEngine:
-    bounds = {key: getattr(config.federation, key) for key in ("quorum", "deadline", "patience")}
+    bounds = {key: getattr(config.federation, key) for key in ("quorum", "round_timeout", "start_timeout")}
     given = {key: value for key, value in bounds.items() if value is not None}
     # Noise may make a variance negative, which the server then does not take over.
-    variances = VARIANCES if config.privacy.clip is None else VARIANCES - {VARIANCE}
+    variances = VARIANCES if config.privacy.clip_norm is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
     method, draws = Evaluated(run.complete_method), run.spec.participation.share < 1
     return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, draws=draws, **given)
@@ -189,7 +189,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
         else:
             check_federation(config.data)
             check_empty(folder)
-        apart = config.data.source == "silos"
+        apart = config.data.source == "on_site"
         run = _federate if apart else _simulate
         with owner_only() if apart else nullcontext():  # what silos have told is for the operator's eyes
             run(config, GridMessages(grid), folder, progress, start)
@@ -207,7 +207,7 @@ def check_same(folder: Path, config: Config) -> None:
 
 
 def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progress, start: StartCommand | None) -> None:
-    wanted = config.federation.begin_with or config.federation.quorum or 1
+    wanted = config.federation.min_available_silos or config.federation.quorum or 1
     operated = Path(start.project) / SILO_KEYS if start is not None and start.project else None
     keys, confirmed = NameKeys(operated), Confirmed(operated)
     keys.given(), confirmed.read()  # what cannot be read is named before anything is done
@@ -219,7 +219,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
             members.restore()
             if _has_trained(spec, part, len(members.silos)):
                 members.close()
-        members.gather(wire, wanted, config.federation.quorum or 1, config.federation.patience or PATIENCE)
+        members.gather(wire, wanted, config.federation.quorum or 1, config.federation.start_timeout or PATIENCE)
         for line in unlike_others(members.silo_infos, members.agreement.classes):
             progress.note(f"warning: {line}")
         spec.check_classes(members.info)
@@ -258,7 +258,7 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
             spec=spec, folder=part, silos=silos, wire=wire, members=members, config=config, devices=devices,
             engine_settings=config.engine,
         )  # fmt: skip
-        members.gather(wire, config.federation.patience or PATIENCE)
+        members.gather(wire, config.federation.start_timeout or PATIENCE)
         _begin(run, config, folder, start)
         with locked(part / "state"):
             check_begun(part)
@@ -267,8 +267,8 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
 
 def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
     """The methods of a run, with their folders and the configuration for their rounds."""
-    for name in (config.method.name, *config.beside):
-        part = folder if name == config.method.name else folder / "beside" / name
+    for name in (config.method.name, *config.baselines):
+        part = folder if name == config.method.name else folder / "baselines" / name
         yield name, part, config if part == folder else _same_rounds(config, folder)
 
 

@@ -23,7 +23,7 @@ from ...engines.flower import silo_app_of
 from ...engines.flower_messages import LONGEST, Order, Words
 from ...files.writing import owner_only
 from ...methods import METHODS
-from ...nn.own import KNOWN, Make
+from ...nn.custom_model import KNOWN, Make
 from ...runs.local import LocalRun
 from ...runs.spec import spec_of
 from ..name_keys import Asked, signed

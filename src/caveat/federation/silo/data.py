@@ -129,8 +129,8 @@ class SiloData:
             return self.silos(terms)
         silo = self._augmented(terms, frozen.read(known))
         return Silos(
-            (silo,), prepares.classes, prepares.normalise, prepares.encoders, prepares.image_format,
-            prepares.sequence_format, prepares.scalings, terms.config.data.positive,
+            (silo,), prepares.classes, prepares.normalize, prepares.encoders, prepares.image_format,
+            prepares.sequence_format, prepares.scalings, terms.config.data.positive_class,
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:
@@ -140,7 +140,9 @@ class SiloData:
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
         ]  # fmt: skip
         declared = dataclasses.replace(
-            terms.config.data.declared, codes=self.file.codes or (), columns=self.file.columns or ()
+            terms.config.data.declared,
+            label_codes=self.file.label_codes or (),
+            rename_columns=self.file.rename_columns or (),
         )
         about += [repr(declared)] if declared != NOTHING else []
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
@@ -191,7 +193,7 @@ class SiloData:
     def _augmented(self, terms: Terms, silo: Silo) -> Silo:
         """The silo with what changes its batches of training at random, which no tensor holds."""
         data = terms.config.data
-        train = augmented(silo.train, data.augment, data.normalise) if data.augment else silo.train
+        train = augmented(silo.train, data.augment, data.normalize) if data.augment else silo.train
         return dataclasses.replace(silo, train=train)
 
     def sizes_once_dropped(self, terms: Terms) -> dict[str, str | int]:

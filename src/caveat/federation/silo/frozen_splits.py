@@ -39,18 +39,18 @@ class SourceChange(NamedTuple):
 
     gone: int
     new: int
-    relabelled: int
+    relabeled: int
     """Rows that are there with another label."""
     leaving: tuple[int, ...]
     """Which of the stored rows are not there any more as they were, label included."""
 
     def __str__(self) -> str:
-        return f"{_count(self.gone)} gone, {_count(self.new)} new, {_count(self.relabelled)} of another label"
+        return f"{_count(self.gone)} gone, {_count(self.new)} new, {_count(self.relabeled)} of another label"
 
     @property
     def none(self) -> bool:
         """Whether the same rows are there, in whatever order."""
-        return not (self.gone or self.new or self.relabelled)
+        return not (self.gone or self.new or self.relabeled)
 
 
 def _count(rows: int) -> str:
@@ -252,7 +252,7 @@ class FrozenData:
             self.check(silo)
         except DataError as error:
             raise DataChanged(
-                f"{told}; without the rows that are gone it cannot train: {error}; `caveat flower forget "
+                f"{told}; without the rows that are gone it cannot train: {error}; `caveat flower delete-data "
                 f"{self.said.parent}` deletes what is stored of them"
             ) from None
         data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})

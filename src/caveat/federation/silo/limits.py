@@ -65,7 +65,7 @@ class Limits:
 
     def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
         """Raises BeyondLimits if all rounds of a federation, after what was done for others, are more than allowed."""
-        methods = (terms.config.method.name, *terms.config.beside)
+        methods = (terms.config.method.name, *terms.config.baselines)
         self._check_methods(silo, methods)
         if self.counts:
             planned = [_multiplier(terms.config)] * sum(len(_training(terms.config, name)) for name in methods)
@@ -80,9 +80,9 @@ class Limits:
             return
         left = _left(state)
         sent = [multiplier for _, multiplier in left.updates]
-        if order.work in _training(terms.own_config, terms.method):
+        if order.task in _training(terms.own_config, terms.method):
             self._check_updates(silo, [*sent, _multiplier(terms.config)], left.repeated, "with this round")
-        elif Answer(terms.federation, terms.method, order.t, order.work) in left.answers:
+        elif Answer(terms.federation, terms.method, order.t, order.task) in left.answers:
             self._check_updates(silo, sent, left.repeated + 1, "with this answer once more")
 
     @property
@@ -155,7 +155,7 @@ def _multiplier(config: Config) -> float:
     None is counted where the noise depends on how many silos the server says that there are.
     """
     spec = spec_of(config)
-    if config.privacy.clip is None or spec.expected is None:
+    if config.privacy.clip_norm is None or spec.expected is None:
         return NO_NOISE
     return config.privacy.multiplier / math.sqrt(spec.cohort_size(spec.expected))
 
@@ -166,7 +166,7 @@ class Answer(NamedTuple):
     federation: str
     method: str
     t: int | None
-    work: str
+    task: str
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ def _left(state: Path) -> _Left:
         config = load_kept(home / "config.toml")
         training, multiplier = set(_training(config, method)), _multiplier(config)
         for message in read_ledger(path).messages:
-            if message.work in training:
+            if message.task in training:
                 left.updates.append((home.name, multiplier))
             else:
-                left.answers[Answer(home.name, method, message.t, message.work or "")] += 1
+                left.answers[Answer(home.name, method, message.t, message.task or "")] += 1
     return left

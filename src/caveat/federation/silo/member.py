@@ -118,12 +118,12 @@ class SiloSide:
 
             def record(update: Update, known: FileSum | None) -> FileSum:
                 ledger.recover(known)
-                ledger.add({self.file.silo: update}, t=order.t, work=order.work)
+                ledger.add({self.file.silo: update}, t=order.t, task=order.task)
                 ledger.log.sync()
                 return ledger.log.sum
 
             update = books.perform(executor, order, payload, record, terms.config.engine.kept_checkpoints)
-            if order.work == TEST:
+            if order.task == TEST:
                 self._keep_model(folder, terms, order.t, payload)
         return update
 
@@ -174,7 +174,7 @@ class SiloSide:
         return _with_same_code(
             KeptSiloRun(
                 spec=spec, folder=folder, prepares=prepares, read_silos=lambda: self.data.stored(terms, prepares),
-                names=terms.names, devices=self.devices, positive_class=terms.config.data.positive,
+                names=terms.names, devices=self.devices, positive_class=terms.config.data.positive_class,
             ),
             terms,
         )  # fmt: skip
@@ -200,7 +200,7 @@ class SiloSide:
 
     def folder(self, terms: Terms) -> Path:
         """What it keeps of one method of a federation."""
-        if terms.method not in (terms.config.method.name, *terms.config.beside):
+        if terms.method not in (terms.config.method.name, *terms.config.baselines):
             raise DataError(f"{terms.method!r} is no method of the federation")
         return self.home(terms) / terms.method
 
@@ -210,7 +210,7 @@ class SiloSide:
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=SCHEMA, t=t))
         kept = {key: value for key, value in vars(self.file).items() if key in SiloSource.model_fields}
-        own = {key: [vars(each) for each in kept[key] or ()] for key in ("codes", "columns")}
+        own = {key: [vars(each) for each in kept[key] or ()] for key in ("label_codes", "rename_columns")}
         source = SiloSource.model_validate(kept | own | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SCHEMA, file=source, terms=terms.to_text()))
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
@@ -244,7 +244,7 @@ def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks)
     """
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    executor.find_work(order.t, order.work)
+    executor.find_work(order.t, order.task)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
@@ -267,8 +267,8 @@ def open_member(folder: Path, device: str = "cpu") -> Run:
     categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
     file = SiloFile(
         own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
-        device, codes=tuple(LabelCode(**each) for each in own.codes),
-        columns=tuple(OwnColumn(**each) for each in own.columns),
+        device, label_codes=tuple(LabelCode(**each) for each in own.label_codes),
+        rename_columns=tuple(OwnColumn(**each) for each in own.rename_columns),
     )  # fmt: skip
     try:
         return Run(SiloSide(file).predicting(terms, folder))

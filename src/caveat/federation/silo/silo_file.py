@@ -27,12 +27,12 @@ from ...files.writing import close_to_others
 from .frozen_splits import CHANGES
 from .limits import Limits
 
-OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "codes", "columns")
+OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "label_codes", "rename_columns")
 """The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
-    "labels": dict, "columns": dict, "small_counts": bool, "dictionary": str, "changed": str,
+    "label_codes": dict, "rename_columns": dict, "small_counts": bool, "dictionary": str, "changed": str,
 }  # fmt: skip
 
 
@@ -52,9 +52,9 @@ class SiloFile:
     device: str = "cpu"
     """Where it computes, as engine.device says it elsewhere."""
     limits: Limits = field(default_factory=Limits)
-    codes: tuple[LabelCode, ...] | None = None
+    label_codes: tuple[LabelCode, ...] | None = None
     """What labels of its table mean."""
-    columns: tuple[OwnColumn, ...] | None = None
+    rename_columns: tuple[OwnColumn, ...] | None = None
     """What its table calls columns, or has in another unit."""
     small_counts: bool = False
     """Whether counts of fewer than five rows may leave it."""
@@ -74,8 +74,8 @@ class SiloFile:
 
         Raises DataError for those of another source: what is each silo's own to say would be the server's to say.
         """
-        if federation.source != "silos":
-            raise DataError(f"the federation has data.source = {federation.source!r}, expected 'silos'")
+        if federation.source != "on_site":
+            raise DataError(f"the federation has data.source = {federation.source!r}, expected 'on_site'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
 
     def secret(self) -> int:
@@ -142,25 +142,27 @@ def read_silo_file(path: Path) -> SiloFile:
     try:
         find_device(file.device, start=False, key="device")
         file = replace(file, limits=Limits.of(table.get("limits", {})))
-        file.settings(DataSettings(source="silos", target="any" if file.is_table else None))
+        file.settings(DataSettings(source="on_site", target="any" if file.is_table else None))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     return file
 
 
 def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """`[data.labels]` and `[data.columns]`. Raises ConfigurationError, naming the file, for what is none."""
-    given = {key: data[name] for key, name in (("codes", "labels"), ("columns", "columns")) if name in data}
-    kinds: dict[str, Any] = {"codes": tuple[LabelCode, ...], "columns": tuple[OwnColumn, ...]}
+    """`[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError, naming the file, for what is
+    none."""
+    given = {key: data[key] for key in ("label_codes", "rename_columns") if key in data}
+    kinds: dict[str, Any] = {"label_codes": tuple[LabelCode, ...], "rename_columns": tuple[OwnColumn, ...]}
     made = {}
     for key, entries in as_lists(given).items():
         try:
             made[key] = TypeAdapter(kinds[key]).validate_json(json.dumps(entries), strict=True)
         except (ValidationError, ConfigurationError) as error:
-            name = "labels" if key == "codes" else key
-            expected = 'CODE = "CLASS"' if key == "codes" else 'OWN = "NAME", OWN = false or OWN = {factor = 38.67}'
+            expected = (
+                'CODE = "CLASS"' if key == "label_codes" else 'OWN = "NAME", OWN = false or OWN = {factor = 38.67}'
+            )
             told = reason(error) if isinstance(error, ValidationError) else str(error)
-            raise ConfigurationError(f"{path}: [data.{name}]: {told}; expected lines such as {expected}") from None
+            raise ConfigurationError(f"{path}: [data.{key}]: {told}; expected lines such as {expected}") from None
     return made
 
 

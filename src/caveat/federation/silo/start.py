@@ -90,7 +90,7 @@ class JoiningCheck:
         """A configuration that refuses nothing which that of some server would accept, but for shares of splits."""
         return Config(
             data=DataSettings(
-                source="silos", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
+                source="on_site", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
             ),
             method=MethodSettings("fedavg"),
             training=Training(batch_size=2),
@@ -103,16 +103,17 @@ class JoiningCheck:
         if codes := [label for label in labels if number(label, ".") is not None]:
             raise DataError(
                 f"{self.file.path}: data.target = {self.file.target!r} has labels that are codes, "
-                f"{', '.join(codes[:10])}, and a federation names classes in words: say in [data.labels] what each "
+                f"{', '.join(codes[:10])}, and a federation names classes in words: say in [data.label_codes] what "
+                f"each "
                 f'means, such as {codes[0]} = "healthy"'
             )
-        classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.codes or ()), *labels]))
+        classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.label_codes or ()), *labels]))
         return classes if len(classes) > 1 else (*classes, *UNKNOWN)[:2]
 
 
 def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
     """That so many calibration inputs are too few to call any input unfamiliar; "" where they are enough."""
-    alarm = uncertainty.alarm
+    alarm = uncertainty.false_alarm_rate
     # The least p-value that there can be is 1 / (n + 1).
     if not uncertainty.familiarity or not alarm or (calibration + 1) * alarm >= 1:
         return ""

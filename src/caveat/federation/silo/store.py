@@ -59,14 +59,14 @@ class OwnBooks:
     ) -> Update:
         """Carry out an order from the state of the round that was counted last, and write down what is kept.
 
-        The states of so many `checkpoints` of the server, of its last rounds of training, stay. `record` adds what is
-        sent to the ledger that was known, and returns what that comes to. Raises StateLost.
+        The states of so many `keep_checkpoints` of the server, of its last rounds of training, stay. `record` adds what
+        is sent to the ledger that was known, and returns what that comes to. Raises StateLost.
         """
         executor.states.begin()
         own = self.read()
         known = own or OwnState()
         kept, lost = self._counted(order, own)
-        evaluates = order.work in executor.method.evaluations
+        evaluates = order.task in executor.method.evaluations
         if lost and evaluates:
             raise self._lost(order)
         executor.states.forget(order.silo, order.counted)
@@ -74,7 +74,7 @@ class OwnBooks:
         # Those of rounds that were never counted, or that the run has gone back from, have just been forgotten.
         states = earlier + ([] if kept is None else [kept])
         stay = _last(executor, [*states, KeptState(silo=order.silo, t=order.t)], checkpoints)
-        update, after = executor.perform(order.t, order.work, payload, order.silo, kept, [each.t for each in stay])
+        update, after = executor.perform(order.t, order.task, payload, order.silo, kept, [each.t for each in stay])
         if lost and after is not None:
             executor.states.forget(order.silo, order.t - 1)  # the one that this work has left
             raise self._lost(order)
@@ -104,7 +104,7 @@ class OwnBooks:
         """Raises ConfigurationError unless a silo keeps what it has of a federation's method in the folder."""
         home = self.folder.absolute().parent / "config.toml"
         config = load_kept(home) if home.is_file() else None
-        named = config is not None and self.folder.absolute().name in (config.method.name, *config.beside)
+        named = config is not None and self.folder.absolute().name in (config.method.name, *config.baselines)
         if not named and not (self.folder / KEPT).is_file():
             raise ConfigurationError(
                 f"{self.folder}: nothing that a silo keeps of a federation; expected STATE/FEDERATION/METHOD"
@@ -219,7 +219,7 @@ def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
 
     Of one draw in two sizes, as two federations could ask for it, the update is what is left when it is taken away.
     """
-    about = (secret, spec.privacy.clip, spec.privacy.noise, spec.cohort_size(silos))
+    about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, spec.cohort_size(silos))
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 
 
@@ -239,7 +239,7 @@ def own_manifest(folder: Path) -> Manifest:
     return Manifest(folder, own.files, finished=False)
 
 
-def forget(folder: Path) -> list[str]:
+def delete_data(folder: Path) -> list[str]:
     """Delete the rows that a silo has stored of a federation, or of each in a folder of such; a line for each file.
 
     What prepares inputs stays, and so does the model with the silo's state, in which distances take the place of the

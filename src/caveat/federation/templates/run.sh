@@ -33,7 +33,7 @@ trap clean EXIT
 trap 'exit 130' INT TERM
 
 simulate() {  # a server of its own for this run, which ends with it
-    [[ $silos != none ]] || { echo 'data.source = "silos" has no data to simulate with' >&2; exit 2; }
+    [[ $silos != none ]] || { echo 'data.source = "on_site" has no data to simulate with' >&2; exit 2; }
     local port
     port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     export FLWR_HOME="$temporary/flower" RAY_TMPDIR="$temporary"

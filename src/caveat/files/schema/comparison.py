@@ -179,7 +179,7 @@ class Comparison(File):
     seeds: tuple[int, ...] = ()
     rows: tuple[ComparedMethod, ...]
     columns: tuple[Setting, ...] = (Setting(),)
-    rounds_of: str = ""
+    match_rounds: str = ""
     """The method that took as many rounds as all others were given; empty if each had its own."""
     tuning: TuningReport | None = None
     measures: tuple[Measure, ...] = Field(min_length=1)

@@ -225,8 +225,8 @@ class PrivacyRecord(Record):
 
     OMITTED: ClassVar = frozenset({"row"})
 
-    clip: float | None
-    noise: float
+    clip_norm: float | None
+    noise_multiplier: float
     delta: float
     epsilon: float | None
     epsilon_server: float | None

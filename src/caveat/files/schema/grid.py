@@ -145,7 +145,7 @@ class GridFile:
     columns: tuple[Setting, ...]
     seeds: tuple[int, ...]
     tuning: TuningPlan | None = None
-    rounds_of: str = ""
+    match_rounds: str = ""
     """The method with whose rounds of training, in the same setting and with the same seed, all others train."""
     measures: tuple[Measure, ...] = MEASURES
     command: str = ""

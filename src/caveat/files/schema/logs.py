@@ -92,7 +92,7 @@ class Message(Record):
     round: int | None = None
     t: int | None = None  # the schedule's position
     phase: str = ""
-    work: str = ""
+    task: str = ""
     split: str | None = None
     silo: str
     form: str
@@ -102,11 +102,11 @@ class Message(Record):
     @property
     def measured(self) -> str:
         """The split that it is a measurement on; empty for an update of the model."""
-        return self.split or (self.work if self.work in _MEASURING else "")
+        return self.split or (self.task if self.task in _MEASURING else "")
 
     @property
     def purpose(self) -> str:
-        return purpose(self.phase or self.work.rpartition(".")[2], self.measured)
+        return purpose(self.phase or self.task.rpartition(".")[2], self.measured)
 
 
 def purpose(phase: str, split: str | None) -> str:

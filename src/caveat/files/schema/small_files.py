@@ -186,7 +186,7 @@ class RunState(Record):
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
     stacking: str = "off"
-    """`engine.stacked`, with which the run goes on."""
+    """`engine.vectorized`, with which the run goes on."""
     stacked: dict[str, StackedRecord] = {}
     """Which works are carried out for many silos at once, by address and what silos keep."""
     norms: dict[str, dict[str, list[float]]] = {}
@@ -208,7 +208,7 @@ class Checkpoint(RunState):
 class SiloSource(Record):
     """A silo's own data, as its `silo.toml` names them."""
 
-    OMITTED: ClassVar = frozenset({"codes", "columns"})
+    OMITTED: ClassVar = frozenset({"label_codes", "rename_columns"})
 
     silo: str
     state: str  # a folder
@@ -218,8 +218,8 @@ class SiloSource(Record):
     numeric: list[str] | None = None
     decimal: str | None = None
     separator: str | None = None
-    codes: list[dict[str, Any]] = []  # what labels of its table mean
-    columns: list[dict[str, Any]] = []  # what its table calls columns
+    label_codes: list[dict[str, Any]] = []  # what labels of its table mean
+    rename_columns: list[dict[str, Any]] = []  # what its table calls columns
 
 
 class SiloKeeps(File):

@@ -36,7 +36,7 @@ class GuaranteeRecord(Record):
 
     limit: float | None = None
     risk: float
-    confidence: float
+    confidence_level: float
     answered: int
     errors: int
     total: int
@@ -78,10 +78,10 @@ class Policy(Record):
 class SourceRecord(Record):
     """What predictions are uncertain by, where that is not the method's own."""
 
-    OMITTED: ClassVar = frozenset({"members", "prior_precision"})
+    OMITTED: ClassVar = frozenset({"ensemble_size", "prior_precision"})
 
     name: str
-    members: int | None = None
+    ensemble_size: int | None = None
     prior_precision: dict[str, float] = {}  # of the last layers that silos share, by model
 
 

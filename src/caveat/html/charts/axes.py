@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from .svg import WIDTH, Point, colour, dash, drawing, group, join, line, marks, polygon, polyline, text
+from .svg import WIDTH, Point, color, dash, drawing, group, join, line, marks, polygon, polyline, text
 
 Ticks = Sequence[tuple[float, str]]
 """Values on an axis and how they are written."""
@@ -135,14 +135,14 @@ def draw(frame: Axes, one: Line, *more: Markup) -> Markup:
         drawn.append(marks(series, dict.fromkeys(map(frame.at, marked))))
     # Without this wide invisible stroke one has to hit 1.4 units with the pointer to see the title.
     drawn.append(polyline(points, "reach"))
-    own = colour(series) if series is not None else ""
+    own = color(series) if series is not None else ""
     return group(one.note, *drawn, class_=" ".join(filter(None, ("line", one.style, own))), name=one.name)
 
 
 def band(frame: Axes, low: Sequence[Point], high: Sequence[Point], series: int, name: str) -> Markup:
     """The area between two lines, in the colour of a series."""
     edge = [frame.at(point) for point in [*high, *low[::-1]]]
-    return group("", polygon(edge, "band"), class_=colour(series), name=name)
+    return group("", polygon(edge, "band"), class_=color(series), name=name)
 
 
 def round_frame(rounds: Sequence[float], y_range: Point, height: float = 220, top: float = 10) -> Axes:

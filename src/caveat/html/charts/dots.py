@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ...core.text import cut, percent_tick
 from .axes import Axes, Ticks, ticks, written
-from .svg import WIDTH, Point, colour, drawing, group, hollow, line, marks, strokes, text
+from .svg import WIDTH, Point, color, drawing, group, hollow, line, marks, strokes, text
 
 Groups = Sequence[tuple[str, Sequence[str]]]
 """Headings, empty for rows without one, each with the names of its rows."""
@@ -86,7 +86,7 @@ def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
         own = series[head] if series else None
         mark = marks(own, [(4, y - 4)], 3.6) if own is not None else ""
         title = text(12 if series else 0, y, cut(head, 40), "start", "head")
-        drawn.append(group("", mark, title, class_=colour(own) if own is not None else ""))
+        drawn.append(group("", mark, title, class_=color(own) if own is not None else ""))
     if rows.named:
         for name, y in rows.places:
             drawn.append(line((rows.frame.left, y), (rows.frame.right, y), "lane"))

@@ -81,7 +81,7 @@ def listed_points(points: Iterable[Point]) -> str:
     return " ".join(f"{number(x)},{number(y)}" for x, y in points)
 
 
-_COLOURS = 6
+_COLORS = 6
 _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 _QUARTER = ((0.4, -1.2), (0.4, -0.4), (1.2, -0.4))
 _CORNERS: Sequence[Sequence[Point]] = (
@@ -95,9 +95,9 @@ _CORNERS: Sequence[Sequence[Point]] = (
 DIAMOND = 3
 
 
-def colour(series: int) -> str:
+def color(series: int) -> str:
     """The class of a series, which colours it and what is in it."""
-    return f"c{series % _COLOURS}"
+    return f"c{series % _COLORS}"
 
 
 def dash(series: int) -> str | None:
@@ -134,7 +134,7 @@ def strokes(segments: Sequence[tuple[Point, Point]], class_: str = "whisker") ->
 
 def key(series: int | None, style: str = "") -> Markup:
     """A line's sample for a legend, with the mark of its series if it has one."""
-    own = colour(series) if series is not None else ""
+    own = color(series) if series is not None else ""
     stroke = polyline([(1, 7), (33, 7)], "stroke", dash(series) if series is not None else None)
     mark = marks(series, [(17, 7)]) if series is not None else ""
     return sample(group("", stroke, mark, class_=f"line {style} {own}".strip()), 34)
@@ -142,7 +142,7 @@ def key(series: int | None, style: str = "") -> Markup:
 
 def swatch(series: int) -> Markup:
     """The sample of a mark for a table or a legend."""
-    return sample(group("", marks(series, [(7, 7)], 3.6), class_=colour(series)))
+    return sample(group("", marks(series, [(7, 7)], 3.6), class_=color(series)))
 
 
 def sample(drawn: Markup, width: int = 14) -> Markup:

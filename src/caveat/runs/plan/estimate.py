@@ -13,8 +13,8 @@ from statistics import mean, median
 from ... import data
 from ...config import Config
 from ...core.devices import find_devices
-from ...core.settings import MANY
-from ...engines.processes.collectors import AHEAD, FEWEST, TOGETHER
+from ...core.settings import MAX_COUNT
+from ...engines.processes.collectors import BUFFERS, FEWEST, TOGETHER
 from ..local import LocalRun
 from ..spec import RunSpec
 from ..start import check, local_run
@@ -38,8 +38,8 @@ def plan_configured(config: Config) -> Plan:
 def plan(run: LocalRun, beside: Callable[[int], Iterable[LocalRun]] = lambda rounds: ()) -> Plan:
     """The cost of a run that was checked, by a rehearsal. Nothing is written to its folder.
 
-    `beside` gives the runs beside it, of as many rounds of training as it takes itself. Raises RunError if a silo fails
-    in the rehearsal, as it would in the run.
+    `baselines` gives the runs beside it, of as many rounds of training as it takes itself. Raises RunError if a silo
+    fails in the rehearsal, as it would in the run.
     """
     first = estimate_of(run)
     rounds = first.rounds
@@ -73,7 +73,7 @@ class Estimate:
     @property
     def measured(self) -> int:
         """Silos that are evaluated."""
-        count = self.spec.evaluation.silos
+        count = self.spec.evaluation.n_silos
         return self.sizes.population if count is None else min(count, self.sizes.population)
 
     @property
@@ -104,8 +104,8 @@ class Estimate:
 
     def phases(self) -> list[PhaseCost]:
         """Phases of one name as one, in the order in which they first come, then evaluations."""
-        every, stop = self.spec.evaluation.every, self.spec.evaluation.stop_after
-        least = self.least if stop is None else min((stop + 1) * every, self.least or MANY)
+        every, stop = self.spec.evaluation.every, self.spec.evaluation.early_stopping_patience
+        least = self.least if stop is None else min((stop + 1) * every, self.least or MAX_COUNT)
         found, evaluations, before = list[PhaseCost](), list[PhaseCost](), NOTHING
         planned = stopped_after([each.phase for each in self.rehearsal.phases], least)
         for each, phase in zip(self.rehearsal.phases, planned, strict=True):
@@ -147,8 +147,8 @@ class Estimate:
     def round_seconds(self, each: Rehearsed, silos: int) -> float:
         """Seconds of a round that asks so many silos."""
         costs, workers = [self.silo_seconds(each, n) for n in self.sizes.train], self.rehearsal.workers
-        work = makespan(costs, workers) if silos == len(costs) else mean(costs) * math.ceil(silos / workers)
-        return work + silos * each.server + each.books
+        task = makespan(costs, workers) if silos == len(costs) else mean(costs) * math.ceil(silos / workers)
+        return task + silos * each.server + each.books
 
     def silo_seconds(self, each: Rehearsed, examples: int) -> float:
         """Seconds of a round at a silo with so many training examples."""
@@ -194,7 +194,7 @@ class Estimate:
         if each.phase.step.linear is None:
             return silos * up
         group = max(FEWEST, 2 * self.rehearsal.workers, TOGETHER // max(up, 1))
-        return min(silos, AHEAD * group) * up + 2 * up
+        return min(silos, BUFFERS * group) * up + 2 * up
 
 
 def messages(silos: int, first: int, other: int, rounds: Span) -> Span:

@@ -28,7 +28,7 @@ from ...files.feature_cache import hashes
 from ...files.schema.small_files import RunState
 from ...training.fit import Training
 from ...training.rehearsal import watched_by
-from ..behind import PART, encoder_on, known_rows
+from ..frozen_features import PART, encoder_on, known_rows
 from ..local import LocalRun
 from ..progress import Silent
 from ..recorder import Recorder
@@ -155,8 +155,8 @@ def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
 @contextmanager
 def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalRunner]:
     """With the run's engine and recorder in a temporary folder. No round is evaluated unless the rehearsal asks."""
-    measured = replace(run.spec.evaluation, every=10**9, stop_after=None)
-    spec = replace(run.spec, evaluation=measured, data=None, beside=())  # its workers cannot read the data again
+    measured = replace(run.spec.evaluation, every=10**9, early_stopping_patience=None)
+    spec = replace(run.spec, evaluation=measured, data=None, baselines=())  # its workers cannot read the data again
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
         short = ShortRun(
             folder=Path(folder), spec=spec, silos=run.silos, engine_settings=run.engine_settings, sample=tuple(sample),
@@ -183,8 +183,8 @@ class RehearsalRunner:
         """With the engine and the recorder."""
         run, began = self.run, time.perf_counter()
         run.prepare()
-        self.site = run.server_site()
-        self.server = run.spec.init_server(run.info, self.site, run.complete_method)
+        self.context = run.server_context()
+        self.server = run.spec.init_server(run.info, self.context, run.complete_method)
         with closing(self.log), watched_by(self.log), run.engine() as self.engine, one_thread():
             self.recorder = Recorder(run, self.engine, ServerStore(run.folder / "state"), RunState(), Silent())
             self.recorder.rewind(None)
@@ -214,7 +214,7 @@ class RehearsalRunner:
             end=max(0.0, again - measured) / len(self.sample),
             once=self.start + max(0.0, first - again),
             workers=self.workers,
-            parameters=sum(each.numel() for each in self.site.module.parameters()),
+            parameters=sum(each.numel() for each in self.context.module.parameters()),
             parent=parent,
             worker=max((each for each in worker if each is not None), default=None),
             server=size(self.server),
@@ -265,7 +265,7 @@ class RehearsalRunner:
 
     def aggregate(self, step: Round, done: FinishedRound) -> tuple[float, float]:
         """Go on with a round's replies; the seconds of the server and of the recorder."""
-        server, seconds = timed(lambda: step.aggregate(self.server, done.replies, self.site))
+        server, seconds = timed(lambda: step.aggregate(self.server, done.replies, self.context))
         self.server = owned(server, done.replies)
         _, books = timed(lambda: self.recorder.after(done, self.server))
         return seconds, books
@@ -306,7 +306,7 @@ class RehearsalRunner:
                 engine.executor.perform(t, step.address, sent, silo, kept.get(silo))
 
         one, other = (
-            min([timed(work)[1] for _ in range(3)][1:]) for work in (alone, lambda: engine.batched.carry_out(order))
+            min([timed(task)[1] for _ in range(3)][1:]) for task in (alone, lambda: engine.batched.carry_out(order))
         )
         busy = min(len(chunks), workers) / min(len(silos), workers)
         return busy * (one / len(few)) / (other / len(chunks[0]))
@@ -316,18 +316,18 @@ def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
     """Speed-up of training rounds by stacked silos, with a few steps of training; None where they are not stacked."""
     method: Any = run.spec.method
     training = vars(method).get("training")
-    if run.stacked == "off" or not isinstance(training, Training):
+    if run.vectorized == "off" or not isinstance(training, Training):
         return None
     few = replace(method, training=replace(training, local_epochs=None, local_steps=STEPS))
     short = replace(run, spec=replace(run.spec, method=few), engine_settings=replace(run.engine_settings, workers=1))
     with rehearsal_of(short, sizes.typical(PER_WORKER)) as runner:
-        return runner.gain(run.stacked, cohort, run.workers)
+        return runner.gain(run.vectorized, cohort, run.workers)
 
 
-def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+def timed(task: Callable[[], Result]) -> tuple[Result, float]:
     """The result of some work, and its seconds."""
     began = time.perf_counter()
-    found = work()
+    found = task()
     return found, time.perf_counter() - began
 
 

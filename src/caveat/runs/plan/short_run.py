@@ -19,7 +19,7 @@ from ...engines.one_thread import one_thread
 from ...files.checkpoints import SiloStore
 from ...files.schema.gallery import Features, Gallery
 from ...training.rehearsal import Batched
-from ..behind import SilosBehind
+from ..frozen_features import SilosBehind
 from ..local import LocalRun
 from .counts import Fit
 

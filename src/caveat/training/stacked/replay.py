@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ...core import Data, Payload, Site, State, Tensors, Update, Work
+from ...core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
 from ..modules import Swaps
 
 Tree = dict[str, Any]
@@ -81,7 +81,7 @@ class FitCall:
     """What a work has asked for with `Training.fit`."""
 
     training: Any
-    site: Site
+    context: SiloContext
     loss: Callable[[Tensor, Tensor], Tensor]
     correct: Callable[[str, Tensor], Tensor] | None
     frozen: frozenset[str]
@@ -92,7 +92,7 @@ class FitCall:
 
 
 @dataclass(frozen=True)
-class StackedSite(Site):
+class StackedContext(SiloContext):
     """A site that stands for K silos within `torch.func.vmap`: a work sees one of them, whose tensors are batched."""
 
     count: Tensor = field(kw_only=True)
@@ -103,15 +103,16 @@ class StackedSite(Site):
     @classmethod
     def of(
         cls,
-        site: Site,
+        context: SiloContext,
         count: Tensor,
         trainer: Callable[[FitCall], tuple[Tensor, Tensors]],
-    ) -> StackedSite:
+    ) -> StackedContext:
         """A silo's site as one that stands for many."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))
         silo, domain, secret = (cast(Any, Hidden(name)) for name in ("id", "domain", "secret"))
         return cls(
-            silo, train, validation, calibration, site.module, round=site.round, horizon=site.horizon, own=site.own,
+            silo, train, validation, calibration, context.module, round=context.round, horizon=context.horizon,
+            own=context.own,
             domain=domain, secret=secret, count=count, trainer=trainer,
         )  # fmt: skip
 
@@ -153,13 +154,13 @@ class _Reached(Exception):
 class StackedWork:
     """A work at silos of one architecture whose states have the same form."""
 
-    def __init__(self, work: Work, down: Payload, site: Site) -> None:
-        """`site` is any of theirs: its round, its workspaces. What was sent is not changed, nor is what lies in them
+    def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
+        """`context` is any of theirs: its round, its workspaces. What was sent is not changed, nor is what lies in them
         after a replay.
         """
-        self.work, self.site = work, site
+        self.task, self.context = task, context
         self.down = {group: {name: t.clone() for name, t in tensors.items()} for group, tensors in down.items()}
-        self.swaps = Swaps(*(module for module in (site.module, site.own) if module is not None))
+        self.swaps = Swaps(*(module for module in (context.module, context.own) if module is not None))
         self.trained: list[Trained] = []
         """What the calls of fit so far have come to, in the work's order."""
 
@@ -200,10 +201,10 @@ class StackedWork:
             done = next(calls, None)
             if done is None:
                 raise _Reached(call)
-            self.swaps.put(call.site.module, done["tensors"])
+            self.swaps.put(call.context.module, done["tensors"])
             return done["steps"], done["remembered"]
 
-        return self.work(self.down, _copied(silo["state"]), StackedSite.of(self.site, silo["examples"], trainer))
+        return self.task(self.down, _copied(silo["state"]), StackedContext.of(self.context, silo["examples"], trainer))
 
 
 def _copied(state: State) -> State:

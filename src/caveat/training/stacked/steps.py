@@ -85,11 +85,11 @@ class Begun(NamedTuple):
 class StackedFit:
     """Training of K silos in the middle of a work."""
 
-    def __init__(self, work: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
+    def __init__(self, task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
         """`silos` hold "state" and "examples"; `masks` what dropout drew before, by number of the call and size."""
-        self.work, self.silos, self.data, self.masks = work, silos, data, masks
+        self.task, self.silos, self.data, self.masks = task, silos, data, masks
         self.count = len(data.silos)
-        self.number = len(work.trained)
+        self.number = len(task.trained)
 
     def begin(self) -> Begun | Ended:
         """Where the work's next call of fit starts; what the work has come to if it makes none any more."""
@@ -97,7 +97,7 @@ class StackedFit:
 
         def where(call: FitCall, silo: Tree) -> Tree:
             calls.append(call)
-            module = call.site.module
+            module = call.context.module
             names = [name for name in learning(module) if name not in call.frozen]
             every = dict(module.named_parameters())
             found = {"parameters": {name: every[name] for name in names}, "buffers": dict(module.named_buffers())}
@@ -105,7 +105,7 @@ class StackedFit:
             kept = {f"{part}.{name}" for part in call.training.remembered for name in names} & remembered.keys()
             return found | {"remembered": {name: remembered[name] for name in kept}}
 
-        found = self.work.replay(where, self.silos)
+        found = self.task.replay(where, self.silos)
         if isinstance(found, Ended):
             return found
         call = calls[0]
@@ -113,7 +113,7 @@ class StackedFit:
             raise NotStackable(f"training.precision = {call.training.precision!r}")
         trained = {name: _own(t) for name, t in found["parameters"].items()}
         buffers = {name: _own(t) for name, t in found["buffers"].items()}
-        optimizer = call.training.make_optimizer({}, call.training.rate(self.work.site))
+        optimizer = call.training.make_optimizer({}, call.training.rate(self.task.context))
         optimizer.undecayed = call.undecayed
         return Begun(call, trained, buffers, StackedOptimizer(optimizer, list(trained), trained, found["remembered"]))
 
@@ -151,8 +151,8 @@ class StackedFit:
         with torch.no_grad():
             if begun.call.correct is not None:
                 gradients = self._corrected(silos, index, leaves, buffers, gradients)
-            if begun.call.training.clip is not None:
-                _clip(gradients, begun.call.training.clip)
+            if begun.call.training.clip_norm is not None:
+                _clip(gradients, begun.call.training.clip_norm)
         begun.optimizer.step(group, index, now, gradients)
         if index is not None:
             for whole, part in ((begun.trained, now), (begun.buffers, buffers)):
@@ -173,7 +173,7 @@ class StackedFit:
 
             buffers = {name: tensor.clone() for name, tensor in silos["buffers"].items()}
             with torch.no_grad():
-                self.work.replay(look, silos | {"buffers": buffers}, index)
+                self.task.replay(look, silos | {"buffers": buffers}, index)
             self.masks[place] = found[0]
         return self.masks[place]
 
@@ -184,15 +184,15 @@ class StackedFit:
             masking.check()
             return {"loss": made}
 
-        found = self.work.replay(loss, silos | {"masks": masks}, index)
+        found = self.task.replay(loss, silos | {"masks": masks}, index)
         if isinstance(found, Ended):
             raise NotStackable("it trains in one pass and not in another")
         losses: Tensor = found["loss"]
         return losses
 
     def _loss(self, call: FitCall, silo: Tree, masking: Masking) -> Tensor:
-        module = call.site.module
-        self.work.swaps.put(module, silo["parameters"] | silo["buffers"])
+        module = call.context.module
+        self.task.swaps.put(module, silo["parameters"] | silo["buffers"])
         to_train(module)
         with masking:
             return call.loss(silo["x"], silo["y"])
@@ -204,11 +204,11 @@ class StackedFit:
         now = {name: tensor.detach() for name, tensor in leaves.items()}
 
         def correct(call: FitCall, silo: Tree) -> Tree:
-            self.work.swaps.put(call.site.module, silo["parameters"] | silo["buffers"])
+            self.task.swaps.put(call.context.module, silo["parameters"] | silo["buffers"])
             function = call.correct or (lambda name, gradient: gradient)
             return {name: function(name, gradient) for name, gradient in silo["gradients"].items()}
 
-        found = self.work.replay(correct, silos | {"parameters": now, "buffers": buffers, "gradients": there}, index)
+        found = self.task.replay(correct, silos | {"parameters": now, "buffers": buffers, "gradients": there}, index)
         return gradients if isinstance(found, Ended) else gradients | found
 
 
@@ -248,14 +248,14 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def carried_out(work: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
+def carried_out(task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
     """Carry out a work with all its calls of fit. Raises NotStackable for one that makes none."""
     while True:
-        fit = StackedFit(work, silos, data, masks)
+        fit = StackedFit(task, silos, data, masks)
         begun = fit.begin()
         if isinstance(begun, Begun):
-            work.trained.append(fit.train(begun))
-        elif work.trained:
+            task.trained.append(fit.train(begun))
+        elif task.trained:
             return begun
         else:
             raise NotStackable("it trains nothing")

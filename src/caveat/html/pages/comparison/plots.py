@@ -26,7 +26,7 @@ from ...charts.axes import (
     written,
 )
 from ...charts.dots import Dot, Groups, dot_plot, dots, lay_out, named
-from ...charts.svg import DIAMOND, WIDTH, Point, colour, group, hollow, line, marks, rect, strokes, text
+from ...charts.svg import DIAMOND, WIDTH, Point, color, group, hollow, line, marks, rect, strokes, text
 from .numbers import bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
 from .verdict import LEVEL
 
@@ -84,7 +84,7 @@ def _method(frame: Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
         drawn.append(text(frame.left + 6, y + 4, one.absent, "start", "alarm"))
     each = ", ".join(figure(measure, value) for value in one.seeds.values())
     note = f"{one.name}: {bracketed(measure, one.value) or one.absent}{printed}{f'; seeds: {each}' if each else ''}"
-    return group(note, *drawn, class_=colour(one.series), name=one.name)
+    return group(note, *drawn, class_=color(one.series), name=one.name)
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
@@ -150,7 +150,7 @@ def silo_plot(
             marked = [group(one.note, dots(rows.frame, series[method], [(one, y)], size)) for one, y in found]
         else:
             marked = [dots(rows.frame, series[method], found, size)]
-        drawn.append(group("", *marked, class_=colour(series[method]), name=method))
+        drawn.append(group("", *marked, class_=color(series[method]), name=method))
     return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
 
 
@@ -243,4 +243,4 @@ def _place(frame: Axes, place: Place) -> Markup:
     if y.low is not None and y.high is not None:
         ends.append((frame.at((x.value, y.low)), frame.at((x.value, y.high))))
     mark = marks(place.series, [frame.at((x.value, y.value))], 4.6)
-    return group(place.note, strokes(ends, "whisker thin"), mark, class_=colour(place.series), name=place.name)
+    return group(place.note, strokes(ends, "whisker thin"), mark, class_=color(place.series), name=place.name)

@@ -41,7 +41,7 @@ def equal_by(record: Comparison, setting: Setting) -> str:
     """The option that gives all methods as many rounds as the method with the most."""
     runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
     longest = max(runs, key=lambda run: run.rounds or 0, default=None)
-    return f"--rounds-of {shlex.quote(longest.row)}" if longest else ""
+    return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
 
 
 def against(record: Comparison, setting: Setting, first: str, second: str) -> str:

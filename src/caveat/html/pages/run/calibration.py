@@ -175,7 +175,7 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     limit = summary.guarantee.risk if summary.guarantee else None
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
-    caption = "Share of wrong predictions among the test inputs of lowest total uncertainty, all silos pooled, by how "
+    caption = "Error rate (selective risk) on the least uncertain test inputs, pooled over silos, by how "
     caption += "many of them are answered, with 95 % intervals point by point. The dashed curve is an oracle, which "
     caption += "knows all errors: the nearer the curve is to it, the better uncertainty tells errors."
     if decided:

@@ -24,7 +24,7 @@ ABOUT = {
 }
 KINDS = ("local", "global", "abstain")
 """What is decided, in the order in which it is shown."""
-OWN, CHOSEN = "own", "switch"
+OWN, CHOSEN = "always", "switch"
 """The policy by which every input is answered, by the silo's own model where it has one; and what is predicted."""
 _ORDER = ("local", "global", CHOSEN, ORACLE)
 

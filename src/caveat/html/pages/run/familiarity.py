@@ -81,8 +81,8 @@ def familiarity(run: RunFolder) -> Familiarity | None:
 def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
     """Whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
 
-    The promise is an expectation over calibration splits: with k = floor(alarm (n + 1)) of n calibration inputs the
-    count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
+    The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
+    inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
     """
     n, inputs, share = silo.n_calibration, silo.n_test, silo.test.unfamiliar
     if not n or not inputs or share is None:
@@ -118,7 +118,7 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
         promise += "; chance explains the excess"
     said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
     told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
-    return f"{said}, and {_and(told)}." if told else f"{said}. It was not tested on other inputs (data.streams)."
+    return f"{said}, and {_and(told)}." if told else f"{said}. It was not tested on other inputs (data.ood)."
 
 
 def _and(told: Sequence[str]) -> str:

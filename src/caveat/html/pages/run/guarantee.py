@@ -263,7 +263,7 @@ def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
         return f"{share}within the guarantee. {_ABOUT}"
     if low <= found.risk:
         return f"{share}more than guaranteed, but so few inputs leave it open. {_ABOUT}"
-    unlucky = f"{100 * (1 - found.confidence):.6g} % of calibration samples"
+    unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"
     return f"{share}more than guaranteed, which a guarantee at this confidence level allows for {unlucky}. {_ABOUT}"
 
 

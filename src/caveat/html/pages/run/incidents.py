@@ -116,7 +116,7 @@ class Failed:
 def failures(run: RunFolder) -> list[Failed]:
     """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
     own = [_failed_told(run, run.failure, "")] if run.failure else []
-    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.beside.items() if each.failure]
+    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
 def _rate(run: RunFolder) -> str:

@@ -65,18 +65,18 @@ _MOST_BESIDE = 20
 
 def privacy(run: RunFolder) -> list[dict[str, Any]]:
     """What left the silos by the run and by each method that it is compared with: tables and words by name."""
-    runs = {run.title: run, **run.beside}
+    runs = {run.title: run, **run.baselines}
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
 
 
 def protection(record: PrivacyRecord | None) -> str:
     """The privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
-    if record is None or record.clip is None:
+    if record is None or record.clip_norm is None:
         return ""
     said = (
-        f"Training updates were clipped to a norm of {record.clip:g}, with a noise multiplier of {record.noise:g}. "
-        f"At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees models "
-        f"and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
+        f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
+        f"{record.noise_multiplier:g}. At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees "
+        f"models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
         said += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"

@@ -174,7 +174,7 @@ def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
 
 
 def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
-    return {name: other for name, other in run.beside.items() if other.curve_rows}
+    return {name: other for name, other in run.baselines.items() if other.curve_rows}
 
 
 def milestone_table(run: RunFolder) -> Table | None:

@@ -15,7 +15,7 @@ from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Write, ticks, written
 from ...charts.diagrams import sparkline
 from ...charts.dots import Dot, Groups, Rows, dot_plot, dots, lay_out, named
-from ...charts.svg import DIAMOND, Chart, Point, colour, group, key, marks, polyline, sample, swatch
+from ...charts.svg import DIAMOND, Chart, Point, color, group, key, marks, polyline, sample, swatch
 from ...intervals import wilson
 from ...templates import Cell, Column, Table, column, table, words
 
@@ -69,7 +69,8 @@ class SiloRows:
 
 @dataclass(frozen=True)
 class MethodDots:
-    """A method's dots by silo; `beside` numbers the methods for comparison, and is None for the page's own method."""
+    """A method's dots by silo; `baselines` numbers the methods for comparison, and is None for the page's own
+    method."""
 
     name: str
     dots: Mapping[str, Dot]
@@ -200,7 +201,7 @@ def _row(rows: Rows, methods: Sequence[MethodDots], name: str, y: float, series:
             mark = dots(rows.frame, _BESIDE[one.beside % 3], [(dot, at)], 2.9, "hollow")
             drawn.append(group("", mark, class_="other"))
     title = f"{name}: " + "; ".join(f"{one.name} {dot.note}" for _, one, dot in found)
-    return group(title, *drawn, class_=colour(series), name=name) if drawn else Markup()
+    return group(title, *drawn, class_=color(series), name=name) if drawn else Markup()
 
 
 def _dots(run: RunFolder, measure: Panel) -> dict[str, Dot]:

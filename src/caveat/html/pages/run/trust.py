@@ -136,7 +136,9 @@ def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
     if found is None or not found.untrustworthy or run.summary is None:
         return None
     if not _tempered(run):
-        return Markup("Set <code>uncertainty.temperature = true</code> to calibrate confidence on validation data.")
+        return Markup(
+            "Set <code>uncertainty.temperature_scaling = true</code> to calibrate confidence on validation data."
+        )
     if run.summary.guarantee is not None:
         return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but does not suffice.")
     return Markup(

@@ -17,7 +17,7 @@ from ....files.schema.gallery import Features, FeatureSilo
 from ....files.schema.summary import Codewords, SiloRecord
 from ...charts.axes import Axes, Line, draw, inner_ticks, limits, plot, ticks, written
 from ...charts.diagrams import heat_map, spans, stack_swatch, stacked_bar
-from ...charts.svg import WIDTH, Chart, Point, colour, drawing, element, group, key, marks, rect, swatch, text
+from ...charts.svg import WIDTH, Chart, Point, color, drawing, element, group, key, marks, rect, swatch, text
 from ...templates import Table, column, table, words
 from .guarantee import Shares, shares_of
 
@@ -283,7 +283,7 @@ def _silo(frame: Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
     # An area per input: after discretisation, many may lie at one place.
     drawn = [marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
     title = ", ".join(filter(None, (silo.name, silo.domain)))
-    return group(title, *drawn, class_=colour(series), name=silo.name)
+    return group(title, *drawn, class_=color(series), name=silo.name)
 
 
 def codebook(run: RunFolder) -> Chart | None:

@@ -27,8 +27,8 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.Pyte
 OF_A_PROCESS = """
 from caveat.methods import FedAvg
 train = FedAvg.train
-def other(self, down, state, site):
-    update, after = train(self, down, state, site)
+def other(self, down, state, context):
+    update, after = train(self, down, state, context)
     update.payload["model"]["head.1.bias"] += os.getpid() % 1000
     return update, after
 FedAvg.train = other
@@ -36,15 +36,15 @@ FedAvg.train = other
 """Other bits with other workers."""
 MUTATING = """
 from caveat.methods import FedAvg
-average = FedAvg.average
-def other(self, server, replies, site):
+average = FedAvg.aggregate
+def other(self, server, replies, context):
     server["model"]["head.1.bias"] += 1
-    return average(self, server, replies, site)
-FedAvg.average = other
+    return average(self, server, replies, context)
+FedAvg.aggregate = other
 """
 
 
-def optimised(planted: str, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def optimized(planted: str, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Those tests of the contract under -O, with something planted before they are imported."""
     script = SCRIPT.format(planted=planted)
     command = [sys.executable, "-O", "-c", script, *(f"{HERE / 'test_contract.py'}::{test}" for test in tests)]
@@ -53,13 +53,13 @@ def optimised(planted: str, tests: Sequence[str]) -> subprocess.CompletedProcess
 
 
 def test_the_contract_holds() -> None:
-    done = optimised("", CHEAP)
+    done = optimized("", CHEAP)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
 
 def test_planted_differences_are_seen() -> None:
-    done = optimised(OF_A_PROCESS + MUTATING, (WORKERS, MUTATION))
+    done = optimized(OF_A_PROCESS + MUTATING, (WORKERS, MUTATION))
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search("Violation: .*: model/.* is another", done.stdout)
     assert re.search("Violation: .* mutates .*: model/.* is another", done.stdout)

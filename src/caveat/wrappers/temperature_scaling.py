@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Replies, Round, Site, State, SumOver, Tensors, Update
+from ..core import Answers, Decision, Payload, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo_info import SiloInfo
 from ..uncertainty import temperature
 from .base import Wrapper
 
 
 @dataclass(frozen=True)
-class Tempered(Wrapper):
+class TemperatureScaled(Wrapper):
     """The base, with the probabilities of each of its models raised to a power, the inverse temperature."""
 
     shared: bool = True
@@ -38,8 +38,8 @@ class Tempered(Wrapper):
         """The federation's temperatures while there are none."""
         return {model: torch.tensor([1.0, temperature.ALONE], dtype=torch.float64) for model in self.scaled}
 
-    def init_server(self, site: Site) -> State:
-        return self.base.init_server(site) | {"temperature": self.unknown}
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"temperature": self.unknown}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -52,11 +52,11 @@ class Tempered(Wrapper):
         """With the federation's power and the standard deviation of silos' logarithms of it, (2,) per model."""
         return self.base.broadcast(server) | {"temperature": server["temperature"]}
 
-    def measure(self, down: Payload, state: State, site: Site) -> tuple[Update, State]:
+    def measure(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
-        x, y = site.validation
+        x, y = context.validation
         found = {model: temperature.curve(torch.zeros(0, 1, device=y.device), y[:0]) for model in self.scaled}
-        for whose, answer in (self.base.answer(down, state, site, x) if len(y) else {}).items():
+        for whose, answer in (self.base.answer(down, state, context, x) if len(y) else {}).items():
             found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
         return Update({"likelihood": sent}, 1), state | {"likelihood": found}
@@ -67,15 +67,15 @@ class Tempered(Wrapper):
         found = (temperature.impossible(each, n, classes) for each in sent.get("likelihood", {}).values())
         return next((why for why in found if why), "")
 
-    def settle(self, server: State, replies: Replies, site: Site) -> State:
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """The power that is best for all silos together, and how far theirs lie apart."""
         means = replies.mean("likelihood")
         found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
         return server | {"temperature": self.unknown | found}
 
-    def answer(self, down: Payload, state: State, site: Site, x: Tensor) -> Answers:
-        answers = self.base.answer(down, state, site, x)
-        return {whose: each.tempered(self.power(whose, down, state)) for whose, each in answers.items()}
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        answers = self.base.answer(down, state, context, x)
+        return {whose: each.calibrated(self.power(whose, down, state)) for whose, each in answers.items()}
 
     def power(self, whose: Decision, down: Payload, state: State) -> float:
         """The silo's own inverse temperature, or the federation's for a silo that has measured nothing."""

@@ -1,4 +1,4 @@
-"""Silos behind a frozen encoder: their inputs are what it says of them, computed once and kept on their machine."""
+"""Silos whose inputs are the features of a frozen encoder, computed once and cached on their own machine."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ UNKNOWN = 1e9
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of inputs under one score, as means over a run's silos; a row of `foreign.csv`."""
+    """One kind of inputs under one score, as means over a run's silos; a row of `ood.csv`."""
 
     federation: str
     method: str
@@ -94,7 +94,7 @@ def _counted(
 def _shares(found: Prediction) -> tuple[float, float]:
     """What share is called unfamiliar, and what share is answered."""
     answered = found.decision != Decision.ABSTAIN
-    return float(found.alarmed.double().mean()), float(answered.double().mean())
+    return float(found.is_unfamiliar.double().mean()), float(answered.double().mean())
 
 
 def _wrong(found: Prediction, y: Tensor) -> float | None:
@@ -167,7 +167,7 @@ def battery(
             if results.done(run) is not None:
                 found = measure(open_run(results.place(run)), name, run.seed)
                 rows += [dataclasses.replace(row, method=run.method.name) for row in found]
-        write(rows, out / "foreign.csv")
+        write(rows, out / "ood.csv")
     return rows
 
 

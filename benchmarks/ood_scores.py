@@ -1,6 +1,6 @@
 """Which scores of finished runs tell inputs with Gaussian noise, as in TrFedDis' Figure 3, and of a foreign source.
 
-    CAVEAT_DATA=DIR python benchmarks/foreign.py RUN... [--std 1.5] [--most 2000]
+    CAVEAT_DATA=DIR python benchmarks/ood_scores.py RUN... [--std 1.5] [--most 2000]
 
 The noise is added to normalised test inputs; foreign inputs are those of the stream ood_global, where a run has it. Per
 run and model, the exact AUROC of each score against clean test inputs, in percent, as a mean over silos and that of the

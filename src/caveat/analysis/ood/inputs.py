@@ -13,7 +13,7 @@ from ...core import Silo, key
 
 LEVELS = (8, 24, 38, 76, 255)
 """Standard deviations of noise in grey levels, of which the range of pixels has 255."""
-FAR_GREY, FAR_COLOUR = 24, 38
+FAR_GREY, FAR_COLOR = 24, 38
 """From which noise is far, in images of one channel and of several."""
 DISTANCES = (2, 5, 20)
 """By how many standard deviations the columns of a table are moved; from 5 on it is far."""
@@ -48,7 +48,7 @@ def foreign(silo: Silo, seed: int) -> Iterator[Foreign]:
 
 def _images(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
     low, high = float(silo.train.x.min()), float(silo.train.x.max())
-    far = FAR_GREY if x.shape[1] == 1 else FAR_COLOUR
+    far = FAR_GREY if x.shape[1] == 1 else FAR_COLOR
     noise = torch.randn(x.shape, generator=_generator(seed, "noise", silo))
     for level in LEVELS:
         yield Foreign(f"noise of {level}", level >= far, x + noise * (level / 255 * (high - low)))

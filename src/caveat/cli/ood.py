@@ -1,4 +1,4 @@
-"""`caveat foreign`: does a federation notice what it does not know?"""
+"""`caveat ood`: does a federation notice what it does not know?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from .console import ModelOptions, Plugins, Quiet, SetOptions, Workers, import_typed, reported, show
 
 
-def foreign(
+def ood(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished runs.")] = None,
     names: Annotated[
         str | None, typer.Option("--federations", metavar="A,B,...|all", help="Train these instead; --list has them.")
@@ -27,13 +27,13 @@ def foreign(
     quiet: Quiet = False,
     listed: Annotated[bool, typer.Option("--list", help="The federations that can be trained.")] = False,
 ) -> None:
-    """Measure whether runs notice foreign inputs.
+    """Measure how well a run detects out-of-distribution inputs.
 
     Noise, other data, shuffled pixels or moved columns of a table, against the silos' own test inputs: how well the
     familiarity tells them, and how well every other uncertainty does.
     """
     with reported(named=True):
-        from ..analysis.foreign import battery, federations, of_runs, prepare, result_tables, write
+        from ..analysis.ood import battery, federations, of_runs, prepare, result_tables, write
         from ..core import ConfigurationError
         from ..runs.opening import allow_code
         from ..runs.progress import on_terminal
@@ -49,13 +49,13 @@ def foreign(
             allow_code(runs, model or ())
             rows = of_runs(runs)
             if out is not None:
-                write(rows, out / "foreign.csv")
+                write(rows, out / "ood.csv")
         else:
             chosen = federations() if names == "all" else [name.strip() for name in str(names).split(",")]
-            out = out or Path("runs") / "foreign"
+            out = out or Path("runs") / "ood"
             asked = [method.strip() for method in methods.split(",")]
             rows = battery(chosen, asked, sets or (), seeds, out, workers or 2, on_terminal(quiet, "run"))
         for table in result_tables(rows):
             show(table)
         if out is not None:
-            typer.echo(f"rows: {out / 'foreign.csv'}")
+            typer.echo(f"rows: {out / 'ood.csv'}")

@@ -12,9 +12,9 @@ from commands import caveat as command
 from commands import one_error
 
 import caveat
-from caveat.analysis.foreign import Row, federations, measure
-from caveat.analysis.foreign.detection import OWN, variants
-from caveat.analysis.foreign.inputs import foreign
+from caveat.analysis.ood import Row, federations, measure
+from caveat.analysis.ood.detection import OWN, variants
+from caveat.analysis.ood.inputs import foreign
 from caveat.config import load
 from caveat.core import Data, Silo
 from caveat.data import from_arrays
@@ -104,7 +104,7 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
 
 @pytest.mark.parametrize("name", federations())
 def test_every_federation_is_a_configuration(name: str) -> None:
-    from caveat.analysis.foreign.detection import FEDERATIONS
+    from caveat.analysis.ood.detection import FEDERATIONS
 
     config = load(str(FEDERATIONS / f"{name}.toml"))
     assert config.rounds is not None
@@ -113,7 +113,7 @@ def test_every_federation_is_a_configuration(name: str) -> None:
 
 @pytest.mark.parametrize("name", variants())
 def test_every_variant_fits_its_method(name: str) -> None:
-    from caveat.analysis.foreign.detection import FEDERATIONS
+    from caveat.analysis.ood.detection import FEDERATIONS
 
     config = load(str(FEDERATIONS / "digits.toml"), variants()[name].partition(": ")[2].split())
     assert config.method.name in METHODS
@@ -123,20 +123,20 @@ def test_every_variant_fits_its_method(name: str) -> None:
 def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = (
-        "foreign", "--federations", "digits", "--methods", "fedavg", "--seeds", "0", "--out", out, "--workers", "1",
-        "--quiet", "--set", "rounds=1", "--set", "training.local_epochs=1", "--set", "data.silos=3",
+        "ood", "--federations", "digits", "--methods", "fedavg", "--seeds", "0", "--out", out, "--workers", "1",
+        "--quiet", "--set", "rounds=1", "--set", "training.local_epochs=1", "--set", "data.n_silos=3",
     )  # fmt: skip
     first = command(*asked)
     assert first.exit_code == 0, first.stderr
     assert "digits: AUROC of unfamiliar" in first.stdout.replace("\n", " ")
-    text = (out / "foreign.csv").read_text()
+    text = (out / "ood.csv").read_text()
     found = list(csv.DictReader(text.splitlines()))
     assert {row["method"] for row in found} == {"fedavg"}
     assert {"black", "noise of 38", OWN, "what other silos know"} <= {row["inputs"] for row in found}
     again = command(*asked)
     assert again.exit_code == 0
-    assert (out / "foreign.csv").read_text() == text
-    runs = command("foreign", out / "digits" / "runs" / "fedavg" / "seed-0")
+    assert (out / "ood.csv").read_text() == text
+    runs = command("ood", out / "digits" / "runs" / "fedavg" / "seed-0")
     assert runs.exit_code == 0
     assert "noise of 38 *" in runs.stdout
 
@@ -151,12 +151,12 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused_before_any_work(given: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    assert told in one_error(command("foreign", *given, "--out", tmp_path / "out"), 2)
+    assert told in one_error(command("ood", *given, "--out", tmp_path / "out"), 2)
     assert not (tmp_path / "out" / "digits").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_runs_are_measured(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    line = one_error(command("foreign", tmp_path / "run", "--out", tmp_path / "file" / "x"), 2)
+    line = one_error(command("ood", tmp_path / "run", "--out", tmp_path / "file" / "x"), 2)
     assert "--out" in line
     assert "Not a directory" in line

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core import ConfigurationError, Prediction, Tensors
-from ..core.errors import shown, told
+from ..core.errors import message_of, short_repr
 from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER
 
 Compute = Callable[[NDArray[Any], NDArray[Any]], float]
@@ -63,7 +63,7 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
     """A metric by its name. Raises ConfigurationError for a name that is none, and for what is no function."""
     if not is_name(name) or "/" in name:
         raise ConfigurationError(
-            f"metrics: name {shown(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
+            f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
         )
     if name in TAKEN:
         raise ConfigurationError(f"metrics: {name!r} is a figure of caveat's own, expected another name", "metrics")
@@ -83,7 +83,9 @@ def is_name(name: object) -> TypeGuard[str]:
 def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
     """Those of a mapping from names to functions; a function that is registered keeps which side is better."""
     if not isinstance(metrics, Mapping):
-        raise ConfigurationError(f"metrics = {shown(metrics)}: expected a mapping from names to functions", "metrics")
+        raise ConfigurationError(
+            f"metrics = {short_repr(metrics)}: expected a mapping from names to functions", "metrics"
+        )
     lower = [own.compute for own in METRICS.values() if not own.higher_is_better]
     return tuple(own_metric(name, each, all(each is not other for other in lower)) for name, each in metrics.items())
 
@@ -123,7 +125,7 @@ def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
     try:
         value: Any = own.compute(labels, probs)
     except Exception as error:
-        raise ConfigurationError(f"metric {own.name!r} fails: {told(error)}", "evaluation.metrics") from error
+        raise ConfigurationError(f"metric {own.name!r} fails: {message_of(error)}", "evaluation.metrics") from error
     number = number_of(value, f"metric {own.name!r}", "evaluation.metrics")
     if math.isinf(number):
         raise ConfigurationError(

@@ -1,10 +1,10 @@
 """Models of one's own: what a `torch.nn.Module` has to be, and how it becomes a `Model` where it has the parts of one.
 
 The contract. A module takes a batch of inputs (N, ...) and gives logits (N, C). Methods that need no more than that
-train it as it is. The others need to know where it sees and where it decides: attributes `encoder` and `head`, such
-that the module computes head(encoder(x)), with a flatten between them or without. The encoder gives features (N, D),
-feature maps (N, D, H, W) or tokens (N, T, D); the head takes what the encoder gives. An `nn.Sequential` that ends in a
-linear layer has these parts without naming them: all before that layer, and the layer.
+train it as it is. The others need to know which part is the encoder and which the head: attributes `encoder` and
+`head`, such that the module computes head(encoder(x)), with a flatten between them or without. The encoder gives
+features (N, D), feature maps (N, D, H, W) or tokens (N, T, D); the head takes what the encoder gives. An
+`nn.Sequential` that ends in a linear layer has these parts without naming them: all before that layer, and the layer.
 
 A module begins with the weights that it has; what a function draws at random is drawn anew where a method or an
 ensemble needs another beginning. A module that is given is copied, and never changed.
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..core import ConfigurationError, DataWarning, seeded
-from ..core.errors import shown, told
+from ..core.errors import message_of, short_repr
 from ..core.tensors import GIVEN
 from .dropout import flat
 from .efficientnet import lite0, lite0_128
@@ -81,7 +81,7 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
         with seeded(seed, "init", *purpose):
             module: Any = make if given is None else make(*(shape, classes)[:given])
             if not isinstance(module, nn.Module):
-                text = f"{{key}}: {name_of(code)} gave {shown(module)}, expected a torch.nn.Module"
+                text = f"{{key}}: {name_of(code)} gave {short_repr(module)}, expected a torch.nn.Module"
                 raise ConfigurationError(text, key)
             for part in module.modules():
                 if (compiled := part._modules.get("_orig_mod")) is not None:
@@ -100,7 +100,7 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
     except Exception as error:
         arguments = (f"shape = {shape}", f"classes = {classes}")[: given or 0]
         called = f", called with {' and '.join(arguments)}, fails" if arguments else " fails"
-        raise ConfigurationError(f"{{key}}: {name_of(code)}{called}: {told(error)}", key) from error
+        raise ConfigurationError(f"{{key}}: {name_of(code)}{called}: {message_of(error)}", key) from error
     _check_tensors(module, key)
     return module
 
@@ -174,14 +174,14 @@ def sample(shape: tuple[int, ...], dtype: torch.dtype, rows: int = 2) -> Tensor:
 
 
 @torch.no_grad()
-def said(module: nn.Module, x: Tensor, key: str) -> Tensor:
+def probe_output(module: nn.Module, x: Tensor, key: str) -> Tensor:
     """What a module says of inputs, as in evaluation. Raises ConfigurationError for one that cannot take them."""
     try:
         found: Any = module.eval()(x)
     except Exception as error:
         raise ConfigurationError(
             f"{{key}}: {type(module).__name__} cannot take inputs (N, {', '.join(map(str, x.shape[1:]))}) of "
-            f"{_of(x.dtype)}: {told(error)}",
+            f"{_of(x.dtype)}: {message_of(error)}",
             key,
         ) from error
     if not isinstance(found, Tensor):
@@ -195,7 +195,7 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     Raises ConfigurationError for a module that does not give logits (N, classes) float32 for inputs of this shape.
     """
     x = sample(shape, dtype)
-    logits = said(module, x, key)
+    logits = probe_output(module, x, key)
     if logits.shape != (len(x), classes) or logits.dtype != torch.float32:
         raise ConfigurationError(
             f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {_of(logits.dtype)} "
@@ -228,7 +228,7 @@ def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: 
     """An encoder and a head as a `Model`, if it gives these logits for inputs."""
     try:
         model = joined(encoder, head, x, key)
-        found = said(model, x, key)
+        found = probe_output(model, x, key)
     except ConfigurationError:
         return None
     same = found.shape == logits.shape and torch.allclose(found, logits, rtol=0, atol=0, equal_nan=True)
@@ -267,7 +267,7 @@ def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
 
 def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
     """An encoder and the head behind it as a `Model`. Raises ConfigurationError if no tokens lie between them."""
-    features = said(encoder, x, key)
+    features = probe_output(encoder, x, key)
     if features.ndim not in (2, 3, 4) or not features.is_floating_point():
         raise ConfigurationError(
             f"{{key}}: the encoder gives {tuple(features.shape)} for {len(x)} inputs, expected features (N, D), "
@@ -286,7 +286,9 @@ def _halved(head: nn.Module, features: Tensor) -> Head:
     last = next((i for i in reversed(range(len(stages))) if isinstance(stages[i], nn.Linear)), 0)
     while last and isinstance(stages[last - 1], nn.Dropout):
         last -= 1
-    if not last or said(nn.Sequential(*stages[:last]), features, "").ndim != 2:  # nothing hidden: the tokens themselves
+    if (
+        not last or probe_output(nn.Sequential(*stages[:last]), features, "").ndim != 2
+    ):  # nothing hidden: the tokens themselves
         return Head([nn.Flatten()], [Shaped(shape), *stages] if len(shape) > 1 else stages)
     return Head([Shaped(shape), *stages[:last]], stages[last:])
 
