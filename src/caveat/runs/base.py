@@ -92,7 +92,7 @@ class BaseRun:
     @property
     def vectorized(self) -> Mode:
         """Whether silos are trained side by side, which the single-machine engine does."""
-        return self.engine_settings.stacked
+        return self.engine_settings.vectorized
 
     @property
     def keep_checkpoints(self) -> int:
