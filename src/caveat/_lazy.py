@@ -1,7 +1,5 @@
 """Packages whose names are imported where they are first used, so that importing the package itself is instant."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The library in Python: run a method on silos in memory, open a run's folder."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import weakref

@@ -17,8 +17,6 @@ seeds alone holds for these inputs, and finds differences between methods that a
 of a contrast therefore has the variance of a two-way random effects design.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

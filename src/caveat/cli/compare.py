@@ -1,7 +1,5 @@
 """The commands that carry out many runs: `caveat compare` and `caveat reproduce`."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """`caveat export`: a silo's model of a finished run as a file that needs no caveat."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`caveat flower`: a federation between machines, or simulated on one, by Flower."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`caveat join`: a silo joins a finished federation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

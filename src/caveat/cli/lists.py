@@ -1,7 +1,5 @@
 """What `caveat list` shows: what a configuration can name, each with a line about it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 What needs torch is imported inside the commands, so that `caveat --help` answers at once.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`caveat new`: a file to start from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

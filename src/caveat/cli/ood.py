@@ -1,7 +1,5 @@
 """`caveat ood`: does a federation notice what it does not know?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What the command line shows that is not a run's result: data sources and predictions."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

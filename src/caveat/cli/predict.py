@@ -1,7 +1,5 @@
 """`caveat predict` and `caveat evaluate`: what a finished run says of new inputs, and how right it is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

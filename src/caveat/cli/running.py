@@ -1,7 +1,5 @@
 """`caveat run` and `caveat resume`: carry out a configuration, and go on with what was begun."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

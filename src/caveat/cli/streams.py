@@ -1,7 +1,5 @@
 """Standard output and error that end no run: what nobody reads any more, or no disk takes, is lost and remembered."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

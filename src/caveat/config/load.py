@@ -1,7 +1,5 @@
 """From TOML to a `Config`, or to every problem at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

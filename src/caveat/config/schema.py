@@ -1,7 +1,5 @@
 """What a configuration consists of: frozen dataclasses whose fields are the keys, the defaults and the checks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """The text side of configurations: reading TOML and `--set`, placing problems in it, writing it with comments."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

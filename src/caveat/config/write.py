@@ -1,7 +1,5 @@
 """Configurations as commented TOML."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence

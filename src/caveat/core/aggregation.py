@@ -1,7 +1,5 @@
 """What silos send in a round, and what it adds up to: means of tensors, block by block."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

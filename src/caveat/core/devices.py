@@ -3,8 +3,6 @@
 What is kept on disk, sent or handed to a user lies on the CPU. Nothing here starts a device before it is asked for.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

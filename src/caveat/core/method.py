@@ -1,7 +1,5 @@
 """A federated method and its rounds: broadcast, work at the silos, aggregation at the server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeVar, final, get_args

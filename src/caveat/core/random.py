@@ -1,7 +1,5 @@
 """Random numbers as a function of a key: (seed, purpose, round, silo)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -8,8 +8,6 @@ Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017.
 Ours: every silo counts once in all of them, whatever n_k, since a liar would say a large one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 

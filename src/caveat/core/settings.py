@@ -1,7 +1,5 @@
 """What all settings have in common: frozen dataclasses whose fields are keys, defaults, checks and help."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import functools

@@ -1,7 +1,5 @@
 """How pages, terminals and errors write numbers, lists, ranges, and names from other machines."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ Every silo describes its own data (`own_schema`), the server makes one schema fo
 make of the files of all silos on one machine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Silos of a configuration: its sources are read, partitioned, split, shifted and encoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast

@@ -1,7 +1,5 @@
 """New inputs for the models of a run: npz files, images, csv and parquet files, with or without labels."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Inputs that are read when they are asked for, so that no split has to be in memory whole."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

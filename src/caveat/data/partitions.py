@@ -1,7 +1,5 @@
 """Partitions of one pool into silos, at random or with skewed labels, and label noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every source is read into: pools of samples that are not yet silos."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

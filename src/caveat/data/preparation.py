@@ -1,7 +1,5 @@
 """Preparation of raw inputs for models, without any of the data that models were trained on."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

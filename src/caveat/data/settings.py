@@ -1,7 +1,5 @@
 """The `[data]` section of a configuration: where samples come from and how they become silos."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import field, fields
 from typing import Annotated, Literal

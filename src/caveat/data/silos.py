@@ -1,7 +1,5 @@
 """The silos of a federation, in memory or made on demand, and what reads and shows their inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """Four disjoint splits per silo: drawn from a seed, with equal rows in one split, and the record that proves it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Test inputs that a silo does not know: what only other silos know, and what nobody knows."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from difflib import get_close_matches

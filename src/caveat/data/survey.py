@@ -1,7 +1,5 @@
 """What a data source holds, before anything is partitioned or trained."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 Augmentation is drawn on the CPU, the same wherever the inputs lie.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Silos of data in Python: one pool rotated, arrays, and data sets whose items are read as they are needed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args

@@ -3,8 +3,6 @@
 Nothing here imports torch, so that the command line can say what torch is to find when it comes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

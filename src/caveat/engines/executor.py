@@ -1,7 +1,5 @@
 """What carries out works on silos, for every engine: a module, the silos' data, and their private states on disk."""
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Collection, Mapping, Sequence

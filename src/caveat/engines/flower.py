@@ -3,8 +3,6 @@
 Nothing is kept in Flower's context: private state is on the silo's own disk, which drops what was never counted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

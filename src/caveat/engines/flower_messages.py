@@ -4,8 +4,6 @@ A message to a silo is an order (which work of which round, the last round of wh
 of the federation) and the groups of the payload as arrays; the reply is the same the other way. Nothing is pickled.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """One thread wherever bits count."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

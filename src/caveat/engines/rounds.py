@@ -1,7 +1,5 @@
 """The only loop over rounds: the same for every method and every engine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Where works are carried out: workspaces and the silos' data on one device, and what crosses its border."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ ONNX knows neither digamma nor lgamma, and its translations of log1p, logsigmoid
 small uncertainties consist of.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

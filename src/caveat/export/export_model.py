@@ -1,7 +1,5 @@
 """Export of a finished run: a file that answers, and abstains, as one of its silos does."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an exported model says of itself: metadata in the file, and the model card beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A graph of ONNX that nodes and constants are added to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """ONNX nodes for torch's layers, and for operators that move numbers and leave them as they are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

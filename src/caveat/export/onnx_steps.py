@@ -3,8 +3,6 @@
 Each adds nodes to the graph and returns the name of the result, or names of several.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

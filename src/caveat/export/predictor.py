@@ -3,8 +3,6 @@
 All of it can be recorded, and inputs are what `Preparation.prepare` makes of them, to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

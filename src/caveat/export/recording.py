@@ -6,8 +6,6 @@ either: both are refused. The function is recorded for batches of two sizes. Num
 sizes, k N + c of a batch of N. Whatever else differs makes a program of one batch alone, and is refused.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ project's `silos/NAME.pub`, where its operator puts them. Where there are no suc
 a name is bound to it for the run.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

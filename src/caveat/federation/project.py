@@ -1,7 +1,5 @@
 """The project of a federation on Flower: an app, and scripts that start server, silos and runs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version

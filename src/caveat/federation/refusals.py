@@ -4,8 +4,6 @@ What others are told is written here and holds no value: the sentences below, th
 or class only where the federation's configuration or the silo's own file has it already.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

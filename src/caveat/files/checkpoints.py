@@ -5,8 +5,6 @@ from: after its newest checkpoint, after the last one that is certain to be ther
 last rounds of training, to which a command may go back.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from dataclasses import dataclass

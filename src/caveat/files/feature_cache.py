@@ -6,8 +6,6 @@ process first reads it. Rows are read by way of a memory map. Two processes that
 blocks with the same rows, which does no harm.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

@@ -5,8 +5,6 @@ per set of tensors, before the first message that has it. `read_sent` adds lines
 very many.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

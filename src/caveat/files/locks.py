@@ -1,7 +1,5 @@
 """Lock files, so that one process at a time works in a folder."""
 
-from __future__ import annotations
-
 import fcntl
 import threading
 import time

@@ -1,7 +1,5 @@
 """Payloads as safetensors: no pickle, and nothing runs when one is read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading what runs wrote: JSON and lines of JSON as checked records, and the hashes of a folder's files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

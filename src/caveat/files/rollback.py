@@ -5,8 +5,6 @@ of rows and ledger is moved to the folder `undone` of the run, since it has left
 keeps the states after its last round of training in `state/trained`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Writing files: whole or not at all, or by appending; never through links, and for the owner alone where asked."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

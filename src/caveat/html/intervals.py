@@ -1,7 +1,5 @@
 """Intervals that pages compute from what a run's files hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

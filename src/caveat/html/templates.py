@@ -1,7 +1,5 @@
 """Templates of pages, and the tables that they show as columns of cells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -9,8 +9,6 @@ model of its first round; and the BatchNorm statistics of the mixture are measur
 because the statistics of two models cannot be mixed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace

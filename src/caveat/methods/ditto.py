@@ -11,8 +11,6 @@ Our choices: the mean is weighted by n_k (both: uniform); the personalized model
 silo's first round, trains for as many steps as the global model, and has its own BatchNorm statistics.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import torch

@@ -15,8 +15,6 @@ silo trains; the loss of a pass is the mean over its batches (code: the last bat
 eleven); and after 100 passes W counts as converged.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal

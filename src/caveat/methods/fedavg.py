@@ -3,8 +3,6 @@
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Annotated

@@ -3,8 +3,6 @@
 Oh et al., FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022, Algorithm 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal

@@ -3,8 +3,6 @@
 Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import nn

@@ -14,8 +14,6 @@ those of the silo in the round of g_k (code: one K for all, eta before its decay
 have no gradient and are averaged as in FedAvg. Without its last term, FedDC is FedDyn with g_k = -alpha h_k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated

@@ -10,8 +10,6 @@ effect of `a` does not depend on the number of classes; Euclidean distances are 
 Our choice: if no silo has a positive weight, silos are weighted by n_k as in FedAvg (the code fails).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

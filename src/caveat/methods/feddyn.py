@@ -9,8 +9,6 @@ Our choices: the two terms are added to the gradient instead of the loss, which 
 buffers (BatchNorm statistics) have no gradient and are averaged as in FedAvg.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

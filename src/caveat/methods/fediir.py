@@ -13,8 +13,6 @@ layers); the gradient is computed in evaluation mode; and with partial participa
 sampled independently of those that train.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain
 from typing import Annotated, Literal

@@ -7,8 +7,6 @@ layer: with a large hidden layer most parameters stay at the silo. With `stays` 
 only.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from torch import nn

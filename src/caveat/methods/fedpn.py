@@ -15,8 +15,6 @@ be lowered by shrinking them all to a point; -log p(z) trains the densities only
 for every input, because the head learns nothing from an input without evidence (`floor`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Annotated, ClassVar, Literal

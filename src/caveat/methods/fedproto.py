@@ -15,8 +15,6 @@ numbers of hidden units and nothing else in common; prototypes are those of the 
 of the last epoch's batches); and a class that no silo sends in a round keeps its prototype.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar

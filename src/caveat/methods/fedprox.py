@@ -3,8 +3,6 @@
 Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, eq. 2.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -6,8 +6,6 @@ Our choices: the mean is weighted by n_k (paper: uniform). BatchNorm statistics 
 head trained on features with global statistics would not fit the features in training of the body.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

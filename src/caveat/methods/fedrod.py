@@ -12,8 +12,6 @@ Our choices: the layer is the last linear layer of the model, after the hidden u
 0, so the personalized model starts as the global one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace

@@ -12,8 +12,6 @@ ends there (both: the last layer of a ResNet); a sample at prediction is the sam
 need one pass, such as the Laplace posterior, use the mean of z.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -9,8 +9,6 @@ Where paper and released code differ or are silent: both models take a step per 
 local model is reset every round, like that of the meme (code: kept, which matters with momentum only).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal

@@ -11,8 +11,6 @@ on which neither model was trained. The paper says "private data", which may be 
 same weights, randomly permuted.
 """
 
-from __future__ import annotations
-
 from typing import Literal, cast
 
 import torch

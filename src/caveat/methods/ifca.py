@@ -12,8 +12,6 @@ the final models; and a silo that has not selected a model yet predicts with the
 A model with given initial weights, none of them random, makes all clusters equal: then this is FedAvg.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace

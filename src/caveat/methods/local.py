@@ -3,8 +3,6 @@
 This is the baseline that a federation has to beat. The only traffic of a round is the number of examples.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import nn

@@ -10,8 +10,6 @@ last round may be many rounds ago; and a silo's first round, which has no previo
 the broadcast model in its place the loss would be log 2 for any z).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

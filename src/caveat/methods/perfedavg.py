@@ -10,8 +10,6 @@ of adapted ones. The kinks of ReLU and max-pooling make any finite difference in
 error in a small multi-layer perceptron, but only about half of it in a residual network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal

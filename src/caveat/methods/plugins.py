@@ -1,7 +1,5 @@
 """Methods from files, modules and packages of a user's own: imported where the user names them, and nowhere else."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

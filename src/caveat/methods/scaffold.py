@@ -10,8 +10,6 @@ gradient is 0. The server does not know n_k of silos that have not taken part ye
 mean of the known ones, with a control variate of 0 (the initial value in the paper, too).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The methods, by the name a configuration gives them. Nothing else in the package knows one by name."""
 
-from __future__ import annotations
-
 from .registry import Methods, Registered
 
 METHODS = Methods({

@@ -15,8 +15,6 @@ Predictions take one pass without dropout, whatever `mc_samples` is. A silo that
 initial BatchNorm statistics, as in FedBN, and should take part in a round before it is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace

@@ -14,8 +14,6 @@ FedBN, ICLR 2021), which gives most of the gain over FedAvg; and rounds without 
 silos with similar entropy need not have converged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Annotated, Literal

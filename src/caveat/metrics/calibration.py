@@ -1,7 +1,5 @@
 """Calibration: whether a class given a probability of p is right in a share p of cases."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

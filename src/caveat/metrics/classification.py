@@ -8,8 +8,6 @@ Of two classes one is positive, and figures are of it. Of several each is taken 
 mean over classes of which there are inputs. What is undefined, since a class has no inputs, is absent.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma

@@ -1,7 +1,5 @@
 """Metrics of a user's own, which a silo computes of its test split: one number each is all that leaves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The figures that sums stand for. One that is undefined is absent, never zero and never NaN."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -4,8 +4,6 @@ It is chosen by the histograms of calibration inputs, `ranks` of `class_sums`, a
 that whatever it makes of other inputs follows from histograms of these as well.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ inputs. Scores that differ by less than a bin are not ranked at all, so that an 
 share of pairs in a bin, the most by which that of the exact scores can differ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma

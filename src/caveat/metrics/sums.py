@@ -6,8 +6,6 @@ log-odds of -ln(C - 1), what a model of C classes gives that cannot tell them ap
 distance from there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from functools import cache

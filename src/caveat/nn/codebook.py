@@ -3,8 +3,6 @@
 van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017 (VQ-VAE).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

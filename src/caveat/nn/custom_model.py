@@ -13,8 +13,6 @@ A configuration names code as "package.module:name" or "file.py:name". Such a na
 this process was told to use: a folder that names code has none imported.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Sequence

@@ -10,8 +10,6 @@ reads `self.training`) samples too. There each input draws its own masks, which 
 `own_masks` has each input draw its own everywhere, as torch's dropout does. `GaussianUnits` draw in such passes, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType

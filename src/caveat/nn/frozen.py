@@ -5,8 +5,6 @@ takes from the input itself and from the stages within (`caveat.nn.stages`), bec
 What is left of the model takes such rows.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The linear layer that a model ends in, whatever comes before it, and what reaches it."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Models by name: what a configuration's `[model]` section builds."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

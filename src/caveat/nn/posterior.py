@@ -11,8 +11,6 @@ what a layer makes of it: it moves an embedding on the line through a centre, by
 change as Stewart's theorem says. Many flows are evaluated like that, at a cost per layer that does not depend on D.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

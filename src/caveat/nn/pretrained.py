@@ -1,7 +1,5 @@
 """Encoders of one's own, pretrained perhaps, and the files that their weights come from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

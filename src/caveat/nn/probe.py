@@ -1,7 +1,5 @@
 """What a model computes, by what it says of fixed inputs: code that computes something else gives other numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """A few dozen numbers of a sequence itself, by which it is told whether it is like those that a silo knows."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -5,8 +5,6 @@ encoder's own output. Of a feature map go the mean and the standard deviation of
 every feature, of one vector the vector. Numbers are recorded while a method answers, so that no pass is made twice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The recipes: configurations that come with caveat, each a TOML file of this folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FOLDER = Path(__file__).parent

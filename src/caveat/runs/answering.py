@@ -1,7 +1,5 @@
 """What the models of a finished run say of new inputs, for which none of the silos' data are needed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

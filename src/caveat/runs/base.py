@@ -1,7 +1,5 @@
 """A run wherever its silos are: a specification, a folder, and what carries out its rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

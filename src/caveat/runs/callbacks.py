@@ -1,7 +1,5 @@
 """Whom a run tells what it does, beside its progress: trackers of experiments, and what users write themselves."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

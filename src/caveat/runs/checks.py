@@ -1,7 +1,5 @@
 """Checks of silos against a specification, before anything runs: newcomers, and ids of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import torch

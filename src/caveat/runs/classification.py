@@ -1,7 +1,5 @@
 """What silos' predictions tell of classes: figures per silo and of all inputs, and the thresholds that these are at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Figures of a user's own: those that silos measured, and those of a finished run's predictions on test splits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

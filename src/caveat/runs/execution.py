@@ -1,7 +1,5 @@
 """Carrying out a run: the rounds that are left, from the newest checkpoint, and the result at the end."""
 
-from __future__ import annotations
-
 import logging
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Fingerprints of what a run depends on and cannot store: the user's code, the data, and an initial model."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import io

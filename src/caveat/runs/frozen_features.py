@@ -1,7 +1,5 @@
 """Silos whose inputs are the features of a frozen encoder, computed once and cached on their own machine."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping

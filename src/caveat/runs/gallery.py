@@ -5,8 +5,6 @@ silos, fitted to the outputs of the encoders. Later stages, such as features aft
 by the same one, so that their pictures can be compared.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence

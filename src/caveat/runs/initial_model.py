@@ -1,7 +1,5 @@
 """The model of a finished run, with which another run begins (`init_from`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

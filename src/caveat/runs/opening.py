@@ -1,7 +1,5 @@
 """Finished runs, of the command line or of Python, opened to predict with: by their folder alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

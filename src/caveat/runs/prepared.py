@@ -1,7 +1,5 @@
 """What prepares a run's inputs, kept in its folder: with it, the run predicts where none of its data are."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Progress of a run on standard error: nothing, plain lines, or a live bar on a terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Protocol, TextIO, runtime_checkable

@@ -1,7 +1,5 @@
 """Calls of the library from Python: their arguments, checked as a configuration's keys are, to a specification."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import operator

@@ -1,7 +1,5 @@
 """What happens beside a run's rounds: evaluation, rows, checkpoints, progress, and the result at the end."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -6,8 +6,6 @@ beginning, but for settings that follow the number of rounds: a cosine of learni
 that it anneals over all rounds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

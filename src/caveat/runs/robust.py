@@ -1,7 +1,5 @@
 """What a run keeps and says of silos that may lie."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

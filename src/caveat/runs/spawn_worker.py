@@ -1,7 +1,5 @@
 """A worker that does not begin as a fork: it makes the run again from the run's folder and its data."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

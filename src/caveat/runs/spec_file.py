@@ -1,7 +1,5 @@
 """`run.json`, the one description of a run: how it is written, read, and compared with another one."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import inspect

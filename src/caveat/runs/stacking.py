@@ -1,7 +1,5 @@
 """What a run says of stacked silos, and that it goes on as it began."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

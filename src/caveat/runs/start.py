@@ -1,7 +1,5 @@
 """From a configuration to a run's folder: all checks, `run.json`, then the run itself and the baselines beside it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

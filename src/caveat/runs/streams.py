@@ -1,7 +1,5 @@
 """What the silos' evaluations come to: figures per stream of test inputs and per model that could answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a run comes to: rows of `rounds.jsonl` along the way, and `summary.json` in the end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Code of one's own that a configuration names, imported where its user names it, and nowhere else."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

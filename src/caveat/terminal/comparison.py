@@ -1,7 +1,5 @@
 """What commands print of a comparison: a table of means with their intervals, and conclusions in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text

@@ -1,7 +1,5 @@
 """What commands print of one run: its results, its guarantee, and the ledger of what left its silos."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

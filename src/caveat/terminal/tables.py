@@ -1,7 +1,5 @@
 """Tables on a terminal: the only place that makes tables with rich."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The checks of every method: predictions, what leaves a silo, what may be seen or changed, and equal bits."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 The tests of caveat's own methods are these.
 """
 
-from __future__ import annotations
-
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 One method takes seconds. `CheckedMethod` holds its runs, and `assert_same` says how two differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

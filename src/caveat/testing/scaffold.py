@@ -1,7 +1,5 @@
 """What `caveat new method` writes: a method that runs, what leaves its silos, and its test."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

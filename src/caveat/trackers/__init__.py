@@ -1,7 +1,5 @@
 """Trackers of experiments: callbacks that write what a run tells to TensorBoard, MLflow, or Weights & Biases."""
 
-from __future__ import annotations
-
 from ..core import ConfigurationError
 from ..core.errors import one_of
 from .base import Tracker

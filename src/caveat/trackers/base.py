@@ -1,7 +1,5 @@
 """What trackers share: they open a run of theirs with its first round, and take numbers and settings alone."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

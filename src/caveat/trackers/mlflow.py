@@ -1,7 +1,5 @@
 """MLflow."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """TensorBoard."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Training inside one silo: the only loop over batches, and the weights of classes in its loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext

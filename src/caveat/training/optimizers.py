@@ -4,8 +4,6 @@ The first of those classes that a process uses imports torch's compiler, which t
 memory than the module; the functions behind them, which are called here, do not.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 

@@ -3,8 +3,6 @@
 Nothing is watched unless a plan asks for it, and nothing that trains for good is ever cut short.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Exact bounds on an error rate from a number of errors, and how many answers they take."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -8,8 +8,6 @@ that agree in all digits once alpha0 passes about 1e15 (1e6 in float32); the ter
 what cancels is never computed, and no parameter is too large. Gradients flow through all of it.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cached_property
 

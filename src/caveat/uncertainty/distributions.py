@@ -3,8 +3,6 @@
 They are those of `scipy.stats`, which takes longer to import than everything else that a command imports beside torch.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

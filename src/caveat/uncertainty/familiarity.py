@@ -7,8 +7,6 @@ arXiv 1807.03888). Its p-value is the rank of its distances among those of the s
 al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import reduce

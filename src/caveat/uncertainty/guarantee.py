@@ -29,8 +29,6 @@ validation labels by isotonic regression, with or without an offset per silo, we
 FedPer and FML and gained nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ the order of two scores unless they share a bin; there they are tied.
 Quantiles of finitely many scores keep their promise, too. Every score is higher where a model is less certain.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ A (x) B / n with A = sum phi phi' and B = sum (diag p - p p'). What is added to 
 softmax: everything is about the C - 1 directions beside it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import lru_cache

@@ -4,8 +4,6 @@ Samples are (S, ..., C): S sampled predictions of C class probabilities each. Ev
 returned in float64.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ each other all but completely fuse into one that is all but certain that two cla
 what tells. More than two opinions: `dempster` and `additive` fold in any order, `averaging` does not.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -7,8 +7,6 @@ need a random number per input or cover too much. A class is compared by minus t
 orders classes as LAC does and has fine bins where histograms are added up.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

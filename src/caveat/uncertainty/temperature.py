@@ -18,8 +18,6 @@ the variance that their inputs' have, and what is more is how much silos differ.
     b = [near(each, common, spread) for each in own]
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Wrappers whose silos send sums check them here, by what a silo said about its data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar

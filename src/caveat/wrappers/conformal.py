@@ -16,8 +16,6 @@ Under that condition, sets hold the true class of a silo's own inputs as often a
 labels miss of how frequent C classes are: the total variation between both, sqrt((C - 1) / n) / 2 at most in the mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

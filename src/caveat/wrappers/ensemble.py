@@ -5,8 +5,6 @@ without adversarial training. An ensemble of M members takes M times the rounds,
 and M passes per prediction. Its first member is the run that there would be without an ensemble, to the bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ It changes no bit of training: what it returns as the silo's state is what it wa
 nothing of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ Where silos have models of their own architectures, the stages of these stay at 
 `shared` false all do, as under differential privacy, whose noise would drown them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Groups of silos that a promise can be about: the federation, the silos of a domain, or one silo."""
 
-from __future__ import annotations
-
 import hashlib
 from enum import IntEnum
 from typing import Literal

@@ -11,8 +11,6 @@ domain, or that of the federation. What a method decides by is fixed before the 
 a test is one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ thresholds. What it would send is dropped where it is made, and the server's sta
 shared is that of the finished federation, and all that a method keeps at a silo is fitted by the method's own work.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial

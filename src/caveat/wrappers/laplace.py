@@ -6,8 +6,6 @@ of all silos' training inputs pooled. A layer that a silo does not share has the
 with the posterior; under clipping and noise, which would drown the sums, so has every layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

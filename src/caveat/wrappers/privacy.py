@@ -8,8 +8,6 @@ Renyi differential privacy (Mironov, CSF 2017), by Google's `dp-accounting`; no 
 since everybody may know who took part.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -12,8 +12,6 @@ noise / sqrt(silos); everybody else sees sums. And only what a schedule's rounds
 calibration after them, nor evaluation, nor what silos tell of their data before the first round.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable

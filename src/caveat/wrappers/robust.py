@@ -1,7 +1,5 @@
 """What a server does with the replies of silos some of which may lie: a configuration's `federation.robust`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ correction as there; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Dat
 Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -6,8 +6,6 @@ of calibration data: of the silo's own for its own model, of all silos together 
 one is asked about what other silos know. Where a method has one model, the rule is to ask it or to abstain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ validation splits pooled; a silo's own is what its own split says, shrunk toward
 apart, which the same sums tell (`caveat.uncertainty.temperature`). A silo that was not there takes the federation's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

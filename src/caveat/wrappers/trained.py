@@ -1,7 +1,5 @@
 """What `[training]` asks of all methods alike: classes that count as much, and optimisers that go on over rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Whether models have learned at all, and whether their confidence is calibrated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

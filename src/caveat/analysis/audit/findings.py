@@ -7,8 +7,6 @@ Where one model is in doubt, other models are too, and they differ there: any en
 `disagreement` therefore asks for the partial correlation, at equal aleatoric uncertainty.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

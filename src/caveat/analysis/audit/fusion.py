@@ -3,8 +3,6 @@
 Dempster's rule holds for independent sources only; models that share a backbone or data are none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """From silos and a method to findings about its uncertainties, in Python and for `caveat audit`."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence

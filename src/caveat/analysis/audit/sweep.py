@@ -1,7 +1,5 @@
 """Runs of one method on shares of the silos' training data, everything else the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Make the record that `comparison.json` holds from the runs of a comparison."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence

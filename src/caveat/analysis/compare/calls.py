@@ -1,7 +1,5 @@
 """Comparisons of methods in Python: runs of calls, and the same tables and page as of the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

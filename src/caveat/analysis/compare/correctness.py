@@ -1,7 +1,5 @@
 """Which test inputs a run's models predict correctly, one by one, and the contrasts that are decided by that."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The folder of a comparison: which runs are finished or failed, what they measured, and what tuning chose."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is compared: methods and variants of them x settings x seeds, and how methods are tuned."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

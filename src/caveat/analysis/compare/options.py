@@ -1,7 +1,5 @@
 """Parse the options of `caveat compare`."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import tomllib

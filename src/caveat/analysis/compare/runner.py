@@ -1,7 +1,5 @@
 """Run what a comparison lacks, several runs at a time, and write its tables and its page."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -1,7 +1,5 @@
 """A comparison as text: tables in GitHub's markdown, and a line per run for other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How well runs detect foreign inputs, by every score: finished runs, or federations trained for it."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

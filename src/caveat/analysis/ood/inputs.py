@@ -1,7 +1,5 @@
 """Foreign inputs: what nobody trained with, made of a silo's own test inputs, and the streams that a run has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

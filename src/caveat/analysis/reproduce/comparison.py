@@ -1,7 +1,5 @@
 """The comparison that a paper's table asks for at a scale."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...config.text import toml

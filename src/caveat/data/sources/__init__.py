@@ -1,7 +1,5 @@
 """The data sources: which there are, how their names are parsed, and how several are read as one."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

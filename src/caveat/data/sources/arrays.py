@@ -1,7 +1,5 @@
 """Sources of arrays: scikit-learn's digits, npz files, and npy files that are mapped into memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import warnings

@@ -1,7 +1,5 @@
 """What a data source is: how it is written, what it reads, and which settings it has; and where files are found."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

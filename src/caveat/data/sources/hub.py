@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face hub, through the optional package `datasets`."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Images: folders DIR/SILO/CLASS/*.png|jpg|jpeg, and the one size and number of channels that images are brought to."""
 
-from __future__ import annotations
-
 import warnings
 import zlib
 from collections.abc import Sequence

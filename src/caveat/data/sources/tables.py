@@ -1,7 +1,5 @@
 """Tables in CSV and parquet files: their rows as numbers and codes of categories."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Sequence
 from itertools import repeat

@@ -1,7 +1,5 @@
 """The data dictionary that all silos share, and the names, units and codes of a silo's own table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

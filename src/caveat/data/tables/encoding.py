@@ -6,8 +6,6 @@ a hash of its own content, which shows damage. Features have the same width for 
 encoder on its training split.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Harmonization: tables with the agreed names, units, missing values and classes, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...core import ConfigurationError, Refused

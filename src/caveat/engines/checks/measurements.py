@@ -1,7 +1,5 @@
 """What a measurement has to be like to be counted: sums over inputs that nobody but the silo has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 import torch

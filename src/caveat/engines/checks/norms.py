@@ -6,8 +6,6 @@ is known before a round begins, so that updates are still added up as they come.
 first 64 updates by name, which are waited for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What an update has to be like to be counted: a silo may be broken, out of date, or hostile."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

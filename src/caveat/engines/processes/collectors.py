@@ -1,7 +1,5 @@
 """A round's replies while they come: kept, or added up in the order of the silos' names and let go."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from itertools import pairwise

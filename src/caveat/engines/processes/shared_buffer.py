@@ -1,7 +1,5 @@
 """Memory that a process and its forked workers share: an anonymous file, gone when the last of them ends."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Runs a client task at one chunk of silos: as one batched call if it can be stacked, else one silo after the other."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ a small step of training (`SILOS`, `STEP`), which docs/hardware.md has measured.
 the number of workers, so that a run repeats to the bit wherever it is repeated.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A round's replies by chunks: kept, or of a linear round added up in the order of the chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

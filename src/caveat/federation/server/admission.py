@@ -6,8 +6,6 @@ a line for each key that was admitted under a name, the newest last: the node's 
     python -P -m caveat.federation.server.admission NAME.pub     in the project's folder
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the silos have told of their data, and what they have agreed on: schema, numbers of rows, class frequencies."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence

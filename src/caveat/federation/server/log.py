@@ -3,8 +3,6 @@
 The folder itself is not there before silos have joined, and the wait for them is most of what an operator wants to see.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

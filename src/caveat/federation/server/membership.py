@@ -3,8 +3,6 @@
 In a simulation the silos are those that one data source makes, and all of them are there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

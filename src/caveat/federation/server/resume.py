@@ -1,7 +1,5 @@
 """Continuing a federation's run from its folder, by the project that the user names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run at the server: the same folder and the same loop over rounds as on one machine, with silos elsewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import secrets

@@ -1,7 +1,5 @@
 """The app of a node: whose silo it is, by its node's configuration, and what it answers."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import traceback

@@ -6,8 +6,6 @@ the node has ended.
     python -IS connection_check.py NODE NAME HOST:PORT CERTIFICATE     NODE is the number of the node's process
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -11,8 +11,6 @@ The daemon exits when its node has exited, and when a file that it has imported 
 another one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import gc

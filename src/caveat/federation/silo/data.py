@@ -3,8 +3,6 @@
 `held-out.json` of a silo's state holds keyed hashes of the rows that once tested or calibrated a model.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

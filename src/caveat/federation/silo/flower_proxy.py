@@ -7,8 +7,6 @@ the same.
     python -IS flower_proxy.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's own
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -3,8 +3,6 @@
 Counts of differences stay at the silo.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

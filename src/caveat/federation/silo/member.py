@@ -3,8 +3,6 @@
 What it has kept of a finished federation is opened to predict with.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

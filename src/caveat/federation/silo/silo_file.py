@@ -1,7 +1,5 @@
 """A silo's own file, `silo.toml`: its name in the federation, where its data are, and where its state is kept."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

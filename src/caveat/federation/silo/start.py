@@ -3,8 +3,6 @@
 python -P -m caveat.federation.silo.start SILO.toml KEY SERVER:PORT     in the project's folder
 """
 
-from __future__ import annotations
-
 import math
 import ssl
 import sys

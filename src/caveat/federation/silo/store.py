@@ -1,7 +1,5 @@
 """What a silo keeps on its own disk: its states, the ledger of its messages, its runs; and how rows are deleted."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the files of an audit hold: `plan.json`, what its runs have in common, and `audit.json`, what came of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -3,8 +3,6 @@
 Methods are called "rows" in it, settings "columns" and runs "cells". A figure that does not exist is null.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal

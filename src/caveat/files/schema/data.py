@@ -1,7 +1,5 @@
 """What preparation.json and federation.json hold of data: columns, categories and what inputs become."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field

@@ -3,8 +3,6 @@
 Its methods are under "rows", its settings under "columns".
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

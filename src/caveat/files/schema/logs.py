@@ -1,7 +1,5 @@
 """What the lines of rounds.jsonl and of ledger.jsonl hold: metrics along the way, and what left the silos."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from .figures import Metrics

@@ -1,7 +1,5 @@
 """What all records of files have in common: the keys that they write, versions, and checksums."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`run.json`: the description of a run, whether the command line, a federation's server or a Python program made it."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from .record import File, Finite, Record

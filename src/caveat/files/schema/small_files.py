@@ -1,7 +1,5 @@
 """What the small files of a run's folder hold, beside its figures, its ledger and its pictures."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field

@@ -1,7 +1,5 @@
 """The frame of a plot: the ranges that it shows, the numbers along its sides, and lines in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Heat maps, sparklines, reliability diagrams and risk-coverage curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

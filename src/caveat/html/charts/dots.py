@@ -1,7 +1,5 @@
 """Dot plots and dumbbells: named rows from top to bottom, with marks and intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

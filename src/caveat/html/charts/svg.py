@@ -1,7 +1,5 @@
 """Elements of SVG, and the marks, strokes and samples that tell series apart; style sheets give colours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

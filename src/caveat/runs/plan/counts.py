@@ -1,7 +1,5 @@
 """What is counted before a run: the rounds of its schedule, the sizes of its silos, their optimizer steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The run that a rehearsal carries out: few silos are measured, few steps are trained, few inputs are encoded."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

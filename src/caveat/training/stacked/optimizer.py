@@ -1,7 +1,5 @@
 """One optimiser for K silos that may be at different steps: torch's fused kernels on runs of silos at the same step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 

@@ -1,7 +1,5 @@
 """The audit's page: findings, a chart over shares of the data, and tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """How figures of a measure are written: shares as percent without the sign, everything else to three decimals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

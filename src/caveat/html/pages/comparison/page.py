@@ -1,7 +1,5 @@
 """The page of a comparison: it holds everything it shows and asks the network for nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....files.schema.comparison import Comparison, Measure, Setting

@@ -1,7 +1,5 @@
 """From a comparison to its pictures; one that there is nothing for is None or left out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Pictures of a comparison: dot plots, forests of differences, curves over rounds, and planes of two measures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

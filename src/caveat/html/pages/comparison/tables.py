@@ -1,7 +1,5 @@
 """The tables of a comparison's page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import quote

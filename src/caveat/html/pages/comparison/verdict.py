@@ -1,7 +1,5 @@
 """What a comparison says: who leads, by how much, whether seeds suffice, and whether budgets are equal."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from statistics import fmean

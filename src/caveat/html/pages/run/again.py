@@ -1,7 +1,5 @@
 """How to make a run once more: from its configuration, and as the user gave that."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 

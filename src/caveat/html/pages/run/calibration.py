@@ -1,7 +1,5 @@
 """Whether confidence matches accuracy, silo by silo, and whether uncertainty tells errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How well predictions tell classes: metrics with intervals, the majority class, confusions, custom metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

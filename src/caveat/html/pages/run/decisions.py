@@ -1,7 +1,5 @@
 """Who answers which test inputs of each stream, and how well: shares of decisions as bars, and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

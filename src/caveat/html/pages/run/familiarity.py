@@ -1,7 +1,5 @@
 """Inputs that are called unfamiliar: false alarms among a silo's own, and detection of those that it does not know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Examples of test inputs: as many images as a page may hold, and examples of each quadrant."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar

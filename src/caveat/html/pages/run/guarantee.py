@@ -1,7 +1,5 @@
 """A run's guarantee about errors, and how it holds on the test split."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What went wrong: failures, silos that were left out or lost their state, and unusual updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

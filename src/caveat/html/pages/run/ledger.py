@@ -1,7 +1,5 @@
 """What left the silos: what they told before the first round, who sent how much in which form, and privacy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

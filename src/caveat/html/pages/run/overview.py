@@ -1,7 +1,5 @@
 """What a reader sees first: the result in a sentence, a picture of every silo, and other methods."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

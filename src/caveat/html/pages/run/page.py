@@ -1,7 +1,5 @@
 """The report: one page that holds everything it shows and asks the network for nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

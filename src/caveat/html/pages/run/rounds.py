@@ -1,7 +1,5 @@
 """Accuracy and entropy of silos over rounds, milestones on the way, and what the run cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

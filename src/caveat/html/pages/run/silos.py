@@ -1,7 +1,5 @@
 """Every silo of a run: plots with a row per silo, and the table of all its metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """What decides whether a run can be trusted, and what to do about it: the first sentences of its page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What models know and do not know: outcomes, quadrants, log-evidence, features and codewords."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
