@@ -73,7 +73,7 @@ def silos(seed: int) -> data.Silos:
     settings = example("fedpn").data
     codes = tuple(LabelCode(code=str(i), meaning=name) for i, name in enumerate(settings.classes))
     tables = ",".join(f"uci_heart_{name}.csv" for name in HOSPITALS)
-    return data.load(dataclasses.replace(settings, source=f"csv:{tables}", codes=codes), seed)
+    return data.load(dataclasses.replace(settings, source=f"csv:{tables}", label_codes=codes), seed)
 
 
 def measured(found: data.Silos, row: str, seed: int, split: str, small: bool) -> Record:

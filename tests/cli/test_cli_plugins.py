@@ -40,7 +40,7 @@ class Mine(FedAvg):
     def describe(self, down, state, context, x):
         return {"seen": torch.tensor(float(len(x)))}
 
-    def summarise(self, sums):
+    def summarize(self, sums):
         return {"SEEN": int(sums["seen"])}
 
     def milestone(self, server):
@@ -208,11 +208,11 @@ def test_lists_and_configurations_show_it() -> None:
     ("hook", "told"),
     [
         ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() gives 'mean', a key that every"),
-        ('def summarise(self, sums):\n        return {"test": 3}', "mine: summarise() gives 'test', a key that every"),
-        ('def summarise(self, sums):\n        return {"accuracy": 3}', "mine: summarise() gives 'accuracy'"),
+        ('def summarize(self, sums):\n        return {"test": 3}', "mine: summarize() gives 'test', a key that every"),
+        ('def summarize(self, sums):\n        return {"accuracy": 3}', "mine: summarize() gives 'accuracy'"),
         (
-            'def summarise(self, sums):\n        return {"it": {3}}',
-            "mine: summarise() gives 'it' = {3}: expected numbers",
+            'def summarize(self, sums):\n        return {"it": {3}}',
+            "mine: summarize() gives 'it' = {3}: expected numbers",
         ),
     ],
 )

@@ -102,9 +102,12 @@ def test_a_key_without_meaning_is_refused(sets: list[str], message: str) -> None
 
 def test_another_partition_leaves_a_recipes_alpha_behind_and_no_wrong_labels(tmp_path: Path) -> None:
     file = tmp_path / "noisy.toml"
-    labels = 'partition = "dirichlet"\nalpha = 0.1\nnoise = [0, 0.4]'
-    file.write_text(f'[method]\nname = "fedavg"\n\n[data]\nn_silos = 4\n\n[data.partition]\n{labels}\n')
+    labels = 'scheme = "dirichlet"\nalpha = 0.1'
+    file.write_text(
+        f'[method]\nname = "fedavg"\n\n[data]\nn_silos = 4\nlabel_noise = [0, 0.4]\n\n[data.partition]\n{labels}\n'
+    )
     found = load(str(file), ["data.partition.scheme=iid"])
-    assert found.data.partition == Partition(noise=(0, 0.4))
+    assert found.data.partition == Partition()
+    assert found.data.label_noise == (0, 0.4)
     (tmp_path / "written.toml").write_text(dump(found))
     assert load(str(tmp_path / "written.toml")) == found

@@ -23,21 +23,21 @@ def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings
 
 
 def test_silos_is_no_source_to_read() -> None:
-    with pytest.raises(ConfigurationError, match=r"'silos': every silo reads its own.*caveat flower init"):
+    with pytest.raises(ConfigurationError, match=r"'on_site': every silo reads its own.*caveat flower init"):
         data.load(TABLES, SEED)
-    with pytest.raises(ConfigurationError, match="silos cannot be joined"):
-        DataSettings(source="digits + silos")
-    with pytest.raises(ConfigurationError, match=r"ood.global_source = 'silos'"):
-        OodSettings(global_source="silos")
-    with pytest.raises(ConfigurationError, match="or silos"):
-        DataSettings(source="silos:here")
+    with pytest.raises(ConfigurationError, match="on_site cannot be joined"):
+        DataSettings(source="digits + on_site")
+    with pytest.raises(ConfigurationError, match=r"ood.global_source = 'on_site'"):
+        OodSettings(global_source="on_site")
+    with pytest.raises(ConfigurationError, match="or on_site"):
+        DataSettings(source="on_site:here")
 
 
 @pytest.mark.parametrize(
     ("key", "settings"),
     [
-        ("data.n_silos = 3", {"silos": 3}),
-        ("data.silo_column = 'ward' is ignored", {"silo": "ward"}),
+        ("data.n_silos = 3", {"n_silos": 3}),
+        ("data.silo_column = 'ward' is ignored", {"silo_column": "ward"}),
         ("data.shift.angles", {"shift": Shift(angles=(0, 90))}),
         ("data.shift.noise_std", {"shift": Shift(noise_std=(1.0,))}),
         ("data.partition.scheme = 'classes'", {"partition": Partition(scheme="classes")}),
@@ -49,10 +49,10 @@ def test_what_needs_the_data_of_other_silos_is_refused(key: str, settings: dict[
     with pytest.raises(ConfigurationError) as caught:
         DataSettings(source="on_site", **settings)
     assert key in str(caught.value)
-    assert "silos" in str(caught.value)
+    assert "silo" in str(caught.value)
 
 
-@pytest.mark.parametrize("source", ["silos", "hub:mnist", "digits + digits", "tape:x"])
+@pytest.mark.parametrize("source", ["on_site", "hub:mnist", "digits + digits", "tape:x"])
 def test_sources_that_one_silo_cannot_read(source: str) -> None:
     with pytest.raises(ConfigurationError, match=r"data.source"):
         own_settings(SILOS, source)

@@ -252,6 +252,6 @@ def test_unknown_keys_and_values_out_of_range(section: dict[str, object]) -> Non
 
 
 def test_settings_read_what_toml_gives() -> None:
-    section = {"silos": 9, "shift": {"angles": [0, -50, 120]}, "labels": {"partition": "dirichlet", "alpha": 1}}
+    section = {"n_silos": 9, "shift": {"angles": [0, -50, 120]}, "partition": {"scheme": "dirichlet", "alpha": 1}}
     expected = DataSettings(n_silos=9, shift=Shift(angles=(0, -50, 120)), partition=Partition("dirichlet", 1.0))
     assert TypeAdapter(DataSettings).validate_python(section) == expected

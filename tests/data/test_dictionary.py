@@ -92,7 +92,7 @@ def coded(tmp_path: Path, plain: list[Path]) -> list[Path]:
 
 def test_declared_tables_are_the_plain_ones_together_and_apart(plain: list[Path], coded: list[Path]) -> None:
     expected = data.load(settings(*plain), SEED)
-    together = data.load(settings(*coded, classes=CLASSES, codes=CODES, dictionary=COLUMNS), SEED)
+    together = data.load(settings(*coded, classes=CLASSES, label_codes=CODES, dictionary=COLUMNS), SEED)
     assert together.classes == expected.classes == CLASSES
     assert all(same(a, b) for a, b in zip(together, expected, strict=True))
     shared = DataSettings(source="on_site", target="ill", classes=CLASSES, dictionary=COLUMNS)
@@ -107,9 +107,9 @@ def test_declared_tables_are_the_plain_ones_together_and_apart(plain: list[Path]
 
 def test_the_order_of_classes_is_as_they_are_named(coded: list[Path]) -> None:
     swapped = (LabelCode(code="0", meaning="well"), LabelCode(code="1", meaning="ill"))
-    silos = data.load(settings(*coded, classes=("well", "ill"), codes=swapped, dictionary=COLUMNS), SEED)
+    silos = data.load(settings(*coded, classes=("well", "ill"), label_codes=swapped, dictionary=COLUMNS), SEED)
     assert silos.classes == ("well", "ill")
-    named = data.load(settings(*coded, codes=swapped, dictionary=COLUMNS), SEED)
+    named = data.load(settings(*coded, label_codes=swapped, dictionary=COLUMNS), SEED)
     assert named.classes == ("ill", "well")
 
 
@@ -248,6 +248,6 @@ def test_declarations_that_contradict_each_other_are_refused(more: dict[str, Any
 
 def test_columns_of_one_s_own_that_no_file_has_are_named(plain: list[Path]) -> None:
     with pytest.raises(ConfigurationError, match=r"data\.rename_columns names 'alter': .* has age, dose, town, ill"):
-        data.load(settings(*plain, columns=(OwnColumn(own="alter", name="age"),)), SEED)
+        data.load(settings(*plain, rename_columns=(OwnColumn(own="alter", name="age"),)), SEED)
     with pytest.raises(Refused, match="several columns are 'age', expected one"):
-        data.load(settings(*plain, columns=(OwnColumn(own="dose", name="age"),)), SEED)
+        data.load(settings(*plain, rename_columns=(OwnColumn(own="dose", name="age"),)), SEED)

@@ -25,7 +25,7 @@ CLASSES = Partition(scheme="classes", per_silo=4)
 
 
 def load(streams: OodSettings | None = None, seed: int = 0, **settings: object) -> Silos:
-    settings = {"silos": 5, "labels": CLASSES} | settings
+    settings = {"n_silos": 5, "partition": CLASSES} | settings
     return data.load(DataSettings(**settings, ood=streams or OodSettings()), seed)  # type: ignore[arg-type]
 
 
@@ -68,7 +68,7 @@ def test_unknown_classes_come_from_the_test_splits_of_others() -> None:
 
 def test_other_domains_are_shown_as_their_silos_see_them() -> None:
     silos = load(
-        OodSettings(local="domains", per_silo=40), silos=6, partition=Partition(), shift=Shift(angles=(0, 90, 180))
+        OodSettings(local="domains", per_silo=40), n_silos=6, partition=Partition(), shift=Shift(angles=(0, 90, 180))
     )
     for silo in silos:
         assert len(silo.streams["ood_local"]) == 40
@@ -89,7 +89,7 @@ def test_a_silo_that_knows_everything_has_no_local_stream() -> None:
 def test_asking_for_streams_changes_no_split_and_no_other_stream(tmp_path: Path, partition: str) -> None:
     outside = write_npz(tmp_path / "out.npz", x_train=np.zeros((120, 8, 8), np.uint8), x_test=np.ones((40, 8, 8), "u1"))
     settings = {"partition": Partition(scheme=partition), "shift": Shift(angles=(0, 9, 0, 9, 0), noise_std=(5,))}  # type: ignore[arg-type]
-    ask = {"ood_global": f"npz:{outside}", "per_silo": 20}
+    ask = {"global_source": f"npz:{outside}", "per_silo": 20}
     plain = load(**settings)
     some, more, again = (load(OodSettings(local=what, **ask), **settings) for what in ("none", "domains", "domains"))  # type: ignore[arg-type]
     for a, b, c, d in zip(plain, some, more, again, strict=True):
@@ -130,7 +130,7 @@ def test_held_out_classes_are_in_no_split_and_make_the_global_stream(tmp_path: P
     parts = {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:], "y_test": y[300:]}
     np.savez(tmp_path / "a.npz", classes=names, **(parts if own_test else {"x": x, "y": y}))
     streams = OodSettings(held_out_classes=("bee", "dog"), per_silo=1000)
-    silos = load(streams, source=f"npz:{tmp_path / 'a.npz'}", silos=3, partition=Partition())
+    silos = load(streams, source=f"npz:{tmp_path / 'a.npz'}", n_silos=3, partition=Partition())
     held_out = np.isin(y, (1, 3))
     assert silos.classes == ("ant", "cat", "eel")
     for silo in silos:

@@ -336,7 +336,7 @@ def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
 @pytest.mark.parametrize(
     ("more", "told_"),
     [
-        ("[data.label_codes]\n0 = 3\n", r"\[data.labels\]: 0.meaning"),
+        ("[data.label_codes]\n0 = 3\n", r"\[data.label_codes\]: 0.meaning"),
         ("[data.rename_columns]\nage = 3\n", r"\[data.rename_columns\]: 0.name"),
         ('[data.rename_columns]\nage = {unity = "a"}\n', r"\[data.rename_columns\]: 0.unity"),
         ("label_codes = 3\n", "data.label_codes = 3, expected dict"),

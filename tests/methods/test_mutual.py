@@ -278,8 +278,11 @@ def test_a_silo_that_cannot_be_given_a_model_is_named(silos: tuple[str, ...], me
 
 MIXED = """
 rounds = 3
-personal = [{name = "lenet5", features = 16}, {name = "mlp", width = 16}, {name = "residual", width = 4, silos =
-["silo-0", "silo-7"]}]
+personal = [
+  {name = "lenet5", features = 16},
+  {name = "mlp", width = 16},
+  {name = "residual", width = 4, silos = ["silo-0", "silo-7"]},
+]
 
 [data]
 source = "digits"

@@ -126,7 +126,7 @@ def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     [
         ("gone.py", "no such file"),
         ("gone", "no module of that name is installed"),
-        ("baselines", "for the file say beside.py"),
+        ("beside", "for the file say beside.py"),
         ("no module", "expected a file such as my.py, or the name of a module that is installed"),
         ("", "expected a file such as my.py"),
         (".", "expected a file such as my.py, or the name of a module that is installed"),

@@ -74,7 +74,7 @@ def test_a_description_is_read_as_what_was_described(tmp_path: Path, config: Con
     [
         (["training.lr=0.5"], "training.lr"), (["rounds=7"], "rounds"), (["method.alpha=0.3"], "method.alpha"),
         (["federation.min_silos=1"], "federation.min_silos"), (["data.n_silos=5"], "data.n_silos"),
-        (["method.name=fedbn"], "method.name"), (['baselines=["local"]'], "beside.local"),
+        (["method.name=fedbn"], "method.name"), (['baselines=["local"]'], "baselines.local"),
     ],
 )  # fmt: skip
 def test_a_difference_is_named_by_the_key_of_a_configuration(config: Config, sets: list[str], key: str) -> None:

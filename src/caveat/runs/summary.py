@@ -259,7 +259,7 @@ def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]
 def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
     """What `Method.summarize` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
     taken = SiloRecord.model_fields.keys() | RoundRow.model_fields.keys()
-    return _entries(f"{method.name}: summarise()", found, taken - FREE_OF_SILOS)
+    return _entries(f"{method.name}: summarize()", found, taken - FREE_OF_SILOS)
 
 
 def _entries(hook: str, found: Mapping[str, object], taken: set[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ INPUTS = 5
 """What a model takes of the good table: age and dose, whether age is missing or not, and two towns."""
 SETTINGS = (
     "data.target=ill data.silo_column=ward rounds=1 training.local_epochs=1 training.batch_size=8 model.name=mlp "
-    "model.width=4 model.features=4 model.hidden=4 uncertainty.mc_samples=2 engine.workers=1 beside=[] "
+    "model.width=4 model.features=4 model.hidden=4 uncertainty.mc_samples=2 engine.workers=1 baselines=[] "
     "data.split.train=0.6 data.split.validation=0.15 data.split.calibration=0.25 method.name=fedavg"
 )
 SETS = SETTINGS.split()

@@ -8,8 +8,8 @@ from caveat.methods import METHODS
 
 BASE = (
     "rounds=3 training.local_epochs=1 training.batch_size=8 model.name=mlp model.width=4 model.features=4 "
-    "model.hidden=4 uncertainty.mc_samples=2 engine.workers=1 engine.sync_seconds=1e6 beside=[] data.split.train=0.6 "
-    "data.split.validation=0.15 data.split.calibration=0.25"
+    "model.hidden=4 uncertainty.mc_samples=2 engine.workers=1 engine.sync_seconds=1e6 baselines=[] "
+    "data.split.train=0.6 data.split.validation=0.15 data.split.calibration=0.25"
 )
 DIGITS = "data.source=digits data.n_silos=3 data.samples_per_silo=24 data.test_per_silo=8 data.shift.angles=[0,-50,120]"
 OWN = {
@@ -24,7 +24,7 @@ OWN = {
 """What a method is given beside; one that is not here has its defaults, so that a new one joins by itself."""
 VARIANTS = {
     "scaffold-durable": "method.name=scaffold engine.sync_seconds=0",
-    "fedavg-beside": 'method.name=fedavg rounds=2 beside=["fedper"]',
+    "fedavg-beside": 'method.name=fedavg rounds=2 baselines=["fedper"]',
     "fedbabu-guaranteed": "method.name=fedbabu uncertainty.policy=guaranteed uncertainty.risk=0.9",
     "fedavg-noise": "method.name=fedavg privacy.clip_norm=1 privacy.noise_multiplier=0.3",
     "fedavg-newcomers": 'method.name=fedavg federation.newcomers=["silo-2"] uncertainty.policy=switch',

@@ -38,7 +38,7 @@ JOIN = " + "
 """What stands between the parts of a joined source."""
 FORMS = ", ".join(kind.form for kind in SOURCES.values() if kind is not EachSilosOwnSource)
 HELP = (
-    f'{FORMS}; or several of them, each but csv a domain or more, joined by "{JOIN}"; or silos: every silo of a '
+    f'{FORMS}; or several of them, each but csv a domain or more, joined by "{JOIN}"; or on_site: every silo of a '
     "federation on Flower reads its own."
 )
 """The help text of `data.source`."""
@@ -72,7 +72,7 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
     if kind is None or bool(place) != (":" in kind.form):
         raise ConfigurationError(
             f"data.{key} = {source!r}{f', part {text!r}' * joined}: expected {FORMS}, or several joined by "
-            f"{JOIN!r}{'; or silos' * (key == 'source')}",
+            f"{JOIN!r}{'; or on_site' * (key == 'source')}",
             f"data.{key}",
         )
     return kind(place)

@@ -8,9 +8,9 @@ from .columns import number
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import Sheet, missing
 
-OWN = "data.rename_columns of silo.toml or of a configuration"
+OWN = "[data.rename_columns] of silo.toml or of a configuration"
 """Where names, units and values of one's own columns are declared."""
-LABELS = "data.label_codes of silo.toml or of a configuration"
+LABELS = "[data.label_codes] of silo.toml or of a configuration"
 """Where codes of labels are declared."""
 AS_TRAINED = "a model reads rows as its own table was declared when it was trained"
 MOSTLY_OUTSIDE = 0.5

@@ -102,8 +102,7 @@ class JoiningCheck:
             raise DataError(
                 f"{self.file.path}: data.target = {self.file.target!r} has labels that are codes, "
                 f"{', '.join(codes[:10])}, and a federation names classes in words: say in [data.label_codes] what "
-                f"each "
-                f'means, such as {codes[0]} = "healthy"'
+                f'each means, such as {codes[0]} = "healthy"'
             )
         classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.label_codes or ()), *labels]))
         return classes if len(classes) > 1 else (*classes, *UNKNOWN)[:2]
