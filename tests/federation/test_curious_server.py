@@ -33,7 +33,7 @@ def asked(folder: Path, name: str = "abc", **data: object) -> tuple[SiloSide, Te
 def test_another_source_would_let_the_server_rename_columns_that_a_silo_does_not_show(tmp_path: Path) -> None:
     columns = (OwnColumn(own="age", name="site"), OwnColumn(own="site", name=""))
     member, terms = asked(tmp_path, source="csv:any.csv", rename_columns=columns)
-    with pytest.raises(DataError, match=r"data\.source = 'csv:any\.csv', expected 'silos'"):
+    with pytest.raises(DataError, match=r"data\.source = 'csv:any\.csv', expected 'on_site'"):
         member.introduce(terms)
 
 
