@@ -14,7 +14,7 @@ from .core.devices import find_devices
 from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
-from .engines.stacking.decision import Mode
+from .engines.vectorization import Mode
 from .files.checkpoints import StateLost
 from .files.locks import locked
 from .files.reading import RUN
@@ -22,14 +22,13 @@ from .files.schema.comparison import Comparison, read_comparison
 from .nn.custom_model import Make
 from .runs import python_calls
 from .runs.base import FIXED
-from .runs.callbacks import Callback, Told, check_callbacks
 from .runs.execution import carry_out
 from .runs.joining import join as join_run
 from .runs.local import LocalRun, Run
 from .runs.opening import allow_code, open_run
-from .runs.plan.costs import Plan
+from .runs.plan.estimate import Plan
 from .runs.plan.estimate import plan as plan_run
-from .runs.progress import Progress, Silent
+from .runs.progress import Callback, Progress, Silent, Told, check_callbacks
 from .runs.spec_file import check_same_data
 
 

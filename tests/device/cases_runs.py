@@ -25,7 +25,7 @@ from torch import Tensor
 import caveat
 from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
-from caveat.engines.processes.worker import can_fork
+from caveat.engines.worker_process import can_fork
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
@@ -214,7 +214,7 @@ def test_a_run_that_no_other_process_can_make_again_has_one_worker_there(tmp_pat
 
 WORKERS = """
 import own_runs, shadow, torch, sys
-from caveat.engines.processes.worker import can_fork
+from caveat.engines.worker_process import can_fork
 shadow.on_shadow()
 assert can_fork(torch.device("shadow", 0))
 own_runs.run(own_runs.three_silos(), sys.argv[1], workers=2, device="shadow")

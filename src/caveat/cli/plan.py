@@ -15,7 +15,7 @@ from ..core.text import cut, duration, plural, size
 from .console import ConfigArgument, Device, Plugins, SetOptions, Stacked, Workers, reported, show, with_engine
 
 if TYPE_CHECKING:
-    from ..runs.plan.costs import MethodCost, Needs, PhaseCost, Plan, Span
+    from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
 
 HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
 

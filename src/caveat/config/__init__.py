@@ -7,7 +7,7 @@ defaults the defaults, their docstrings the help texts.
 from ..wrappers.uncertainty import Uncertainty
 from .load import dictionary_text, find, load, load_kept, loads, read_dictionary
 from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
-from .write import dump, dump_dictionary, first_line
+from .toml import dump, dump_dictionary, first_line
 
 __all__ = [
     "Config",

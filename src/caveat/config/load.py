@@ -19,8 +19,7 @@ from ..methods import METHODS
 from ..recipes import DEFAULT, FOLDER, recipe_file, recipes
 from ..wrappers.uncertainty import OWNERS
 from .schema import Config, EngineSettings, MethodSettings, has_personal, is_stranger, method_keys, own_training
-from .text import ConfigText, parse, read, toml
-from .write import dump_dictionary
+from .toml import ConfigText, dump_dictionary, parse, read, toml
 
 Table = dict[str, Any]
 

@@ -7,12 +7,10 @@ from typing import ClassVar, Literal, TypeVar, final, get_args
 import torch
 from torch import Tensor, nn
 
-from .aggregation import Replies
+from .aggregation import Payload, Replies, State, Tensors, Update
 from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
-from .silo import SiloContext
-from .silo_info import SiloInfo
-from .tensors import Payload, State, Tensors, Update
+from .silo import SiloContext, SiloInfo
 
 SiloTask = Callable[[Payload, State, SiloContext], tuple[Update, State]]
 """What happens at a silo: from what was sent and what was kept to what is sent back and kept."""

@@ -14,8 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .aggregation import weighted_sum
-from .tensors import Payload
+from .aggregation import Payload, weighted_sum
 
 Rule = Literal["median", "trimmed_mean", "geometric_median", "krum"]
 COLUMNS = 1 << 16

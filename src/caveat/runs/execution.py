@@ -9,7 +9,7 @@ from torch import nn
 
 from ..core import DataWarning
 from ..engines import rounds
-from ..engines.one_thread import one_thread
+from ..engines.placement import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.reading import read
 from ..files.schema.record import as_json
@@ -19,11 +19,10 @@ from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .callbacks import Told, settings_of
-from .progress import Progress
+from .progress import Progress, Told, settings_of
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .stacking import check_stacked, not_stacked
+from .summary import check_stacked, not_stacked
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .. import data
 from ..config import Config, EngineSettings, Evaluation, Federation, is_stranger
 from ..config.schema import ELSEWHERE
-from ..config.text import parse
+from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
 from ..core.errors import OtherBeginning, short_repr
 from ..core.settings import dotted

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config import Config, is_stranger, load
-from ...config.text import toml
+from ...config.toml import toml
 from ...core import ConfigurationError
 from ...files.schema.grid import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting
 from ...metrics.custom_metrics import OwnMetric

@@ -20,15 +20,14 @@ from typing import Any
 
 import torch
 
-from ...core import ConfigurationError, RunError, SiloId, Update
-from ...core.devices import counted, known_kinds
-from ...files.checkpoints import StateLost
-from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState
-from ..executor import Executor, Performed, SiloDiverged, SiloError
-from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
-from ..stacking.replies import SummedPart, summed
-from .collectors import BUFFERS
+from ..core import ConfigurationError, RunError, SiloId, Update
+from ..core.devices import counted, known_kinds
+from ..files.checkpoints import StateLost
+from ..files.schema.record import as_json
+from ..files.schema.small_files import KeptState
+from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from .executor import Executor, Performed, SiloDiverged, SiloError
+from .replies import BUFFERS, SummedPart, summed
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]

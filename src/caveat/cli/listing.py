@@ -1,17 +1,108 @@
-"""`caveat data`: what a source holds, before any training."""
+"""`caveat list`, `caveat data` and `caveat new`: what a configuration can name, and files to start from."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import Plugins, reported, show
+from .. import recipes as recipe_files
+from .console import ConfigArgument, Plugins, SetOptions, reported, show
 
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
     from ..federation.silo.start import JoiningCheck
+
+Named = Iterator[tuple[str, str]]
+MODELS = {
+    "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
+    "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
+    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, as FMLU's CNN: 28x28 images become 49 tokens.",
+    "normed": "Three 5x5 convolutions with BatchNorm, as FedBN has them for digits: 28x28 images become 49 tokens.",
+    "mlp": "Two layers for features and tables: one token of `features`.",
+    "linear": "Logits that are linear in the inputs, of which some are dropped in training: logistic regression.",
+    "encoder": "an encoder of your own (model.encoder names its code), pretrained or frozen, with a head behind it",
+    "own": "a whole model of your own: model.factory names the code that makes it",
+}
+
+
+class Kind(StrEnum):
+    """What `caveat list` lists."""
+
+    methods = "methods"
+    datasets = "datasets"
+    models = "models"
+    recipes = "recipes"
+
+
+def methods() -> Named:
+    from ..methods import METHODS
+    from ..methods.plugins import about, installed
+
+    for name in METHODS:
+        yield name, METHODS.about(name)
+    for name, point in installed().items():
+        if name not in METHODS:
+            yield name, about(point)
+
+
+def models() -> Named:
+    yield from MODELS.items()
+
+
+def recipes() -> Named:
+    """Every recipe with its first comment line."""
+    for name in recipe_files.recipes():
+        yield name, recipe_files.description(name)
+
+
+def datasets() -> Named:
+    """Every kind of source, then the files of $CAVEAT_DATA."""
+    from ..data.sources import JOIN, SOURCES, kind_of
+
+    for source in SOURCES.values():
+        yield source.form, source.about
+    yield (
+        JOIN.join(("SOURCE", "SOURCE")),
+        "domains of several of these, but no tables; data.size brings images to one size",
+    )
+    folder = os.environ.get("CAVEAT_DATA")
+    if folder and Path(folder).is_dir():
+        for path in sorted(Path(folder).iterdir()):
+            if (kind := kind_of(path)) is not None:
+                size = "folder" if path.is_dir() else f"{path.stat().st_size / 1e6:.1f} MB"
+                yield f"{kind.name}:{path.name}", f"{size} in $CAVEAT_DATA"
+
+
+LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Kind.recipes: recipes}
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: Plugins = None
+) -> None:
+    """List what a configuration can name."""
+    with reported():
+        from ..core.text import escaped
+
+        rows = list(LISTS[kind]())
+        width = max(len(name) for name, _ in rows)
+        for name, about in rows:
+            typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
+
+
+def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plugins = None) -> None:
+    """Print a configuration in full.
+
+    Every key with its effective value and its meaning, ready to edit.
+    """
+    with reported():
+        from ..config import dump, load
+
+        typer.echo(dump(load(config, sets or ())), nl=False)
 
 
 def data(
@@ -101,3 +192,31 @@ def _columns(dictionary: Path | None) -> tuple[DictionaryColumn, ...]:
     from ..config import read_dictionary
 
     return () if dictionary is None else read_dictionary(dictionary)
+
+
+new = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Write a file to start from.")
+
+
+@new.callback()
+def _several() -> None:
+    """Write a file to start from."""
+
+
+@new.command()
+def method(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters and digits only.")],
+    base: Annotated[str, typer.Option("--from", metavar="METHOD", help="What it starts from.")] = "fedavg",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for its three files.")] = Path(),
+) -> None:
+    """Write a method of your own, with its test.
+
+    NAME.py runs at once: the method it starts from with one more term. NAME.toml lists what leaves a silo, and
+    test_NAME.py holds it to the contract of all methods. Nothing is overwritten.
+    """
+    with reported():
+        from ..testing.scaffold import write_method
+
+        for path in write_method(name, base, out):
+            typer.echo(path)
+        file = out / f"{name}.py"
+        typer.echo(f"it runs: caveat compare digits --methods {base},{name} --plugin {file}", err=True)
