@@ -1,4 +1,4 @@
-"""Commands on a finished run: `caveat predict`, `caveat evaluate`, `caveat export` and `caveat join`."""
+"""Commands on finished runs: `caveat predict`, `caveat evaluate`, `caveat export`, `caveat join`, `caveat report`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +11,12 @@ from .console import Device, ModelOptions, Plugins, Quiet, RunArgument, reported
 
 def predict(
     folder: RunArgument,
-    inputs: Annotated[str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, a folder of images.")],
-    silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
+    inputs: Annotated[
+        str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, or a folder of images.")
+    ],
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
     model: ModelOptions = None,
-    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Where to; - is standard output.")] = "-",
+    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Output file; - is standard output.")] = "-",
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
@@ -22,10 +24,10 @@ def predict(
 
     Needs only the run folder, wherever it is. For silos that took part, no data are read.
 
-    Writes a row per input: label, probabilities, uncertainties, in column familiarity the p-value of the input being
-    like the silo's own, and the decision: whose model gave the label, or abstain, where the label is not to be relied
-    on; with uncertainty.set_coverage the set of classes; of a table also what is unlike training, in column input_note;
-    of images the file, in column file.
+    Writes a row per input: label, probabilities, uncertainties, familiarity (the p-value for the input being like the
+    silo's own data) and the decision (which model gave the label, or abstain: do not rely on the label). With
+    uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note; for images also
+    the file.
     """
     with reported(named=True):
         from ..api import load
@@ -44,16 +46,16 @@ def evaluate(
     inputs: Annotated[
         str, typer.Argument(metavar="INPUT", help="An npz file with x and y, a table, or a folder of images per class.")
     ],
-    silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model predicts.")],
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="A table's column of labels.")] = None,
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Label column of a table.")] = None,
     model: ModelOptions = None,
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
-    """Measure a finished run on inputs with labels that it has not seen.
+    """Evaluate a finished run on labeled inputs.
 
-    Prints a JSON object with the figures that summary.json has of test splits, and the confusion of classes, rows being
-    labels. Nothing is written.
+    Prints a JSON object with the metrics that summary.json has for test splits, and the confusion matrix (rows are
+    labels). Writes no files.
     """
     with reported(named=True):
         import json
@@ -92,16 +94,20 @@ def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, files: Seque
 
 def export(
     folder: RunArgument,
-    silo: Annotated[str, typer.Option(metavar="NAME", help="Whose model.")],
-    format: Annotated[str, typer.Option("--format", metavar="FORMAT", help="onnx, torch or mlflow.")] = "onnx",
-    out: Annotated[Path | None, typer.Option(metavar="PATH", help="Where to [RUN-NAME.onnx, .pt2, .mlflow].")] = None,
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is exported.")],
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="Output format: onnx, torch or mlflow.")
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Output path.  [default: RUN-NAME.onnx, .pt2 or .mlflow]")
+    ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Export a silo's model so that it abstains anywhere.
+    """Export a silo's model, with its decision to abstain, to a file that needs no caveat.
 
-    One file (a folder for MLflow) with the preparation of inputs, the model, its temperature, familiarity, thresholds
-    and decision, which answers as `caveat predict` does and needs no caveat; and a model card beside it.
+    Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision;
+    it gives the same answers as `caveat predict`. Also writes a model card next to it.
     """
     with reported(named=True):
         from ..api import load
@@ -113,19 +119,22 @@ def export(
 
 
 SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar")
-"""The figures of a silo before and after."""
+"""The metrics of a silo that are printed before and after joining."""
 
 
 def join(
     folder: RunArgument,
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[DATA]", help="The silo's own, as data.source is written [federation.newcomers]."),
+        typer.Argument(metavar="[DATA]", help="Data of the silo, as in data.source.  [default: federation.newcomers]"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder [RUN-joined].")] = None,
-    silo: Annotated[str | None, typer.Option(metavar="NAME", help="What it is called [its file's name].")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create.  [default: RUN-joined]")] = None,
+    silo: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the silo.  [default: its file name]")
+    ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=0, max=1_000_000, help="Of training, at the silo [5, or as many as RUN made].")
+        int | None,
+        typer.Option(min=0, max=1_000_000, help="Training rounds at the silo.  [default: 5, or as many as RUN took]"),
     ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
@@ -133,9 +142,8 @@ def join(
 ) -> None:
     """Add a silo to a finished federation. The run does not change, and the silo sends nothing.
 
-    What the method keeps at a silo, temperature, familiarity and thresholds are fitted on the silo's own splits. DIR
-    is a run's folder with the silo alone: predict, evaluate, export and report take it. The same command goes on with
-    what was interrupted.
+    The method's local parameters, temperature, familiarity and thresholds are fitted on the silo's own splits. DIR is a
+    run folder with this silo alone, for predict, evaluate, export and report. Repeat the command to continue.
     """
     with reported(named=True):
         import json
@@ -157,26 +165,27 @@ def join(
 
 
 def _lines(before: dict[str, Any], summary: dict[str, Any]) -> list[str]:
-    """A line per silo and figure, before and after."""
     from ..core.text import escaped
 
     names = {each["name"]: each["test"] for each in summary["silos"]}
-    lines = [f"{'silo':<20} {'figure':<11} {'before':>8} {'after':>8}"]
+    lines = [f"{'silo':<20} {'metric':<11} {'before':>8} {'after':>8}"]
     for name, after in names.items():
-        for figure in SHOWN:
-            was, now = before[name].get(figure), after.get(figure)
+        for metric in SHOWN:
+            was, now = before[name].get(metric), after.get(metric)
             if was is not None and now is not None:
-                lines.append(escaped(f"{name:<20} {figure:<11} {was:>8.3f} {now:>8.3f}"))
+                lines.append(escaped(f"{name:<20} {metric:<11} {was:>8.3f} {now:>8.3f}"))
     return lines
 
 
 def report(
     folder: RunArgument,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Where to [RUN/report.html].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Output file.  [default: RUN/report.html]")
+    ] = None,
 ) -> None:
-    """Write the report of a run or a comparison.
+    """Write the HTML report of a run or a comparison.
 
-    One self-contained page, also of what is not finished.
+    The report is one self-contained page. Unfinished runs have one, too.
     """
     with reported(named=True):
         from ..config import reading

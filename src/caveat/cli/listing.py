@@ -1,4 +1,4 @@
-"""`caveat list`, `caveat data` and `caveat new`: what a configuration can name, and files to start from."""
+"""`caveat list`, `caveat config`, `caveat data` and `caveat new`: what you can configure, and files to start from."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Named = Iterator[tuple[str, str]]
 MODELS = {
     "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
     "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
-    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, as FMLU's CNN: 28x28 images become 49 tokens.",
-    "normed": "Three 5x5 convolutions with BatchNorm, as FedBN has them for digits: 28x28 images become 49 tokens.",
+    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",
+    "normed": "Three 5x5 convolutions with BatchNorm, as in FedBN for digits: 28x28 images become 49 tokens.",
     "mlp": "Two layers for features and tables: one token of `features`.",
     "linear": "Logits that are linear in the inputs, of which some are dropped in training: logistic regression.",
-    "encoder": "an encoder of your own (model.encoder names its code), pretrained or frozen, with a head behind it",
-    "own": "a whole model of your own: model.factory names the code that makes it",
+    "encoder": "your own encoder (model.encoder names its code), pretrained or frozen, with a head behind it",
+    "own": "your own model: model.factory names the code that makes it",
 }
 
 
 class Kind(StrEnum):
-    """What `caveat list` lists."""
+    """The lists of `caveat list`."""
 
     methods = "methods"
     datasets = "datasets"
@@ -55,20 +55,19 @@ def models() -> Named:
 
 
 def recipes() -> Named:
-    """Every recipe with its first comment line."""
     for name in recipe_files.recipes():
         yield name, recipe_files.description(name)
 
 
 def datasets() -> Named:
-    """Every kind of source, then the files of $CAVEAT_DATA."""
+    """Yield every kind of data source, then the files in $CAVEAT_DATA."""
     from ..data.sources import JOIN, SOURCES, kind_of
 
     for source in SOURCES.values():
         yield source.form, source.about
     yield (
         JOIN.join(("SOURCE", "SOURCE")),
-        "domains of several of these, but no tables; data.size brings images to one size",
+        "several of these as domains, except tables; data.size resizes images",
     )
     folder = os.environ.get("CAVEAT_DATA")
     if folder and Path(folder).is_dir():
@@ -84,7 +83,7 @@ LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Ki
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: Plugins = None
 ) -> None:
-    """List what a configuration can name."""
+    """List the available methods, data sources, models or recipes."""
     with reported():
         from ..core.text import escaped
 
@@ -97,7 +96,7 @@ def list_(
 def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plugins = None) -> None:
     """Print a configuration in full.
 
-    Every key with its effective value and its meaning, ready to edit.
+    Every key with its value and meaning, ready to edit.
     """
     with reported():
         from ..config import dump, load
@@ -112,33 +111,35 @@ def data(
             metavar="PATH", help="A file, a folder, a source such as npz:a.npz,b.npz, or the silo.toml of a silo."
         ),
     ],
-    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: the column to predict.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: column to predict.")] = None,
     silo_column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="csv: the column that names the silo.")
+        str | None, typer.Option(metavar="COLUMN", help="csv: column with the name of the silo.")
     ] = None,
     categorical: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="csv: a column of codes of categories, or any text; repeatable."),
+        typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable."),
     ] = None,
     numeric: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="csv: a column of numbers, and nothing else; repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of numbers. Repeatable.")
     ] = None,
-    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: the decimal mark.")] = ".",
-    separator: Annotated[str | None, typer.Option(metavar="CHAR", help="csv: between values [by the header].")] = None,
+    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: decimal mark.")] = ".",
+    separator: Annotated[
+        str | None, typer.Option(metavar="CHAR", help="csv: separator.  [default: guessed from the header]")
+    ] = None,
     dictionary: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="csv: a data dictionary, to see what it would refuse.")
+        Path | None, typer.Option(metavar="FILE", help="csv: data dictionary to check the table against.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to check all that joining checks."),
+        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to run all checks of joining."),
     ] = None,
     plugins: Plugins = None,
 ) -> None:
     """Show what a data source holds.
 
-    Samples per silo or domain and per class, and what each column of a table will become, before any training. With the
-    silo.toml of a silo: what it says of its table, read as a federation would read it, then all that joining one would
-    check; nothing is written or sent, and what could not be checked is said.
+    Prints samples per silo or domain and per class, and how each column of a table will be encoded. For the silo.toml
+    of a silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
+    Writes and sends nothing.
     """
     with reported(named=True):
         from ..core import ConfigurationError, DataError
@@ -155,7 +156,7 @@ def data(
         if path.endswith(".toml"):
             joining = _joining(Path(path), declared, dictionary, config)
         elif config is not None:
-            raise ConfigurationError(f"--config {config} is for the silo.toml of a silo, and {path} is none")
+            raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
         found = survey(path, dictionary=_columns(dictionary), **declared) if joining is None else joining.survey()
         show(survey_table(found))
         if "columns" in found:
@@ -165,13 +166,12 @@ def data(
                 raise DataError(refused)
         if joining is not None:
             unknown = joining.check(found)
-            typer.echo("checked as when it joins a federation: nothing is refused")
+            typer.echo("all checks of joining a federation passed")
             for line in unknown:
                 typer.echo(f"not checked: {line}")
 
 
 def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, config: Path | None) -> JoiningCheck:
-    """What is known of a silo, and of the federation that it is to join."""
     from ..core import ConfigurationError
     from ..federation.silo.silo_file import read_silo_file
     from ..federation.silo.start import JoiningCheck, federation_of
@@ -179,12 +179,12 @@ def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, conf
     file = read_silo_file(path)
     if declared:
         raise ConfigurationError(
-            f"--{next(iter(declared)).replace('_', '-')}: {path} says how its table is read; leave the option out"
+            f"--{next(iter(declared)).replace('_', '-')}: {path} already describes its table; remove the option"
         )
     if file.dictionary is not None and dictionary is not None:
-        raise ConfigurationError(f"--dictionary {dictionary}: {path} names the silo's own copy; leave the option out")
+        raise ConfigurationError(f"--dictionary {dictionary}: {path} already names a dictionary; remove the option")
     if config is not None and dictionary is not None:
-        raise ConfigurationError(f"--dictionary {dictionary}: {config} has the dictionary; leave the option out")
+        raise ConfigurationError(f"--dictionary {dictionary}: {config} already has the dictionary; remove the option")
     return JoiningCheck(file, None if config is None else federation_of(config), _columns(dictionary))
 
 
@@ -205,13 +205,13 @@ def _several() -> None:
 @new.command()
 def method(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters and digits only.")],
-    base: Annotated[str, typer.Option("--from", metavar="METHOD", help="What it starts from.")] = "fedavg",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder for its three files.")] = Path(),
+    base: Annotated[str, typer.Option("--from", metavar="METHOD", help="Method to start from.")] = "fedavg",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for its three files.")] = Path(),
 ) -> None:
-    """Write a method of your own, with its test.
+    """Write your own method, with a test.
 
-    NAME.py runs at once: the method it starts from with one more term. NAME.toml lists what leaves a silo, and
-    test_NAME.py holds it to the contract of all methods. Nothing is overwritten.
+    NAME.py is the method of --from with one more loss term, and runs as it is. NAME.toml lists what leaves a silo, and
+    test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
     """
     with reported():
         from ..testing.scaffold import write_method
@@ -219,4 +219,4 @@ def method(
         for path in write_method(name, base, out):
             typer.echo(path)
         file = out / f"{name}.py"
-        typer.echo(f"it runs: caveat compare digits --methods {base},{name} --plugin {file}", err=True)
+        typer.echo(f"try it: caveat compare digits --methods {base},{name} --plugin {file}", err=True)

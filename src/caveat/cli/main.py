@@ -1,6 +1,6 @@
 """The command line. Results go to standard output; progress and errors to standard error.
 
-What needs torch is imported inside the commands, so that `caveat --help` answers at once.
+Modules that need torch are imported inside the commands, so `caveat --help` starts fast.
 """
 
 from typing import Annotated, Any
@@ -20,10 +20,10 @@ from .running import resume, rollback, run
 
 
 class CommandLine(typer.core.TyperGroup):
-    """All commands. Once it runs, the process is its own, and it sets what it does not touch in a program's."""
+    """The commands. Process-wide settings are made here only, because the process is caveat's own."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # Typer 0.20 escapes brackets for rich where help is plain, too, so that it shows backslashes.
+        # Typer 0.20 escapes brackets for rich even in plain help, and then shows backslashes.
         typer.core.HAS_RICH = False
         use_huge_pages()
         with outlets() as results:
@@ -51,7 +51,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def caveat(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_version, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
+    ] = False,
 ) -> None:
     """Federated learning over heterogeneous data silos, with models that say how sure they are."""
 
@@ -67,7 +69,6 @@ app.command()(join)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
-
 
 app.command()(report)
 app.command()(audit)

@@ -1,4 +1,4 @@
-"""Commands on many runs: `caveat compare`, `caveat reproduce` and `caveat ood`."""
+"""Commands on many runs: `caveat compare`, `caveat reproduce`, `caveat audit` and `caveat ood`."""
 
 import dataclasses
 import shlex
@@ -13,6 +13,7 @@ from .console import (
     ConfigArgument,
     Device,
     ModelOptions,
+    NewFolder,
     Plugins,
     Quiet,
     Reporter,
@@ -34,18 +35,23 @@ class ScaleOption(StrEnum):
 def compare(
     config: ConfigArgument = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="A,B,...", callback=import_typed, help="[the configuration's]")
+        str | None,
+        typer.Option(
+            metavar="A,B,...", callback=import_typed, help="Methods to compare.  [default: those of the configuration]"
+        ),
     ] = None,
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=import_typed, help="One more row; repeatable."
+            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=import_typed, help="Add a row. Repeatable."
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of splits, weights and batches.")] = "0,1,2",
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Random seeds of splits, weights and batches.")
+    ] = "0,1,2",
     sets: SetOptions = None,
     sweeps: Annotated[
-        list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="A column per value; repeatable.")
+        list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="Add a column per value. Repeatable.")
     ] = None,
     tune: Annotated[
         str | None,
@@ -54,12 +60,15 @@ def compare(
         ),
     ] = None,
     tune_seeds: Annotated[
-        int, typer.Option(min=1, show_envvar=False, metavar="N", help="On how many of the seeds values are tried.")
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Number of seeds used for tuning; the mean over them decides."
+        ),
     ] = 1,
     match_rounds: Annotated[
-        str | None, typer.Option(metavar="ROW", help="All rows train as many rounds as this one took.")
+        str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this one took.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    out: NewFolder = None,
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
@@ -67,7 +76,7 @@ def compare(
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
 
-    Tables with intervals, paired tests and costs, and a page; the same command continues what was interrupted.
+    Writes tables with intervals, paired tests and costs, and an HTML report. Repeat the command to continue.
     """
     with reported() as reporter:
         from ..analysis.compare.options import asked
@@ -78,21 +87,30 @@ def compare(
 
 
 def reproduce(
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="As --list names it.")] = None,
-    list_tables: Annotated[bool, typer.Option("--list", help="All tables, their data and expected time.")] = False,
-    scale: Annotated[ScaleOption, typer.Option(help="Two CPU cores, or the paper's own size.")] = ScaleOption.cpu,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Name of the table; see --list.")] = None,
+    list_tables: Annotated[
+        bool, typer.Option("--list", help="List all tables with their data and expected time.")
+    ] = False,
+    scale: Annotated[
+        ScaleOption, typer.Option(help="cpu: reduced, for two CPU cores; paper: the size in the paper.")
+    ] = ScaleOption.cpu,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, show_envvar=False, metavar="N", help="Repetitions: 3, or the table's own seeds."),
+        typer.Option(
+            min=1,
+            show_envvar=False,
+            metavar="N",
+            help="Number of repetitions.  [default: 3, or the seeds of the table]",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    out: NewFolder = None,
     workers: Workers = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a paper's table again.
+    """Reproduce a table of a paper.
 
-    The paper's figures beside ours, and what differs; the same command continues what was interrupted.
+    Prints the paper's values next to ours, and their differences. Repeat the command to continue.
     """
     with reported() as reporter:
         from ..analysis import reproduce
@@ -102,12 +120,12 @@ def reproduce(
             show(reproduce.listing())
             return
         if table is None:
-            raise ConfigurationError(f"which table? `caveat reproduce --list` shows {len(reproduce.tables())}")
+            raise ConfigurationError(f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduce.tables())}.")
         found = reproduce.named(table)
         if gone := reproduce.missing(found):
-            raise DataError(f"{table} needs {', '.join(gone)} in the folder that CAVEAT_DATA names")
+            raise DataError(f"{table} needs {', '.join(gone)} in the folder $CAVEAT_DATA")
         if lacking := reproduce.absent(found):
-            text = f"{table} needs {' and '.join(lacking)}, which cannot be imported: pip install 'caveat[pretrained]'"
+            text = f"{table} needs {' and '.join(lacking)}, which is not installed: pip install 'caveat[pretrained]'"
             raise ConfigurationError(text)
         grid = reproduce.grid(found, reproduce.Scale(scale), reproduce.seeds_of(found, seeds))
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
@@ -136,18 +154,20 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
 def audit(
     config: ConfigArgument = None,
     sets: SetOptions = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of weights, batches and shares.")] = "0,1,2",
+    seeds: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Random seeds of weights, batches and subsets.")
+    ] = "0,1,2",
     fractions: Annotated[
-        str, typer.Option(metavar="S,S,...", help="Of the training data; 1 is one.")
+        str, typer.Option(metavar="S,S,...", help="Fractions of the training data; 1 must be one of them.")
     ] = "1/8,1/4,1/2,1",
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    out: NewFolder = None,
     plugins: Plugins = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
-    """Test whether uncertainties mean what their names say.
+    """Test whether uncertainties measure what their names say.
 
-    Trains the method on shares of the data and with several seeds; the same command continues what was interrupted.
+    Trains the method on fractions of the data and with several seeds. Repeat the command to continue.
     """
     with reported() as reporter:
         from ..analysis.audit.procedure import audit_configured
@@ -164,26 +184,27 @@ def audit(
 
 
 def ood(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of finished runs.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Finished run folders.")] = None,
     names: Annotated[
-        str | None, typer.Option("--federations", metavar="A,B,...|all", help="Train these instead; --list has them.")
+        str | None,
+        typer.Option("--federations", metavar="A,B,...|all", help="Train these federations instead; see --list."),
     ] = None,
-    methods: Annotated[str, typer.Option(metavar="A,B,...", callback=import_typed, help="Of these federations.")] = (
-        "fedavg,fedbn,uefl,fedpn,trfeddis"
-    ),
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", callback=import_typed, help="Methods for --federations.")
+    ] = ("fedavg,fedbn,uefl,fedpn,trfeddis"),
     sets: SetOptions = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Of these federations.")] = "0,1,2",
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="A new folder, or one to continue.")] = None,
+    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Random seeds for --federations.")] = "0,1,2",
+    out: NewFolder = None,
     plugins: Plugins = None,
     model: ModelOptions = None,
     workers: Workers = None,
     quiet: Quiet = False,
-    listed: Annotated[bool, typer.Option("--list", help="The federations that can be trained.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the federations that can be trained.")] = False,
 ) -> None:
     """Measure how well a run detects out-of-distribution inputs.
 
-    Noise, other data, shuffled pixels or moved columns of a table, against the silos' own test inputs: how well the
-    familiarity tells them, and how well every other uncertainty does.
+    Compares noise, other data, shuffled pixels or moved columns of a table with the silos' own test inputs, by
+    familiarity and by every other uncertainty.
     """
     with reported(named=True):
         from ..analysis.ood import battery, federations, of_runs, prepare, result_tables, write
@@ -195,7 +216,7 @@ def ood(
             typer.echo("\n".join(federations()))
             return
         if bool(runs) == bool(names):
-            raise ConfigurationError("expected finished runs or --federations, and not both")
+            raise ConfigurationError("Give either run folders or --federations, not both.")
         if runs:
             if out is not None:
                 prepare(out)

@@ -150,7 +150,7 @@ class Callback:
         """The run is over, finished or not."""
 
 
-class Told:
+class ProgressWithCallbacks:
     """A progress that tells callbacks too, and leaves out one that has failed."""
 
     def __init__(self, progress: Progress, callbacks: Sequence[Callback]) -> None:

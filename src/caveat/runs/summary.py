@@ -11,7 +11,7 @@ from .. import metrics
 from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
 from ..core.aggregation import size
-from ..core.devices import described, versions
+from ..core.devices import device_model, versions
 from ..core.errors import short_repr
 from ..core.silo import SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
@@ -174,7 +174,7 @@ def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:
     """What is said of devices; nothing of the CPU, whose bits are told by those of the libraries."""
     if devices[0].type == "cpu":
         return None
-    return DeviceRecord(names=list(map(str, devices)), kind=described(devices[0]), versions=versions(devices[0]))
+    return DeviceRecord(names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0]))
 
 
 def _own(model: str | None) -> dict[str, str]:
