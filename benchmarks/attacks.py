@@ -38,10 +38,10 @@ from torch import Tensor
 from caveat import FedAvg, FedBN, ModelSettings, Training, config, data
 from caveat.core import CaveatError, Data, Payload, Silo, SiloContext, State, Update, Weights
 from caveat.core.aggregation import RunningSums
-from caveat.core.silo_info import FederationInfo
-from caveat.engines.checks.norms import NormBound
+from caveat.core.silo import FederationInfo
 from caveat.engines.executor import Executor
-from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.norms import NormBound
+from caveat.engines.process_pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.federation.server.agreement import TIMES_ROWS, incredible
 from caveat.files.checkpoints import SiloStore

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from caveat.core.devices import described, find_device
+from caveat.core.devices import device_model, find_device
 
 HERE = Path(__file__).parent
 MODELS = {
@@ -138,7 +138,9 @@ def main() -> None:
     if unknown := sorted(set(asked.sections) - set(sections)):
         parser.error(f"{unknown[0]}: no such section, expected {', '.join(sections)}")
     device = find_device(asked.device, key="--device")
-    print(f"{described(device) if device.type != 'cpu' else 'CPU'}, {os.cpu_count()} cores, torch {torch.__version__}")
+    print(
+        f"{device_model(device) if device.type != 'cpu' else 'CPU'}, {os.cpu_count()} cores, torch {torch.__version__}"
+    )
     bench = Bench(asked.device, asked.small, asked.data, asked.out)
     for section in asked.sections or sections:
         getattr(bench, "several" if section == "workers" else section)()

@@ -16,7 +16,7 @@ import torch
 from jobs import Job, one_thread, rounds, seconds
 
 from caveat.core.devices import find_device
-from caveat.engines.stacking.decision import Stacking
+from caveat.engines.vectorization import Stacking
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
 

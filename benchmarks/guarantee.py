@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import caveat
-from caveat.engines.one_thread import one_thread
+from caveat.engines.placement import one_thread
 from caveat.uncertainty.guarantee import GRID, fixed_sequence, policy_counts, ranks, score_edges
 from caveat.uncertainty.histograms import bins, edges, histogram
 

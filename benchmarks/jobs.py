@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 from caveat.core import Data, Method, Silo
 from caveat.core.devices import CPU, brought
 from caveat.engines.executor import Executor, channels_last
-from caveat.engines.one_thread import one_thread
-from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.placement import one_thread
+from caveat.engines.process_pool import EmbeddedEngine
 from caveat.engines.rounds import Participation
-from caveat.engines.stacking.decision import Stacking
+from caveat.engines.vectorization import Stacking
 from caveat.files.checkpoints import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model

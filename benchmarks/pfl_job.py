@@ -122,7 +122,7 @@ def bare() -> list[float]:
 def caveat() -> list[float]:
     from caveat.core import Data, Silo
     from caveat.engines.executor import Executor, channels_last
-    from caveat.engines.processes.pool import EmbeddedEngine
+    from caveat.engines.process_pool import EmbeddedEngine
     from caveat.engines.rounds import Participation
     from caveat.files.checkpoints import SiloStore
     from caveat.methods import FedAvg

@@ -20,7 +20,7 @@ from torch import nn
 
 from caveat.core import Data, Silo
 from caveat.data.silos import Population, SilosByName
-from caveat.engines.stacking.decision import SILOS, STEP, Stacking
+from caveat.engines.vectorization import SILOS, STEP, Stacking
 from caveat.methods import FedAvg
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.nn.models import ModelSettings

@@ -18,7 +18,7 @@ from stacked import JOBS
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from caveat.engines.stacking.decision import Stacking
+from caveat.engines.vectorization import Stacking
 from caveat.methods import FedAvg
 from caveat.training.fit import Training
 

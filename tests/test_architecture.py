@@ -38,10 +38,12 @@ NEEDED = {
 WITHIN = {
     "html": ({"intervals"}, {"templates", "charts"}, {"pages"}),
     "engines": (
-        {"allocator", "one_thread", "workplace", "checks"},
+        {"allocator", "placement", "checks", "norms", "shared_buffer", "flower_messages"},
         {"executor", "rounds"},
-        {"stacking", "flower_messages"},
-        {"processes", "flower"},
+        {"batched_executor"},
+        {"vectorization", "replies"},
+        {"worker_process"},
+        {"process_pool", "flower"},
     ),
     "analysis": ({"statistics"}, {"compare", "audit"}, {"reproduce", "ood"}),
 }
@@ -151,7 +153,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"core", "engines.one_thread", "data"} <= IMPORTS["runs.answering"]
+    assert {"core", "engines.placement", "data"} <= IMPORTS["runs.answering"]
     assert {"core", "training.fit"} <= IMPORTS["methods.fedavg"]
     assert "core.errors" in IMPORTS["core.method"]
 

@@ -12,7 +12,7 @@ import pytest
 from commands import TINY, sets
 
 import caveat as caveat_package
-from caveat.cli.streams import Outlet
+from caveat.cli.console import Outlet
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("nowhere")]
 RUN = [*sets(*TINY, "rounds=3"), "--out", "out"]

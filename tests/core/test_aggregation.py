@@ -11,8 +11,7 @@ import torch
 from federations import assert_same
 
 from caveat.core import Replies, Update, aggregation
-from caveat.core.aggregation import RunningSums, weighted_sum
-from caveat.core.tensors import size
+from caveat.core.aggregation import RunningSums, size, weighted_sum
 from caveat.engines.allocator import keep_freed_memory
 
 

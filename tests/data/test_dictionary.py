@@ -17,7 +17,7 @@ from caveat.data import DataSettings, noted_inputs
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.inputs import labeled_inputs
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
-from caveat.runs.prepared import as_record, from_record
+from caveat.runs.inputs import as_record, from_record
 
 COLUMNS = (
     DictionaryColumn(name="age", unit="years", range=(0, 120), missing=(-9,), outside="missing"),

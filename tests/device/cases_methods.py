@@ -14,8 +14,8 @@ from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
-from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.stacking.decision import Stacking
+from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.vectorization import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training

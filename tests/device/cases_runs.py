@@ -25,7 +25,7 @@ from torch import Tensor
 import caveat
 from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
-from caveat.engines.processes.worker import can_fork
+from caveat.engines.worker_process import can_fork
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.files.payloads import read_payload
 from caveat.runs.progress import Silent
@@ -166,7 +166,7 @@ def test_a_device_that_does_not_start_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_take_turns_with_all_devices_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 2)
+    monkeypatch.setattr("caveat.core.devices.device_count", lambda kind: 2)
     first, second = torch.device("shadow", 0), torch.device("shadow", 1)
     assert find_devices("shadow", 3) == (first, second)
     assert find_devices("shadow", 1) == (first,)
@@ -176,7 +176,7 @@ def test_workers_take_turns_with_all_devices_unless_one_is_named(monkeypatch: py
 
 def test_auto_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     there = {"cuda": 0, "mps": 1}
-    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: there[kind])
+    monkeypatch.setattr("caveat.core.devices.device_count", lambda kind: there[kind])
     assert find_device("auto", start=False) == torch.device("mps", 0)
     there["cuda"] = 1
     assert find_device("auto", start=False) == torch.device("cuda", 0)
@@ -214,7 +214,7 @@ def test_a_run_that_no_other_process_can_make_again_has_one_worker_there(tmp_pat
 
 WORKERS = """
 import own_runs, shadow, torch, sys
-from caveat.engines.processes.worker import can_fork
+from caveat.engines.worker_process import can_fork
 shadow.on_shadow()
 assert can_fork(torch.device("shadow", 0))
 own_runs.run(own_runs.three_silos(), sys.argv[1], workers=2, device="shadow")
@@ -236,7 +236,7 @@ def test_a_classifier_trains_on_a_device_and_is_opened_where_there_is_none(monke
     expected = caveat.FederatedClassifier(rounds=1).fit(x, y).predict_proba(x)
     assert np.array_equal(there.predict_proba(x), expected)
     packed = pickle.dumps(there)
-    monkeypatch.setattr("caveat.core.devices.counted", lambda kind: 0)
+    monkeypatch.setattr("caveat.core.devices.device_count", lambda kind: 0)
     assert np.array_equal(pickle.loads(packed).predict_proba(x), expected)
 
 

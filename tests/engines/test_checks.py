@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from caveat.core import Decision, Payload, Prediction, Round, SumOver, Update
-from caveat.core.silo_info import SiloInfo
-from caveat.engines.checks.measurements import left_out_measuring
-from caveat.engines.checks.updates import left_out, miscounted
+from caveat.core.silo import SiloInfo
+from caveat.engines.checks import left_out, left_out_measuring, miscounted
 from caveat.engines.flower_messages import pack, unpack
 from caveat.methods import FedAvg
 from caveat.metrics import class_sums

@@ -21,9 +21,9 @@ from sampled import different
 from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
-from caveat.engines.processes.pool import EmbeddedEngine
-from caveat.engines.processes.shared_buffer import SharedBuffer
+from caveat.engines.process_pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound
+from caveat.engines.shared_buffer import SharedBuffer
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
 

@@ -29,8 +29,8 @@ from caveat.federation.terms import Terms
 from caveat.files.payloads import read_payload
 from caveat.files.schema.small_files import SiloKeeps, SiloSource
 from caveat.files.writing import write_record
+from caveat.runs.inputs import PREPARATION
 from caveat.runs.local import Run
-from caveat.runs.prepared import PREPARATION
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from hospitals import Federation, hospital, summary
 
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Refused, RunError
-from caveat.core.silo_info import SiloInfo
+from caveat.core.silo import SiloInfo
 from caveat.data.agreement import shared_schema
 from caveat.data.schemas import DataSchema
 from caveat.data.tables.dictionary import DictionaryColumn

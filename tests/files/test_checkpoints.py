@@ -15,7 +15,7 @@ import torch
 from federations import assert_same
 
 from caveat.core import DataError, RunError, State
-from caveat.core.tensors import size
+from caveat.core.aggregation import size
 from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
 from caveat.files.locks import locked
 from caveat.files.payloads import from_bytes, read_payload, to_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from caveat.core import Method, Payload, Replies, SiloContext, State, Update
-from caveat.engines.processes.pool import EmbeddedEngine
+from caveat.engines.process_pool import EmbeddedEngine
 from caveat.engines.rounds import FinishedRound
 from caveat.methods import (
     APFL,

@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 from caveat.core import Method, Payload, Silo, SiloId, Update
-from caveat.core.silo_info import SiloInfo
+from caveat.core.silo import SiloInfo
 from caveat.engines.executor import Executor
 from caveat.engines.flower import FlowerEngine, silo_app_of
 from caveat.engines.flower_messages import GridMessages, Order, Words

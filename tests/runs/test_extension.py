@@ -19,11 +19,10 @@ from caveat.files.schema.run import RunFile
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.writing import write_record
 from caveat.html.pages.run.page import write_report
-from caveat.runs import resume as resuming
+from caveat.runs import start as resuming
 from caveat.runs.progress import Silent
-from caveat.runs.resume import resume
 from caveat.runs.spec import RunSpec
-from caveat.runs.start import start
+from caveat.runs.start import resume, start
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",

@@ -26,8 +26,7 @@ from caveat.runs.execution import finish
 from caveat.runs.local import LocalRun, Run
 from caveat.runs.opening import open_run
 from caveat.runs.progress import Silent
-from caveat.runs.resume import resume
-from caveat.runs.start import start
+from caveat.runs.start import resume, start
 
 SETTINGS = [
     "data.source=digits", "data.n_silos=6", "data.shift.angles=[0, -50, 120]", "model.name=mlp", "method.name=uefl",

@@ -18,8 +18,7 @@ from caveat.data import load as load_data
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
 from caveat.runs.local import Run
-from caveat.runs.resume import resume
-from caveat.runs.start import start
+from caveat.runs.start import resume, start
 from caveat.training.fit import Training
 from caveat.wrappers.privacy import Privacy
 from caveat.wrappers.uncertainty import Uncertainty

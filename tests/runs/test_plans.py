@@ -16,9 +16,8 @@ import caveat as library
 from caveat.core import ConfigurationError, Data, Silo
 from caveat.data import Silos, population
 from caveat.files.ledger import read_sent
-from caveat.runs.plan.costs import MethodCost
 from caveat.runs.plan.counts import Fit, Sizes, phases
-from caveat.runs.plan.estimate import Estimate, makespan
+from caveat.runs.plan.estimate import Estimate, MethodCost, makespan
 from caveat.runs.plan.rehearsal import Bytes, Measuring, Rehearsal, Rehearsed
 from caveat.runs.spec import RunSpec
 from caveat.training.fit import Training

@@ -15,7 +15,7 @@ from faults.bits import bits
 from torch import Tensor
 
 import caveat
-from caveat.engines.stacking import decision
+from caveat.engines import vectorization
 from caveat.runs.progress import Silent
 
 SGD = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
@@ -95,13 +95,13 @@ def test_an_interrupted_run_comes_to_the_same_bits(
     """Its checkpoint says what was decided: nothing is tried again but of works that were not carried out yet."""
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", participation=0.7, workers=before, progress=Ends(2))
-    tried, check_same = list[str](), decision.check_same
+    tried, check_same = list[str](), vectorization.check_same
 
     def noted(sample: Any) -> int:
         tried.append(sample.address.rpartition(".")[2])
         return check_same(sample)
 
-    monkeypatch.setattr(decision, "check_same", noted)
+    monkeypatch.setattr(vectorization, "check_same", noted)
     trained(tmp_path / "run", participation=0.7, workers=after)
     assert "temperature" in tried
     assert "train" not in tried

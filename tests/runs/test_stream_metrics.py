@@ -8,7 +8,7 @@ import torch
 from caveat.core import Decision, Payload, Prediction
 from caveat.files.schema.record import as_json
 from caveat.methods import APFL, FedAvg
-from caveat.runs.streams import by_model, mean_of_silos, summarize_streams
+from caveat.runs.run_metrics import by_model, mean_of_silos, summarize_streams
 from caveat.wrappers.evaluation import measured
 
 Y = torch.tensor([0, 1, 2, 0])

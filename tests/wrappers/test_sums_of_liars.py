@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from caveat.core import Decision
-from caveat.core.silo_info import SiloInfo
+from caveat.core.silo import SiloInfo
 from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
 from caveat.uncertainty.guarantee import GRID, policy_counts

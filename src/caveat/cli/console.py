@@ -1,4 +1,4 @@
-"""What all commands share: common arguments, errors as clear lines and exit statuses, tables on standard output."""
+"""Shared by all commands: arguments, errors as clear lines with exit statuses, and standard output."""
 
 from __future__ import annotations
 
@@ -10,25 +10,81 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from os.path import exists  # which a name that is too long does not upset, as it does that of a Path
+from os.path import exists  # unlike Path.exists, does not raise for a name that is too long
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .streams import Outlet
-
 if TYPE_CHECKING:
     from ..files.run_folder import RunFolder
 
+
+class Outlet:
+    """A standard stream. After a write fails, all further output is discarded."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.lost: OSError | None = None
+        """The error of the first write that failed, or None."""
+
+    def write(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except OSError as error:
+            self._lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._lose(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def failed(self) -> OSError | None:
+        """The error that lost output, or None if nothing was lost or the reader, such as `head`, closed the pipe."""
+        return None if self.lost is None or self.lost.errno == errno.EPIPE else self.lost
+
+    def _lose(self, error: OSError) -> None:
+        self.lost = self.lost or error
+        # Python would try to write its buffer again at exit, and complain.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def outlets() -> Iterator[Outlet]:
+    """Replace standard output and error by outlets and yield the first; a closed stream is replaced by /dev/null."""
+    # Otherwise the next file that is opened would get the stream's number, and its output.
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Outlet(stream or open(os.devnull, "w")) for stream in before)  # noqa: SIM115
+    try:
+        yield sys.stdout
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
 USAGE, BAD_DATA, FAILED, INTERRUPTED = 2, 3, 4, 130
-"""Exit statuses, beside 0: wrong usage or configuration, bad data, a run that failed part-way, Ctrl-C."""
+"""Exit statuses other than 0: wrong usage or configuration, bad data, a run that failed, Ctrl-C."""
 
 
 def _import_plugins(named: list[str] | None) -> list[str] | None:
-    """Import what `--plugin` names, before a command looks for methods."""
+    """Import the files and modules of `--plugin` before a command looks for methods."""
     if named:
         with reported():
             from ..methods.plugins import use
@@ -39,9 +95,9 @@ def _import_plugins(named: list[str] | None) -> list[str] | None:
 
 
 def import_typed(given: Any) -> Any:
-    """Import the installed packages that have the methods which the user typed: in --set, --methods or --variant.
+    """Import the installed packages of the methods that the user typed in --set, --methods or --variant.
 
-    What files and folders name is not imported.
+    Methods named in files and folders are not imported.
     """
     texts = [given] if isinstance(given, str) else given or ()
     if names := [name for text in texts for name in _typed(text)]:
@@ -54,8 +110,7 @@ def import_typed(given: Any) -> Any:
 
 
 def _typed(text: str) -> list[str]:
-    """The methods that an option's text names: "a,b", "method.name=a", 'baselines=["a"]' or "ROW: method.name=a
-    ..."."""
+    """Return the methods in an option: "a,b", "method.name=a", 'baselines=["a"]' or "ROW: method.name=a ..."."""
     if "=" not in text:
         return [name.strip() for name in text.split(",")]
     if text.partition("=")[0].strip() == "baselines":
@@ -89,7 +144,7 @@ Device = Annotated[
         metavar="NAME", help="Where to compute: cpu, cuda, cuda:N, mps or auto (a GPU if there is one).  [default: cpu]"
     ),
 ]
-Stacked = Annotated[
+Vectorized = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
@@ -109,65 +164,63 @@ Trackers = Annotated[
 ]
 ModelOptions = Annotated[
     list[str] | None,
-    typer.Option("--model", metavar="MODULE:NAME", help="The run's own code, which its folder only names; repeatable."),
+    typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable."),
 ]
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+NewFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create, or one to continue.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 
 def with_engine(sets: list[str] | None, **options: object) -> list[str]:
-    """What `--set` says, and options of commands that are keys of `[engine]`."""
+    """Return the `--set` options together with the command's options that are keys of `[engine]`."""
     return [*(sets or ()), *(f"engine.{key}={value}" for key, value in options.items() if value is not None)]
 
 
 class Reporter:
-    """What an error message should add: the run that can be resumed, or the audit or comparison, if there is one."""
+    """Additions to error messages: how to continue the run, audit or comparison, if there is one."""
 
     run: Path | None = None
     models: Sequence[str] = ()
-    """Code of one's own that the run's configuration names."""
+    """Code of custom models that the run's configuration names."""
     audit: Path | None = None
     grid: Path | None = None
 
     def hint(self) -> str:
-        if self.grid is not None and exists(self.grid / "grid.json"):
-            return "; the same command continues"
-        if self.audit is not None and exists(self.audit / "plan.json"):
-            return "; the same command continues"
-        begun = self.run is not None and exists(self.run / "run.json")
-        return f"; `caveat resume {self.run}{self._code()}` continues" if begun else ""
+        same = (self.grid is not None and exists(self.grid / "grid.json")) or (
+            self.audit is not None and exists(self.audit / "plan.json")
+        )
+        if same:
+            return "; repeat the command to continue"
+        started = self.run is not None and exists(self.run / "run.json")
+        return f"; continue with `caveat resume {self.run}{self._code()}`" if started else ""
 
     def _code(self) -> str:
-        """The options that name the code of this command, for another command that needs it too."""
+        """Return the --model and --plugin options of this command, for a command that needs the same code."""
         from ..methods.plugins import named
 
         options = [("--model", each) for each in self.models] + [("--plugin", each) for each in named()]
         return "".join(f" {option} {shlex.quote(each)}" for option, each in options)
 
     def cause(self, error: Exception) -> str:
-        """What an error message should add for an error: how to go on, but never with what would fail again."""
+        """Return how to continue after an error, or "" if continuing would fail again."""
         from ..core.errors import Diverged, OtherBeginning
 
         if self.run is not None and isinstance(error, Diverged):
-            return "; resuming would fail again: lower training.lr in another run"
+            return "; resuming would fail again: start a new run with a lower training.lr"
         if isinstance(error, OtherBeginning):
             return ""
         return self.hint()
 
-    def mending(self, silo: str) -> str:
-        """What to do about a silo's state that is lost."""
-        afresh = (
-            f", or `caveat resume {self.run} --reset {silo}{self._code()}` has it begin afresh"
-            if self.run is not None
-            else ""
-        )
-        return f": put it back from a copy{afresh}"
+    def remedy(self, silo: str) -> str:
+        """Return how to recover the lost state of a silo."""
+        command = f"`caveat resume {self.run} --reset {silo}{self._code()}`"
+        return ": restore it from a backup" + (f", or reset it with {command}" if self.run is not None else "")
 
 
 @contextmanager
 def reported(named: bool = False) -> Iterator[Reporter]:
-    """Errors as clear lines on standard error and as exit statuses; a traceback only with CAVEAT_DEBUG=1.
+    """Report errors as lines on standard error and as exit statuses; with CAVEAT_DEBUG=1 also print a traceback.
 
-    `named` is for commands whose data are named on the command line: what is not there is then wrong usage.
+    `named` is for commands whose data are named on the command line: missing data are then wrong usage.
     """
     from ..core import DataWarning
     from ..core.errors import CallbackWarning
@@ -195,26 +248,24 @@ def reported(named: bool = False) -> Iterator[Reporter]:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(f"{cut(str(error.filename), 100)}: {error.strerror}", USAGE)
         if isinstance(error, StateLost):
-            _fail(str(error) + reporter.mending(error.silo), FAILED)
+            _fail(str(error) + reporter.remedy(error.silo), FAILED)
         known = isinstance(error, CaveatError | OSError)
         text = str(error) if known else f"{type(error).__name__}: {error} (CAVEAT_DEBUG=1 shows where)"
         _fail(text + reporter.cause(error), FAILED)
 
 
 def say_lacking(run: RunFolder) -> None:
-    """A line on standard error where methods were to run beside a finished run and are not there."""
+    """Print a line on standard error if baselines of a finished run are missing."""
     from ..core.text import escaped
     from ..html.pages.run.incidents import lacking
 
     if names := lacking(run):
-        typer.echo(
-            escaped(f"{run.path}: without {names}, which it was to be compared with: `caveat resume` runs it"), err=True
-        )
+        typer.echo(escaped(f"{run.path}: baselines missing: {names}; run them with `caveat resume`"), err=True)
 
 
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """What shows warnings of caveat as a line each, once however often they come, and all others as before."""
-    said = set[str]()
+    """Return a function that shows each warning of caveat once, as one line, and all others with `otherwise`."""
+    shown = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         from ..core import DataWarning
@@ -223,8 +274,8 @@ def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
         line = f"warning: {' '.join(str(message).splitlines())}"
         if not issubclass(category, DataWarning | CallbackWarning):
             otherwise(message, category, *where, **more)
-        elif line not in said:
-            said.add(line)
+        elif line not in shown:
+            shown.add(line)
             typer.echo(line, err=True)
 
     return show_warning
@@ -239,29 +290,29 @@ def _fail(text: str, status: int) -> None:
 
 
 def check_written(results: Outlet) -> None:
-    """Ends a command that had results and could not write them. A reader that had enough of them is no failure."""
+    """Exit with an error if results could not be written. A reader that closed the pipe is no error."""
     results.flush()
     if results.failed is not None:
-        typer.echo(f"error: standard output cannot be written: {results.failed.strerror}", err=True)
+        typer.echo(f"error: cannot write to standard output: {results.failed.strerror}", err=True)
         raise SystemExit(FAILED)
 
 
 def show(table: Any) -> None:
-    """Print a table on standard output, whatever characters the names in it have."""
+    """Print a table on standard output, with control characters in names escaped."""
     from rich.console import Console
 
-    # A pipe has no width; a table cut to a guess would lose figures.
+    # A pipe has no width, and a table cut to a guessed width would lose values.
     Console(width=None if sys.stdout.isatty() else 250).print(_Escaped(table))
 
 
 @dataclass(frozen=True)
 class _Escaped:
-    """What rich makes of something, without characters in its texts that a terminal would act upon."""
+    """A rich renderable whose texts have no characters that a terminal would interpret."""
 
-    shown: Any
+    renderable: Any
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from ..core.text import escaped
 
-        for segment in console.render(self.shown, options):
+        for segment in console.render(self.renderable, options):
             yield segment if segment.control else segment._replace(text=escaped(segment.text))

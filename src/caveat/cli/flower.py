@@ -1,4 +1,4 @@
-"""`caveat flower`: a federation between machines, or simulated on one, by Flower."""
+"""`caveat flower`: federations across machines, or simulated on one, with Flower."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +13,16 @@ flower = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mod
 
 @flower.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
     config: ConfigArgument = None,
     sets: SetOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Write a Flower app around a configuration.
+    """Write a Flower app for a configuration.
 
-    With data.source = "on_site" it is for silos on machines of their own, otherwise for a simulation of the silos that
-    the source makes. The folder's README has the commands. What --plugin names goes along: a file as a copy in
-    DIR/federation, which server and silos import; a module or package by its name, to be installed on every machine.
-    So does the code of a model that the configuration names.
+    With data.source = "on_site", each silo runs on its own machine; otherwise the app simulates the silos of the data
+    source. The folder's README has the commands. Files of --plugin are copied to DIR/federation, where server and silos
+    import them; modules and packages must be installed on every machine. The same holds for the code of custom models.
     """
     with reported():
         from ..config import dictionary_text, dump, load
@@ -34,7 +33,7 @@ def init(
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
         check_federation(settings.data)
-        # The app runs elsewhere: paths that are found from here are written in full.
+        # The app runs elsewhere: write relative paths in full.
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))
         import_named(settings)
@@ -47,25 +46,26 @@ def init(
         dictionary = dictionary_text(config, sets or (), settings) if silos is None else ""
         write_project(folder, dump(settings), silos, plugins or (), codes_of(settings), dictionary)
         how = "on many machines" if silos is None else f"a simulation of {silos} silos"
-        typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} says how to start it")
+        typer.echo(f"{folder}: {settings.method.name}, {how}; {folder / 'README.md'} explains how to start it")
         for file in weights_of(settings) if silos is None else ():
-            typer.echo(f"model.weights: the server and every silo need {file}, at that place or below $CAVEAT_DATA")
+            typer.echo(f"model.weights: the server and every silo need {file}, at this path or in $CAVEAT_DATA")
 
 
 @flower.command()
 def deliver(
     folder: RunArgument,
-    silos: Annotated[list[str], typer.Option("--silo", metavar="NAME", help="Who is to get the model; repeatable.")],
+    silos: Annotated[list[str], typer.Option("--silo", metavar="NAME", help="Silo that gets the model. Repeatable.")],
     project: Annotated[Path, typer.Option(metavar="DIR", help="The project whose run.sh started the run.")],
     rounds: Annotated[
-        int | None, typer.Option(min=0, max=1_000_000, help="Of training, for silos that never took part [5].")
+        int | None,
+        typer.Option(min=0, max=1_000_000, help="Training rounds for silos that never took part.  [default: 5]"),
     ] = None,
 ) -> None:
-    """Give the model of a finished federation to silos that are late.
+    """Send the model of a finished federation to late-joining silos.
 
-    Waits until they are there. A silo that took part gets what it has missed after training, one that never did joins:
-    it trains by itself what the method keeps at a silo, and sends nothing but its figures. Then each keeps the model,
-    as after the last round. For the machine of the server.
+    Run it on the server's machine; it waits for the silos. A silo that took part gets the rounds after training that it
+    missed. A silo that never took part joins: it fits the method's local parameters and sends only metrics. Each silo
+    stores the model, as after the last round.
     """
     with reported(named=True):
         from ..federation.server.resume import deliver_models
@@ -75,10 +75,10 @@ def deliver(
 
 @flower.command()
 def ledger(folder: RunArgument) -> None:
-    """Print what left the silos of a run.
+    """Print what left the silos in a run.
 
-    Names, shapes, types and bytes of every tensor, then totals per silo. RUN is the folder of a run at the server, or
-    the one that a silo keeps: STATE/FEDERATION/METHOD.
+    Lists name, shape, type and bytes of every tensor, then totals per silo. RUN is the run folder at the server, or the
+    folder that a silo keeps: STATE/FEDERATION/METHOD.
     """
     with reported(named=True):
         from ..terminal.run import ledger_tables
@@ -88,11 +88,11 @@ def ledger(folder: RunArgument) -> None:
 
 
 @flower.command()
-def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder at the server.")]) -> None:
-    """Say how far a federation's run is, what it waits for, and what went wrong last.
+def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder at the server.")]) -> None:
+    """Print the progress of a federation, what it waits for, and its last error.
 
-    For the machine of the server. It names each silo that has been counted and the last round of it, then prints what
-    the server has said last: who has joined, who was asked, who is not connected.
+    Run it on the server's machine. Lists each silo with the last round in which its update was aggregated, then the
+    last messages of the server: who joined, who was asked, who is not connected.
     """
     with reported():
         from ..core.text import escaped
@@ -106,10 +106,10 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's f
 def delete_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all in it.")],
 ) -> None:
-    """Delete the rows that a silo has stored of a federation, and its calibration inputs' numbers.
+    """Delete the rows that a silo has stored for a federation, and the scores of its calibration inputs.
 
-    For the machine of the silo. It takes no further part in that federation, unless its source gives the same rows
-    again; what it keeps of the model goes on predicting, with the same answers. With STATE, in all federations.
+    Run it on the silo's machine. The silo takes no further part in that federation, unless its source gives the same
+    rows again; its stored model still predicts, with the same answers. With STATE, delete them for all federations.
     """
     with reported():
         from ..federation.silo.store import delete_data as delete_rows
@@ -120,16 +120,16 @@ def delete_data(
 
 @flower.command()
 def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION/METHOD.")]) -> None:
-    """Have a silo that lost its private state begin afresh.
+    """Reset a silo that lost its private state.
 
-    For the machine of the silo. Its log names the folder; until then the federation goes on without the silo.
+    Run it on the silo's machine; the silo's log names the folder. The federation continues without the silo until then.
     """
     with reported():
         from ..core import ConfigurationError
         from ..federation.silo.store import OwnBooks
 
         if not folder.is_dir():
-            raise ConfigurationError(f"{folder} is no folder; expected what a silo keeps: STATE/FEDERATION/METHOD")
+            raise ConfigurationError(f"{folder} is not a folder; expected STATE/FEDERATION/METHOD of a silo")
         OwnBooks(folder).check_place()
         OwnBooks(folder).begin_afresh()
-        typer.echo(f"{folder}: the silo begins afresh with the next round that it is asked for")
+        typer.echo(f"{folder}: the silo restarts with the next round that it takes part in")

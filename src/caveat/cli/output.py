@@ -1,4 +1,4 @@
-"""What the command line shows that is not a run's result: data sources and predictions."""
+"""Tables of data sources, and predictions as CSV."""
 
 import csv
 import io
@@ -10,15 +10,15 @@ from ..files.writing import as_text
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
-"""Classes that a table still shows one by one."""
+"""Classes up to which a table has a column per class."""
 MOST_REFUSALS = 10
-"""Columns that are told why they are refused."""
+"""Maximum number of refused columns that are explained."""
 LONGEST_CELL = 18
-"""Characters of a name or of values in a table, which has to fit a terminal of 80."""
+"""Maximum characters of a cell, so that the table fits a terminal of 80 columns."""
 
 
 def survey_table(found: Mapping[str, Any]) -> TextTable:
-    """A row per domain or silo: samples, those in a test part of their own, samples per class, missing values."""
+    """Return a table with a row per domain or silo: samples, test samples, samples per class, missing values."""
     kind = "silo" if found["in_silos"] else "domain"
     shape = f", {_times(found['shape'])}" if "shape" in found else ""
     if "columns" in found:
@@ -48,7 +48,7 @@ def _part(part: Mapping[str, Any], kind: str, classes: Sequence[str]) -> dict[st
 
 
 def column_table(found: Mapping[str, Any]) -> TextTable:
-    """A row per column of a table: what it holds, and what it becomes."""
+    """Return a table with a row per column: its contents, and how it is encoded."""
     heads = ("column", "holds", "values", "mean", "missing", "distinct", "becomes")
     rows = []
     for column in found["columns"]:
@@ -64,7 +64,7 @@ def column_table(found: Mapping[str, Any]) -> TextTable:
 
 
 def refusals(found: Mapping[str, Any]) -> str:
-    """Why columns of a table cannot be read, a line each."""
+    """Return a line per column that cannot be read, with the reason."""
     refused = [column["refused"] for column in found["columns"] if "refused" in column]
     more = [f"{len(refused) - MOST_REFUSALS} more columns are refused"] if len(refused) > MOST_REFUSALS else []
     return "\n".join([*refused[:MOST_REFUSALS], *more])
@@ -82,10 +82,10 @@ def _times(shape: Sequence[int]) -> str:
 def prediction_rows(
     prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = (), files: Sequence[str] = ()
 ) -> str:
-    """CSV with a row per input, counted from 0; probabilities and nats with nine significant digits.
+    """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    Where predictions have sets of classes, the column "set" holds their names with "; " between them.
-    The last columns hold the inputs' files, and notes on the inputs, where there are any, "" among them.
+    Column "set" holds the classes of a prediction set, separated by "; ". Columns "file" and "input_note" hold the
+    inputs' files and warnings about them, if there are any.
     """
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)

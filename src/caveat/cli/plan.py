@@ -1,4 +1,4 @@
-"""`caveat plan`: the cost of a run, before it begins."""
+"""`caveat plan`: the estimated cost of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.text import cut, duration, plural, size
-from .console import ConfigArgument, Device, Plugins, SetOptions, Stacked, Workers, reported, show, with_engine
+from .console import ConfigArgument, Device, Plugins, SetOptions, Vectorized, Workers, reported, show, with_engine
 
 if TYPE_CHECKING:
-    from ..runs.plan.costs import MethodCost, Needs, PhaseCost, Plan, Span
+    from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
 
 HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
 
@@ -26,12 +26,12 @@ def plan(
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
-    vectorized: Stacked = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+    vectorized: Vectorized = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
-    """Estimate the cost of a run before it begins, from a rehearsal of a few steps.
+    """Estimate the time, memory and traffic of a run before you start it.
 
-    Prints rounds, optimizer steps, bytes, memory and expected time. Writes no files.
+    Tries a few steps. Prints rounds, optimizer steps, bytes, memory and expected time. Writes no files.
     """
     with reported():
         from ..config import load
@@ -49,7 +49,7 @@ def plan(
 
 
 def lines(found: Plan) -> Iterator[Table | str]:
-    """A table per method in 80 columns, and lines."""
+    """Yield a table per method, 80 columns wide, and lines of text."""
     for i, each in enumerate(found.methods):
         if i:
             yield ""
@@ -62,7 +62,7 @@ def lines(found: Plan) -> Iterator[Table | str]:
 
 
 def table(cost: MethodCost) -> Table:
-    """A row per phase, and one of them all."""
+    """Return a table with a row per phase, and the totals."""
     made = Table(title=Text(title(cost)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
     for header in HEADERS:
         made.add_column(header, justify="left" if header == "phase" else "right", no_wrap=True)
@@ -70,14 +70,14 @@ def table(cost: MethodCost) -> Table:
         made.add_row(*map(Text, row(each)), end_section=i == len(cost.phases) - 1)
     totals = (cost.total("total_steps"), cost.total("total_down"), cost.total("total_up"))
     steps, down, up = counts(totals[0]), bytes_of(totals[1]), bytes_of(totals[2])
-    made.add_row("in all", "", "", steps, down, up, seconds(cost.seconds))
+    made.add_row("total", "", "", steps, down, up, seconds(cost.seconds))
     return made
 
 
 def title(cost: MethodCost) -> str:
     least, middle, most = cost.examples
     each = f"{middle:,}" if least == most else f"{least:,} / {middle:,} / {most:,}"
-    seen = "" if cost.looked_at == cost.silos else f" (of {cost.looked_at} looked at)"
+    seen = "" if cost.looked_at == cost.silos else f" (of {cost.looked_at} inspected)"
     return (
         f"{cut(cost.method, 20)}: {plural(cost.silos, 'silo')}, {each} training examples each{seen},\n"
         f"{cost.parameters:,} parameters, {plural(cost.workers, 'worker')}"
@@ -96,22 +96,22 @@ def row(phase: PhaseCost) -> tuple[str, ...]:
 
 
 def about(cost: MethodCost) -> Iterator[str]:
-    """What the table does not say."""
+    """Yield lines of traffic, time and memory."""
     measured = cost.total("total_up", "evaluation")
-    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of them figures"
-    beside = f"time    {duration(cost.seconds_beside)} of it for the start, the gallery and files"
+    yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of it metrics"
+    line = f"time    {duration(cost.seconds_beside)} of it for the start, the gallery and files"
     if cost.seconds_encoding > 0:
-        beside += f", {duration(cost.seconds_encoding)} to encode once"
-    yield beside
+        line += f", {duration(cost.seconds_encoding)} for encoding inputs once"
+    yield line
     if cost.gain is not None:
-        yield f"stacked rounds of training are {cost.gain:.1f} times as fast, as tried with a few steps"
+        yield f"vectorized training rounds are {cost.gain:.1f} times as fast, measured on a few steps"
     yield memory(cost.needs)
 
 
 def memory(needs: Needs) -> str:
-    disk = f"{size(needs.disk)} of states on the disk"
+    disk = f"{size(needs.disk)} of states on disk"
     if needs.total is None or needs.parent is None:
-        return f"memory  not known on this system; {disk}"
+        return f"memory  unknown on this system; {disk}"
     workers = f", {size(needs.worker)} in each of {needs.workers} workers" if needs.worker and needs.workers else ""
     more = f"{size(needs.data)} of data, {size(needs.replies)} of replies and rows,\n        {disk}"
     return f"memory  {size(needs.total)}: {size(needs.parent)} in this process{workers},\n        {more}"
@@ -133,4 +133,6 @@ def _spanned(least: str, most: str) -> str:
     if least == most:
         return most
     number, _, unit = least.partition(" ")
-    return f"{number}-{most}" if unit == most.partition(" ")[2] else f"{least}-{most}"  # a space more is too wide
+    return (
+        f"{number}-{most}" if unit == most.partition(" ")[2] else f"{least}-{most}"
+    )  # spaces would make the table too wide

@@ -1,9 +1,12 @@
-"""`caveat run` and `caveat resume`: carry out a configuration, and go on with what was begun."""
+"""`caveat run`, `caveat resume` and `caveat rollback`."""
 
+from __future__ import annotations
+
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,17 +18,20 @@ from .console import (
     Quiet,
     RunArgument,
     SetOptions,
-    Stacked,
     Trackers,
+    Vectorized,
     Workers,
     reported,
     show,
     with_engine,
 )
 
+if TYPE_CHECKING:
+    from ..files.schema.small_files import Rollback
+
 NO_RESET = {
-    "single_machine": "the run is finished, and its model was trained with that state: put it back from a copy",
-    "flower": "the silo keeps its own state: `caveat flower reset` there has it begin afresh",
+    "single_machine": "the run is finished, and its model was trained with that state; restore it from a backup",
+    "flower": "the silo stores its own state; run `caveat flower reset` there",
 }
 
 
@@ -42,7 +48,7 @@ def run(
     plugins: Plugins = None,
     workers: Workers = None,
     device: Device = None,
-    vectorized: Stacked = None,
+    vectorized: Vectorized = None,
     trackers: Trackers = None,
     quiet: Quiet = False,
 ) -> None:
@@ -64,13 +70,12 @@ def run(
         from ..config import find, load
         from ..files.schema.run import GivenConfiguration
         from ..recipes import DEFAULT
-        from ..runs.callbacks import Told
-        from ..runs.progress import on_terminal
+        from ..runs.progress import ProgressWithCallbacks, on_terminal
         from ..runs.start import start
         from ..runs.user_code import codes_of, import_named
         from ..trackers import tracker_of
 
-        told = [tracker_of(each) for each in trackers or ()]
+        callbacks = [tracker_of(each) for each in trackers or ()]
         sets = with_engine(sets, workers=workers, device=device, vectorized=vectorized)
         settings = load(config, sets)
         import_named(settings)
@@ -78,7 +83,7 @@ def run(
         reporter.run, reporter.models = out or Path("runs") / stem, codes_of(settings)
         with _reported_failure(reporter.run):
             given = GivenConfiguration(source=config or DEFAULT, sets=sets)
-            start(settings, reporter.run, Told(on_terminal(quiet), told), given=given)
+            start(settings, reporter.run, ProgressWithCallbacks(on_terminal(quiet), callbacks), given=given)
         _show_result(reporter.run)
 
 
@@ -89,11 +94,18 @@ def resume(
         typer.Option(metavar="SILO", help="Silo whose saved state is lost: restart it from scratch. Repeatable."),
     ] = None,
     project: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of a federation's run: the project whose run.sh continues it.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="For the run of a Flower federation: its project folder, whose run.sh continues it."
+        ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="data.source, if data have moved, or of [engine]; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="New data.source, if the data have moved, or a key of [engine]. Repeatable.",
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
@@ -108,18 +120,17 @@ def resume(
 ) -> None:
     """Continue an interrupted run to the same result, or extend a run by more rounds.
 
-    Nothing that the folder names is started: the run of a federation is continued by the project that --project names.
+    caveat never executes what the run folder names: the run of a federation is continued by the project in --project.
     """
     with reported() as reporter:
         from ..config import reading
         from ..core import ConfigurationError
-        from ..runs.callbacks import Told
-        from ..runs.progress import on_terminal
-        from ..runs.resume import resumable, resume
+        from ..runs.progress import ProgressWithCallbacks, on_terminal
+        from ..runs.start import resumable, resume
         from ..runs.user_code import allow
         from ..trackers import tracker_of
 
-        told = [tracker_of(each) for each in trackers or ()]
+        callbacks = [tracker_of(each) for each in trackers or ()]
         record = resumable(folder)
         allow(record.codes, model or ())
         federation = record.federated
@@ -127,15 +138,19 @@ def resume(
             raise ConfigurationError(f"--reset {reset[0]}: {NO_RESET['flower' if federation else 'single_machine']}")
         if project is not None and not federation:
             raise ConfigurationError(
-                f"--project {project}: {folder} is no federation's run; `caveat resume {folder}` continues it"
+                f"--project {project}: {folder} is not a federated run; continue it with `caveat resume {folder}`"
             )
         if device is not None and federation:
-            raise ConfigurationError(f"--device {device}: {folder} is of a federation, whose silos compute elsewhere")
+            raise ConfigurationError(
+                f"--device {device}: {folder} is the run of a federation, whose silos compute on their own machines"
+            )
         if rounds is not None and federation:
-            raise ConfigurationError(f"--rounds {rounds}: {folder} is of a federation, whose silos keep their states")
+            raise ConfigurationError(
+                f"--rounds {rounds}: {folder} is the run of a federation, whose silos store their own states"
+            )
         parts = [folder, *(folder / "baselines" / name for name in record.spec["baselines"])]
         if rounds is None and all((part / "summary.json").exists() for part in parts):
-            typer.echo(f"{folder}: nothing is left of the run itself", err=True)
+            typer.echo(f"{folder}: the run is already finished", err=True)
         elif federation:
             from ..federation.server.resume import resume_federation
 
@@ -144,16 +159,14 @@ def resume(
         reporter.run, reporter.models = folder, model or ()
         if not federation:
             with _reported_failure(folder):
-                told_by = Told(on_terminal(quiet), told)
-                resume(
-                    folder, told_by, workers, reset=reset or (), rounds=rounds, device=device, sets=sets or ()
-                )  # fmt: skip
+                progress = ProgressWithCallbacks(on_terminal(quiet), callbacks)
+                resume(folder, progress, workers, reset=reset or (), rounds=rounds, device=device, sets=sets or ())
         _show_result(folder)
 
 
 @contextmanager
 def _reported_failure(folder: Path) -> Iterator[None]:
-    """Writes the page of a run that fails on the way, which says of what."""
+    """Write the report of a run that fails; it names the error."""
     try:
         yield
     except Exception:
@@ -162,7 +175,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
         from ..html.pages.run.page import write_report
 
         if any(folder.glob(FAILURE)) or any(folder.glob(f"baselines/*/{FAILURE}")):
-            with suppress(CaveatError, OSError):  # the run's own error is what is told
+            with suppress(CaveatError, OSError):  # report the run's own error instead
                 write_report(folder)
         raise
 
@@ -185,5 +198,121 @@ def _show_result(folder: Path) -> None:
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):
-        typer.echo(escaped(f"restarted, because their states were lost: {began}"))
+        typer.echo(escaped(f"restarted because their states were lost: {began}"))
     typer.echo(f"run:    {folder}\nreport: {page}")
+
+
+def rollback(
+    folder: RunArgument,
+    to: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="ROUND", help="Training round to go back to.  [default: list the rounds]"),
+    ] = None,
+) -> None:
+    """Roll a run back to a recent training round.
+
+    The run continues after that round; later rounds and the result of a finished run are discarded. Without --to, list
+    the available rounds and change nothing. Their number is engine.keep_checkpoints: by default 5 for a federation on
+    Flower (run this command on the server's machine), and only the newest for a run on one machine. For a baseline,
+    give RUN/baselines/NAME.
+    """
+    with reported(named=True):
+        from ..core import ConfigurationError
+        from ..core.text import escaped
+        from ..runs.spec_file import run_file
+
+        is_baseline = folder.absolute().parent.name == "baselines"
+        run = folder.absolute().parent.parent if is_baseline else folder
+        if not (folder / "state").is_dir():
+            raise ConfigurationError(f"{folder}: not the folder of a run that has started")
+        federated = run_file(run).federated
+        if to is None:
+            for line in _checkpoint_lines(folder):
+                typer.echo(escaped(line))
+            return
+        from ..files.rollback import roll_back
+
+        with _locked(run, folder, federated):
+            message = _message(folder, roll_back(folder, to))
+            if federated:
+                from ..federation.server.log import say
+
+                say(run, message)
+        typer.echo(escaped(message))
+        typer.echo(escaped(_how_to_go_on(run, federated)))
+
+
+@contextmanager
+def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
+    """Lock the run. Raises RunError if another process is running it."""
+    from ..files.locks import held, locked
+    from ..files.writing import owner_only
+
+    with ExitStack() as stack:
+        if federated:
+            from ..federation.server.log import lock_of
+
+            stack.enter_context(held(lock_of(run), f"{run} is being run by another process"))
+            stack.enter_context(owner_only())
+        for each in dict.fromkeys((run, folder)):
+            stack.enter_context(locked(each / "state"))
+        yield
+
+
+def _checkpoint_lines(folder: Path) -> Iterator[str]:
+    """Yield a line per available round: time, number of silos, silos with unusual updates, and silos left out."""
+    from ..engines.norms import FEWEST
+    from ..files.checkpoints import kept_place
+    from ..files.ledger import read_ledger
+    from ..files.rollback import LEDGER, ROWS, kept_rounds
+    from ..files.run_folder import read_rows
+
+    if not (kept := kept_rounds(folder)):
+        yield f"{folder} has no earlier checkpoint to go back to; engine.keep_checkpoints sets how many are kept"
+        return
+    _, left_out, noted = read_rows(folder / ROWS)
+    sent = [each for each in read_ledger(folder / LEDGER).messages if each.split is None]
+    yield f"{'round':>6}  {'aggregated':<16}  {'silos':>5}  {'unlike the others':<17}  left out"
+    for each in kept:
+        when = time.localtime((folder / "state" / kept_place(each.t)).stat().st_mtime)
+        here = [message for message in sent if message.round == each.number]
+        # Rounds after training have the number of the last training round, and may involve other silos.
+        trained = {message.silo for message in here if message.phase == here[0].phase}
+        watched = each.norms is not None and len(trained) >= FEWEST
+        unlike = [row.silo for row in noted if row.round == each.number] or ["none" if watched else "not tested"]
+        missing = [
+            row.silo if here and row.phase == here[0].phase else f"{row.silo} ({row.phase})"
+            for row in left_out
+            if row.round == each.number and row.split is None
+        ] or ["none"]
+        silos, away = (", ".join(dict.fromkeys(names)) for names in (unlike, missing))
+        yield f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(trained):>5}  {silos:<17}  {away}"
+    yield (
+        f"Roll back with `caveat rollback {folder} --to ROUND`. not tested: unusual updates are not looked for among "
+        f"fewer than {FEWEST} silos, or if federation.robust is off"
+    )
+
+
+def _message(folder: Path, back: Rollback) -> str:
+    from ..files.rollback import UNDONE
+
+    if back.undone == back.to:
+        what = "the rounds after training are undone"
+    elif back.undone == back.to + 1:
+        what = f"round {back.undone} of training is undone"
+    else:
+        what = f"rounds {back.to + 1} to {back.undone} of training are undone"
+    return f"{folder} was rolled back to round {back.to}: {what}; their rows and ledger are in {folder / UNDONE}"
+
+
+def _how_to_go_on(run: Path, federated: bool) -> str:
+    from ..runs.spec_file import run_file
+
+    if run_file(run).in_python:
+        return "continue with the same call of caveat.run"
+    if federated:
+        return (
+            f"continue with the same run.sh, or with `caveat resume {run} --project DIR`; the run waits up to "
+            "federation.start_timeout for silos that no longer take part, unless you exclude them (docs/byzantine.md)"
+        )
+    return f"continue with `caveat resume {run}`"

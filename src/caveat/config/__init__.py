@@ -1,13 +1,22 @@
-"""Configurations: TOML and `--set` in, a frozen `Config` or every problem at once out, and back to commented TOML.
+"""Configurations: from TOML and `--set` to a frozen `Config`, or to a report of all problems, and back to TOML.
 
-The dataclasses of data, model, training and methods are the only declaration: their fields are the keys, their
-defaults the defaults, their docstrings the help texts.
+The dataclasses of data, model, training and methods are the only declaration: their fields are the keys, with defaults
+and help texts (docstrings).
 """
 
 from ..wrappers.uncertainty import Uncertainty
 from .load import dictionary_text, find, load, load_kept, loads, read_dictionary
-from .schema import Config, EngineSettings, Evaluation, Federation, MethodSettings, check_personal, is_stranger, reading
-from .write import dump, dump_dictionary, first_line
+from .schema import (
+    Config,
+    EngineSettings,
+    Evaluation,
+    Federation,
+    MethodSettings,
+    check_personal,
+    is_unavailable,
+    reading,
+)
+from .toml import dump, dump_dictionary, first_line
 
 __all__ = [
     "Config",
@@ -22,7 +31,7 @@ __all__ = [
     "dump_dictionary",
     "find",
     "first_line",
-    "is_stranger",
+    "is_unavailable",
     "load",
     "load_kept",
     "loads",

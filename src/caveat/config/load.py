@@ -1,4 +1,4 @@
-"""From TOML to a `Config`, or to every problem at once."""
+"""Load configurations: from TOML to a `Config`, or to a report of all problems."""
 
 import dataclasses
 import json
@@ -18,19 +18,18 @@ from ..data.tables.dictionary import DictionaryColumn, as_lists
 from ..methods import METHODS
 from ..recipes import DEFAULT, FOLDER, recipe_file, recipes
 from ..wrappers.uncertainty import OWNERS
-from .schema import Config, EngineSettings, MethodSettings, has_personal, is_stranger, method_keys, own_training
-from .text import ConfigText, parse, read, toml
-from .write import dump_dictionary
+from .schema import Config, EngineSettings, MethodSettings, has_personal, is_unavailable, method_keys, own_training
+from .toml import ConfigText, dump_dictionary, parse, read, toml
 
 Table = dict[str, Any]
 
 
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
-    """The configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
+    """Load the configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE is TOML; what is no TOML is a string. Naming another method, model, engine, data source or partition starts
-    that section afresh, as the keys of one mean nothing to the other. Naming another policy drops the file's keys that
-    belong to other policies alone. What a method's default training has of its own replaces the file's.
+    A VALUE is TOML, or else a string. Overriding the method, model, engine, data source or partition resets its
+    section, because other keys may not apply. Overriding the policy drops keys of other policies. Training defaults of
+    a method replace the file's.
 
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
@@ -38,41 +37,41 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     text = read(file, f"recipe {file.stem}" if file.parent == FOLDER else str(file), sets)
     table = _merged(text)
     named = _section(table, ("data",)).get("dictionary")
-    if isinstance(named, str):  # only here: what a folder keeps, or a server sends, names no files to read
+    if isinstance(named, str):  # only here: stored or received configurations must not make caveat read files
         columns = read_dictionary(_dictionary_file(named, file.parent))
         table["data"]["dictionary"] = [dataclasses.asdict(column) for column in columns]
     return _checked(table, text)
 
 
 def loads(text: str, called: str) -> Config:
-    """The configuration of a TOML text, called so in messages. Raises ConfigurationError as `load` does."""
+    """Load the configuration of a TOML text, which messages call `called`. Raises what `load` raises."""
     parsed = parse(text, called)
     return _checked(_merged(parsed), parsed)
 
 
 def load_kept(file: Path, sets: Sequence[str] = ()) -> Config:
-    """The configuration that a folder keeps, written in full. Raises ConfigurationError as `load` does."""
+    """Load the complete configuration in a run folder. Raises ConfigurationError as `load` does."""
     text = read(file, str(file), sets)
     return _checked(_merged(text), text)
 
 
 def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
-    """The columns of a data dictionary. Raises ConfigurationError, naming the file and the key, for anything else."""
+    """Return the columns of a data dictionary. Raises ConfigurationError, with file and key, for an invalid one."""
     found = read(file, str(file), ())
     made, problems = _validated(tuple[DictionaryColumn, ...], as_lists({"dictionary": found.table})["dictionary"])
     if problems:
         raise found.error([
             Problem(([*found.table][path[0]], *path[1:]) if path and isinstance(path[0], int) else path,
-                    text or "{key} is no key of a data dictionary") for path, text in problems
+                    text or "unknown key {key} of a data dictionary") for path, text in problems
         ])  # fmt: skip
     columns: tuple[DictionaryColumn, ...] = made
     return columns
 
 
 def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> str:
-    """The data dictionary of what `load` has made a configuration of, as a file; "" where it has none.
+    """Return the data dictionary of a configuration as the text of a file, or "".
 
-    That is the text of the file that it names, comments and all, and else what `dump_dictionary` writes.
+    This is the text of the file that it names, with comments, or else the output of `dump_dictionary`.
     """
     columns, file = config.data.declared.dictionary, find(source)
     named = _section(_merged(read(file, str(file), sets)), ("data",)).get("dictionary")
@@ -82,7 +81,7 @@ def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> 
 
 
 def _dictionary_file(named: str, folder: Path) -> Path:
-    """A dictionary's file, looked for beside the configuration, then as data are. Raises ConfigurationError."""
+    """Find a dictionary's file next to the configuration, or where data are found. Raises ConfigurationError."""
     try:
         file = folder / named if os.path.isfile(folder / named) else locate(named)
     except DataError as error:
@@ -93,10 +92,10 @@ def _dictionary_file(named: str, folder: Path) -> Path:
 
 
 def find(source: str | None) -> Path:
-    """The TOML file that a path or a recipe's name stands for; raises ConfigurationError if there is none."""
+    """Return the TOML file of a path or a recipe's name. Raises ConfigurationError if there is none."""
     if source is None:
         return recipe_file(DEFAULT)
-    if os.path.isdir(source) and source not in recipes():  # a Path would raise for a name that is too long
+    if os.path.isdir(source) and source not in recipes():  # a Path would raise if the name is too long
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
     if os.path.isfile(source):
         return Path(source)
@@ -109,7 +108,7 @@ def find(source: str | None) -> Path:
 
 
 def _merged(source: ConfigText) -> Table:
-    """The file's table with the overrides in it."""
+    """Return the file's table with the overrides applied."""
     table: Table = _plain(source.table)
     if is_code(table.get("model")):
         table["model"] = {"factory": table["model"]}
@@ -128,34 +127,34 @@ def _merged(source: ConfigText) -> Table:
 
 
 class SectionReset(NamedTuple):
-    """What is left of a file's section where an override gives one of its keys another value."""
+    """How a section of the file is reset if an override changes one of its keys."""
 
     kept: Callable[[str, Any], bool] = lambda key, value: False
-    """Whether a key of the section is kept with that value; by default none is."""
-    usual: str | None = None
-    """What the key is where the file leaves it out; None: then nothing is reset."""
+    """Whether to keep a key of the section, given the new value; by default, none is kept."""
+    default: str | None = None
+    """Value of the key if the file lacks it; None: then nothing is reset."""
     compared: Callable[[Any], Any] = str
-    """What of the two values is compared."""
+    """Function of the two values that is compared."""
 
 
 RESETS: Mapping[KeyPath, SectionReset] = {
-    ("model", "factory"): SectionReset(usual="", compared=bool),
-    ("model", "encoder"): SectionReset(usual="", compared=bool),
+    ("model", "factory"): SectionReset(default="", compared=bool),
+    ("model", "encoder"): SectionReset(default="", compared=bool),
     ("model", "name"): SectionReset(),
     ("method", "name"): SectionReset(),
-    ("engine", "name"): SectionReset(usual=EngineSettings.name),
+    ("engine", "name"): SectionReset(default=EngineSettings.name),
     ("data", "source"): SectionReset(),
     ("data", "partition", "scheme"): SectionReset(),
-    ("uncertainty", "policy"): SectionReset(lambda key, policy: policy in OWNERS.get(key, (policy,)), usual=""),
-    ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", usual=""),
-    ("training", "local_steps"): SectionReset(lambda key, _: key != "local_epochs", usual=""),
+    ("uncertainty", "policy"): SectionReset(lambda key, policy: policy in OWNERS.get(key, (policy,)), default=""),
+    ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", default=""),
+    ("training", "local_steps"): SectionReset(lambda key, _: key != "local_epochs", default=""),
 }
-"""The keys whose override resets the section that they are in."""
+"""The keys whose override resets their section."""
 
 
 def _apply(reset: SectionReset, table: Table, path: KeyPath, value: Any) -> None:
     section = _section(table, path[:-1])
-    there = section.get(str(path[-1]), reset.usual)
+    there = section.get(str(path[-1]), reset.default)
     if there is None or reset.compared(there) == reset.compared(value):
         return
     for key in [key for key in section if not reset.kept(key, value)]:
@@ -168,7 +167,7 @@ def _apply(reset: SectionReset, table: Table, path: KeyPath, value: Any) -> None
 
 
 def _section(table: Table, path: KeyPath, made: bool = False) -> Table:
-    """The section at a path. Where there is none, it is an empty one, in the table only if that is to be `made`."""
+    """Return the section at a path; if missing, an empty one, which is added to the table only if `made`."""
     for key in map(str, path):
         inner = table.get(key)
         if not isinstance(inner, dict):
@@ -180,12 +179,12 @@ def _section(table: Table, path: KeyPath, made: bool = False) -> Table:
 
 
 def is_code(value: object) -> bool:
-    """Whether a value names code of one's own, "package.module:name" or "file.py:name"."""
+    """Return whether a value names custom code, "package.module:name" or "file.py:name"."""
     return isinstance(value, str) and ":" in value
 
 
 def _plain(value: Any) -> Any:
-    """A deep copy of what JSON knows; dates, which no key takes, become strings."""
+    """Return a deep copy as JSON values; dates, which no key takes, become strings."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -205,9 +204,9 @@ def _checked(table: Table, source: ConfigText) -> Config:
 
 
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
-    """A value as settings, or None and all that is wrong with it.
+    """Return a value as settings, or None and its problems.
 
-    As JSON, since strict Python would take no list for a tuple, and lax Python True for 1.
+    The value passes through JSON, because strict Python mode takes no list for a tuple, and lax mode takes True for 1.
     """
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True), []
@@ -216,10 +215,10 @@ def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
 
 
 def _unbuildable(config: Config) -> list[Problem]:
-    """What the methods of a configuration refuse when they are built."""
+    """Return the problems of building the methods of a configuration."""
     try:
         for name in (config.method.name, *config.baselines):
-            if not is_stranger(name):
+            if not is_unavailable(name):
                 config.build_method(name)
     except ConfigurationError as error:
         return list(problems_of(error, ()))
@@ -227,30 +226,30 @@ def _unbuildable(config: Config) -> list[Problem]:
 
 
 def _unknown(path: KeyPath, method: str) -> str:
-    """What to say of a key that does not exist, or not for this method."""
+    """Return the message for a key that does not exist, or not for this method."""
     key = str(path[-1])
     if path[0] == "method" and (readers := [name for name in METHODS if key in method_keys(name)]):
         return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
-    # Anywhere else a name has to be nearly the same: "foo" does not stand for method.floor.
+    # In other sections the name must be very similar: "foo" should not suggest method.floor.
     for candidates, likeness in ((here, 0.6), (valid, 0.8)):
         if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):
             nearest = next(other for other in candidates if other[-1] == close[0])
-            return f"{dotted(path)} is no key; did you mean {dotted(nearest)}?"
-    return f"{dotted(path)} is no key; there are: {', '.join(map(dotted, here))}"
+            return f"unknown key {dotted(path)}; did you mean {dotted(nearest)}?"
+    return f"unknown key {dotted(path)}; there are: {', '.join(map(dotted, here))}"
 
 
 def check_key(key: str, option: str) -> None:
-    """Raises ConfigurationError, naming the option, if there is no such key, whatever the method."""
+    """Raise ConfigurationError, with the name of the option, if no method has such a key."""
     path, known = tuple(part.strip() for part in key.split(".")), {path for path in _keys(Config, ()) if path}
     if path in known or (path[:-1] == ("method",) and any(path[-1] in ["name", *method_keys(m)] for m in METHODS)):
         return
-    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'{short_repr(key)} is no key'}")
+    raise ConfigurationError(f"{option} {_unknown(path, '') if all(path) else f'unknown key {short_repr(key)}'}")
 
 
 def _keys(cls: Any, section: KeyPath) -> Iterator[KeyPath]:
-    """Every key of settings and of the settings in them."""
+    """Yield every key of settings and of nested settings."""
     hints = get_type_hints(cls)
     for key in (field.name for field in dataclasses.fields(cls)):  # without class attributes
         yield (*section, key)

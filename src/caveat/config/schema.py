@@ -1,4 +1,4 @@
-"""What a configuration consists of: frozen dataclasses whose fields are the keys, the defaults and the checks."""
+"""The keys of a configuration: frozen dataclasses whose fields define keys, defaults and checks."""
 
 import dataclasses
 import json
@@ -30,16 +30,16 @@ ELSEWHERE: dict[str, KeyPath] = {
     "training": ("training",),
     "mc_samples": ("uncertainty", "mc_samples"),
 }
-"""Fields of methods that a configuration has elsewhere than in `[method]`, and where."""
+"""Fields of methods that a configuration has outside of `[method]`, and where."""
 _READING = ContextVar("reading", default=False)
-"""Whether configurations are only read, and not run."""
+"""Whether configurations are read for reports only, not to run them."""
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Within it, configurations may name methods that are not at hand: those of a plugin, for reports of their runs.
+    """Allow configurations to name methods that are not installed, for reports of runs with plugins.
 
-    What `[method]` says of such a one is taken as it is written, and it cannot be built.
+    The `[method]` section of such a method is not checked, and the method cannot be built.
     """
     token = _READING.set(True)
     try:
@@ -48,31 +48,31 @@ def reading() -> Iterator[None]:
         _READING.reset(token)
 
 
-def is_stranger(name: object) -> bool:
-    """Whether a name is of a method that is not at hand, where configurations are only read."""
+def is_unavailable(name: object) -> bool:
+    """Return whether a name is that of a method that is not installed, while configurations are only read."""
     return _READING.get() and isinstance(name, str) and name not in METHODS and bool(re.fullmatch(r"[a-z]\w*", name))
 
 
 @frozen_settings
 class MethodSettings:
-    """A federated method and its own hyperparameters."""
+    """A federated method and its hyperparameters."""
 
     name: str
-    """The method, as `caveat list methods` lists it."""
+    """Name of the method; see `caveat list methods`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Every hyperparameter of the method; those not given get the method's defaults."""
+    """All hyperparameters of the method; missing ones get the method's defaults."""
 
     def __post_init__(self) -> None:
-        if is_stranger(self.name):
+        if is_unavailable(self.name):
             return
         method = _construct(self.name, self.parameters)
-        # Frozen for everyone else; equality and `dump` need the defaults spelled out.
+        # Settings are frozen; equality and `dump` need all defaults.
         object.__setattr__(self, "parameters", {key: getattr(method, key) for key in method_keys(self.name)})
 
 
 @collected
 def _of_table(table: object) -> object:
-    """A `[method]`, in which hyperparameters stand beside the name, as settings. Raises ValidationError."""
+    """Return a `[method]` section, which has hyperparameters next to the name, as settings. Raises ValidationError."""
     if isinstance(table, MethodSettings):
         return table
     if not isinstance(table, dict):
@@ -83,34 +83,34 @@ def _of_table(table: object) -> object:
     check_name(name, "method.name")
     if strange := [key for key in parameters if key in ELSEWHERE]:
         raise ConfigurationErrors([
-            ConfigurationError(f"{{key}} is no key; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
+            ConfigurationError(f"unknown key {{key}}; did you mean {dotted(ELSEWHERE[key])}?", f"method.{key}")
             for key in strange
         ])  # fmt: skip
-    if not is_stranger(name):
+    if not is_unavailable(name):
         TypeAdapter(method_class(name)).validate_json(json.dumps(parameters), strict=True)
     return MethodSettings(name, parameters)
 
 
 @frozen_settings
 class Evaluation:
-    """What is measured while a run goes on; the last round is measured on every split anyway."""
+    """Evaluation during a run. The last round is evaluated on all splits."""
 
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
-    """Rounds between two evaluations."""
+    """Evaluate every so many rounds."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
-    """The splits to measure, of validation and test; nothing is ever decided on test."""
+    """Splits to evaluate: validation, test or both. No decision ever depends on test."""
     n_silos: Annotated[int, Field(ge=1)] | None = None
-    """How many silos are measured, the same ones every time (all by default)."""
+    """Number of silos that are evaluated, always the same ones (all by default)."""
     early_stopping_patience: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Training ends after so many evaluations in a row in which the validation loss, the mean over silos, was no lower
-    than before; the model is the last one, not the best (never by default)."""
+    """Early stopping: training ends after so many evaluations in a row without a lower validation loss (mean over
+    silos). The model is that of the last round, not of the best one (off by default)."""
     target_sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Two classes: the threshold that sensitivity and specificity are at is the highest that a new input of the
-    positive class reaches with at least this probability. By default it is where their sum is largest (Youden's J). It
-    is chosen on calibration splits, and changes no prediction."""
+    """Two classes: sensitivity and specificity are reported at the highest threshold that a new input of the positive
+    class reaches with at least this probability; by default, at the threshold that maximizes their sum (Youden's J).
+    The threshold is chosen on calibration splits and changes no prediction."""
     metrics: tuple[str, ...] = ()
-    """single_machine: metrics of one's own on test splits, by the names under which a file of --plugin registers them
-    with @caveat.metric; silos compute them."""
+    """single_machine: custom metrics on test splits, by the names that a file of --plugin registers with
+    @caveat.metric."""
 
     def __post_init__(self) -> None:
         check_different(self.splits, "evaluation.splits")
@@ -125,30 +125,31 @@ class Evaluation:
 
 @frozen_settings
 class Federation:
-    """Who takes part in a round, and how far one silo can move it."""
+    """Participation of silos, and robustness to faulty or malicious silos."""
 
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the silos that a round asks."""
+    """Fraction of the silos that take part in a round."""
     min_silos: Annotated[int, Field(ge=1)] = 1
-    """A round asks at least this many silos."""
+    """Minimum number of silos that take part in a round."""
     robust: Choice = "bound"
-    """What is done about silos that lie, see docs/byzantine.md. bound: an update of more than four times the usual norm
-    is scaled down to that; median, trimmed_mean, geometric_median or krum in place of the mean, every silo counting
-    once; off."""
+    """Robustness to malicious silos, see docs/byzantine.md. bound (norm bounding): scale updates down to four times the
+    usual norm; median, trimmed_mean, geometric_median or krum: aggregate by this rule instead of the mean, with equal
+    weights of silos; off."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
     newcomers: tuple[str, ...] = ()
-    """single_machine: silos that take no part. Their test splits are measured in the end, with what a silo has that
-    joins then: the federation's model, and where parts of it stay at silos, these as they begin."""
+    """single_machine: held-out silos, which take no part in training. They are evaluated at the end with the global
+    model, or, if parts of the model stay at silos, with these parts as initialized."""
     min_available_silos: Annotated[int, Field(ge=1)] | None = None
-    """flower: silos that are waited for before the first round, for `start_timeout` seconds; then a quorum will do (by
-    default as many as that). What classes and columns there are is agreed on by them."""
+    """flower: number of silos to wait for before the first round, for `start_timeout` seconds; then a quorum suffices
+    (default: the quorum). These silos agree on classes and columns."""
     quorum: Annotated[int, Field(ge=1)] | None = None
-    """flower: silos without whose replies a round does not end (1 by default)."""
+    """flower: minimum number of replies that a round needs (1 by default)."""
     round_timeout: Seconds | None = None
     """flower: time limit of a round in seconds; silos that answer later are left out of the round (600 by default)."""
     start_timeout: Seconds | None = None
-    """flower: seconds after the deadline, and before the first round, that the run waits for silos (600 by default)."""
+    """flower: seconds to wait for silos before the first round, and for missing replies after a round's time limit (600
+    by default)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
@@ -167,58 +168,59 @@ ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
         for key in ("min_available_silos", "quorum", "round_timeout", "start_timeout")
     },
     **{("engine", key): ("single_machine", "") for key in ("workers", "sync_seconds", "vectorized")},
-    ("evaluation", "metrics"): ("single_machine", ": a federation on Flower sends no code to silos"),
-    ("federation", "newcomers"): ("single_machine", ": whoever joins a federation on Flower takes part"),
+    ("evaluation", "metrics"): ("single_machine", ": federations on Flower send no code to silos"),
+    ("federation", "newcomers"): ("single_machine", ": all silos of a federation on Flower take part"),
 }
-"""The keys that only one engine reads: which one, and why, where that is not plain."""
+"""The keys that only one engine uses: which one, and why, if that is not obvious."""
 
 
 @frozen_settings
 class EngineSettings:
-    """Where the work of the silos is computed."""
+    """Where client tasks are computed."""
 
     name: Literal["single_machine", "flower"] = "single_machine"
-    """single_machine: processes on this machine; flower: wherever the silos are, see `caveat flower init`."""
+    """single_machine: processes on this machine; flower: on the silos' machines, see `caveat flower init`."""
     workers: Annotated[int, Field(ge=1, le=1024)] = 1
-    """single_machine: processes, one thread each; the result does not depend on their number."""
+    """single_machine: number of worker processes, with one thread each; results do not depend on it."""
     device: str = "cpu"
     """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
-    A GPU repeats its results bit by bit; in their last digits they are others than the CPU's. flower: simulations."""
+    Results on a GPU are bitwise reproducible, but differ from the CPU's by rounding. flower: simulations only."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """single_machine: a checkpoint is made after every round; once in so many seconds the run waits until one is on the
-    disk, so that a power cut takes no more than that. A process that is killed loses no completed round."""
+    """single_machine: every so many seconds, wait until a checkpoint is on disk; a power cut then loses at most that
+    time. Checkpoints are written after every round, so a killed process loses no completed round."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
-    """How many of the last rounds of training `caveat rollback` can go back to: flower: 5 by default; single_machine:
-    1, the newest alone. Each takes a copy of the server's state, and one of each silo's own state at the silo."""
+    """Number of recent training rounds that `caveat rollback` can go back to. flower: 5 by default; single_machine: 1,
+    the newest. Each takes a copy of the server's state, and of each silo's state at the silo."""
     vectorized: Literal["off", "auto", "on"] = "off"
-    """single_machine: silos of one architecture are trained side by side, as one batched model: off; auto, for 16 silos
-    or more and small steps of training; on, wherever it comes to the same. Numbers differ by rounding."""
+    """single_machine: train silos of one architecture as one batched model. off; auto: for at least 16 silos and small
+    training steps; on: wherever results are equal up to rounding."""
 
     def __post_init__(self) -> None:
         check_device(self.device)
 
     @property
     def kept_checkpoints(self) -> int:
-        """How many of the last rounds of training can be gone back to."""
+        """Number of recent training rounds with checkpoints."""
         return self.keep_checkpoints or (5 if self.name == "flower" else 1)
 
 
 @frozen_settings
 class Config:
-    """Everything that decides what a run computes."""
+    """All settings of a run."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Random seed: sets the splits, initial weights, batch order and dropout."""
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] = 20
-    """Rounds of the method; a method that extends itself may add more."""
+    """Training rounds; a method that extends itself may add more."""
     init_from: str | None = None
-    """The folder of a finished run with whose model this one's begins; what a method keeps at silos begins as ever."""
+    """Folder of a finished run whose model initializes this one; states of silos start as usual."""
     baselines: tuple[str, ...] = ()
     """Baselines: methods trained on the same data for the same number of rounds. A method that adds rounds itself may
     take more."""
     personal: tuple[PersonalModel, ...] = ()
-    """Architectures of the silos' own models, for methods that have such models: keys as in [model], and `silos` to
-    name whose it is. Entries without `silos` go to the others in turn; by default all are as in [model]."""
+    """Architectures of personalized models, for methods that have them: keys as in [model], and `silos`, the names of
+    the silos that use it. Entries without `silos` are assigned to the other silos in turn; by default all are as in
+    [model]."""
     data: DataSettings = Field(default_factory=DataSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     method: Annotated[MethodSettings, BeforeValidator(_of_table)] = Field(kw_only=True)
@@ -236,32 +238,29 @@ class Config:
         others = dict.fromkeys(name for name in self.baselines if name != self.method.name)
         object.__setattr__(self, "baselines", tuple(others))
         self._check_engine()
-        if not any(has_personal(name) or is_stranger(name) for name in (*others, self.method.name)):
+        if not any(has_personal(name) or is_unavailable(name) for name in (*others, self.method.name)):
             check_personal(method_class(self.method.name), self.personal)
 
     def _check_engine(self) -> None:
-        """Raises ConfigurationError for keys that belong to another engine, and for a device that is not silos' own."""
+        """Raise ConfigurationError for keys of another engine, and for a device that silos set themselves."""
         problems = []
         for (section, key), (engine, why) in ENGINES.items():
             settings = getattr(self, section)
             value = getattr(settings, key)
             if engine != self.engine.name and value != getattr(type(settings), key):
                 written = list(value) if isinstance(value, tuple) else value
-                text = (
-                    f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}; it belongs to "
-                    f"{engine!r}"
-                )
+                text = f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}; it is of {engine!r}"
                 problems.append(ConfigurationError(text + why, f"{section}.{key}"))
         if self.data.source == "on_site" and self.engine.device != EngineSettings.device:
             text = (
-                f"{{key}} = {self.engine.device!r} is ignored where silos have data of their own; `device` in a silo's"
+                f"{{key}} = {self.engine.device!r} is ignored if silos read their own data; set `device` in silo.toml"
             )
-            problems.append(ConfigurationError(f"{text} silo.toml says where it computes", "engine.device"))
+            problems.append(ConfigurationError(text, "engine.device"))
         if problems:
             raise ConfigurationErrors(problems)
 
     def build_method(self, name: str | None = None) -> Method:
-        """The configured method; or another one with its own defaults and the same rounds, training and MC samples.
+        """Return the configured method, or another one with its defaults and the same rounds, training and MC samples.
 
         Raises ConfigurationError if its hyperparameters cannot be combined.
         """
@@ -274,18 +273,18 @@ class Config:
         return _construct(name, own | {key: value for key, value in shared.items() if key in fields})
 
 
-def method_class(name: str) -> Any:  # both a dataclass and a Method: no one type says so
+def method_class(name: str) -> Any:  # both a dataclass and a Method, which no type expresses
     return METHODS[name]
 
 
 def method_keys(name: str) -> list[str]:
-    """The hyperparameters of a method that `[method]` holds."""
+    """Return the hyperparameters of a method that belong to `[method]`."""
     return [field.name for field in dataclasses.fields(method_class(name)) if field.name not in ELSEWHERE]
 
 
 def check_name(name: object, key: str) -> None:
-    """Raises ConfigurationError unless there is a method of that name."""
-    if is_stranger(name):
+    """Raise ConfigurationError unless there is a method of that name."""
+    if is_unavailable(name):
         return
     if not isinstance(name, str) or name not in METHODS:
         also = f"; {advice(name)}" if isinstance(name, str) and name.isidentifier() else ""
@@ -293,25 +292,24 @@ def check_name(name: object, key: str) -> None:
 
 
 def has_personal(name: object) -> bool:
-    """Whether silos have models of their own architecture in the method of that name."""
+    """Return whether the method of that name has personalized models."""
     return isinstance(name, str) and name in METHODS and METHODS[name].personal
 
 
 def check_personal(method: Method | type[Method], personal: Sequence[PersonalModel]) -> None:
-    """Raises ConfigurationError if models are given for silos that have none of their own."""
+    """Raise ConfigurationError if personalized models are configured for a method without them."""
     if personal and not method.personal:
         owners = [name for name, other in METHODS.items() if other.personal]
         raise ConfigurationError(
-            "personal is ignored by this method, whose silos have no model of another architecture; it belongs to "
-            f"{', '.join(owners)}",
+            f"personal is ignored by this method, which has no personalized models; it belongs to {', '.join(owners)}",
             "personal",
         )
 
 
 def own_training(name: object, optimizer: object = None) -> dict[str, Any]:
-    """What a method's default training has different from everyone's: its optimiser, and the learning rate for that.
+    """Return how a method's default training differs from the general defaults: its optimizer and learning rate.
 
-    Nothing if there is no such method, or if its optimiser is the one given already: its rate is then fit for it.
+    Empty for an unknown method, or if its optimizer is the given one, whose learning rate then fits.
     """
     if not isinstance(name, str) or name not in METHODS:
         return {}

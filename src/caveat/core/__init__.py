@@ -1,7 +1,7 @@
-"""The vocabulary: what a federated method is made of.
+"""The vocabulary of federated methods.
 
-A method is a frozen set of hyperparameters with a schedule of rounds; a round is broadcast, work at the
-silos, aggregate; and all that is sent or kept is one kind of value, groups of named tensors.
+A method is a frozen set of hyperparameters with a schedule of rounds; a round is broadcast, client tasks at the silos,
+aggregation; and everything that is sent or kept has one type, groups of named tensors.
 """
 
 from .._lazy import attach

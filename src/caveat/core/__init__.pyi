@@ -1,6 +1,13 @@
 """The names of the vocabulary, and where they are."""
 
+from .aggregation import Payload as Payload
 from .aggregation import Replies as Replies
+from .aggregation import SiloId as SiloId
+from .aggregation import State as State
+from .aggregation import Tensors as Tensors
+from .aggregation import Update as Update
+from .aggregation import check_silo_name as check_silo_name
+from .aggregation import size as size
 from .errors import CaveatError as CaveatError
 from .errors import ConfigurationError as ConfigurationError
 from .errors import ConfigurationErrors as ConfigurationErrors
@@ -32,10 +39,3 @@ from .silo import Data as Data
 from .silo import Silo as Silo
 from .silo import SiloContext as SiloContext
 from .silo import TestContext as TestContext
-from .tensors import Payload as Payload
-from .tensors import SiloId as SiloId
-from .tensors import State as State
-from .tensors import Tensors as Tensors
-from .tensors import Update as Update
-from .tensors import check_silo_name as check_silo_name
-from .tensors import size as size

@@ -1,23 +1,73 @@
-"""What silos send in a round, and what it adds up to: means of tensors, block by block."""
+"""Groups of named tensors, the updates that silos send, and their means."""
+
+from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .tensors import Payload, SiloId, Tensors, Update
+from .errors import DataError
+
+Tensors = dict[str, Tensor]
+GIVEN = "given_tensors"
+"""Name of a module attribute: copies of the module's tensors that are not drawn at random, to reset them to."""
+Payload = dict[str, Tensors]
+"""Groups of named tensors, e.g. ``{"model": {...}, "control": {...}}``: everything that is sent."""
+SiloId = str
+LONGEST_NAME = 200
+"""Maximum bytes of a silo's name."""
+
+
+def check_silo_name(name: SiloId, where: str = "") -> None:
+    """Raise DataError, prefixed with `where`, for a name that cannot name a folder or cannot be printed."""
+    # A file whose name begins with a dot is hidden, and may look like a temporary file of a killed process.
+    bad = not name.strip() or name.startswith(".") or "/" in name or not name.isprintable()
+    if bad or len(name.encode()) > LONGEST_NAME:
+        shown = repr(name) if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]!r}..."
+        raise DataError(
+            f"{where}silo name {shown}: expected the name of a folder: printable characters without '/', not beginning "
+            f"with a dot, at most {LONGEST_NAME} bytes"
+        )
+
+
+@dataclass(frozen=True)
+class Update:
+    """Everything that leaves one silo in one round."""
+
+    payload: Payload
+    examples: int
+    """n_k, the number of examples that weight the update."""
+
+    def form(self) -> Update:
+        """Return the update without its values: tensors on torch's device "meta", with shape and type."""
+        return Update(
+            {group: {name: t.to("meta") for name, t in tensors.items()} for group, tensors in self.payload.items()},
+            self.examples,
+        )
+
+
+State = Payload
+"""Groups of named tensors that a server or a silo keeps from one round to the next."""
+
+
+def size(payload: Payload) -> int:
+    """Return the number of bytes of a payload's tensors."""
+    return sum(tensor.nbytes for named in payload.values() for tensor in named.values())
+
 
 BLOCK = 1 << 18
-"""Numbers that are summed at a time: the sum stays in a processor's cache, and the tensors are read in long runs."""
+"""Numbers summed at a time: the sum stays in the processor's cache, and tensors are read in long runs."""
 LARGE = 1 << 22
-"""Numbers of a tensor for which threads are worth while."""
+"""Numbers of a tensor from which threads are worth while."""
 
 
 def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """Add tensors of one shape and type times their shares, in this order, to their flat sum in float64."""
+    """Add tensors of one shape and type, each times its share, in this order, to a flat float64 sum."""
     term = torch.empty(min(BLOCK, len(total)), dtype=torch.float64)
     parts = (torch.split(tensor.reshape(-1), BLOCK) for tensor in tensors)
     for here, *terms in zip(torch.split(total, BLOCK), *parts, strict=True):
@@ -27,9 +77,10 @@ def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[floa
 
 
 def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """The sum of tensors of one shape and type times their shares, in this order, in float64; of the tensors' type.
+    """Return the sum of tensors of one shape and type, each times its share, summed in this order in float64.
 
-    Large ones are summed by as many threads as the process has processors, a run of blocks each, to the same bits.
+    The result has the type of the tensors. Large tensors are summed block by block in threads, with bit-identical
+    results.
     """
     mean = torch.empty_like(tensors[0], memory_format=torch.contiguous_format)
     flats = [mean.view(-1), *(tensor.reshape(-1) for tensor in tensors)]
@@ -38,7 +89,7 @@ def weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
         return mean
     threads = _processors()
     run = BLOCK * math.ceil(mean.numel() / (BLOCK * threads))
-    # Python's threads, of one each of torch's: they wait without spinning where something else runs.
+    # Python threads with one torch thread each: they wait without spinning while other processes run.
     with ThreadPoolExecutor(threads, "caveat-mean", torch.set_num_threads, (1,)) as pool:
         pieces = zip(*(torch.split(flat, run) for flat in flats), strict=True)
         list(pool.map(lambda piece: _fill(shares, *piece), pieces))
@@ -61,14 +112,14 @@ def _fill(shares: Sequence[float], mean: Tensor, *tensors: Tensor) -> None:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no entry is infinite or not a number: a finite sum says so many times faster than a look at each."""
+    """Return whether all entries are finite. A finite sum proves it much faster than a test of each entry."""
     return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 class Replies:
-    """One round's updates, in the order of the silos' names whoever answered first.
+    """Updates of one round, sorted by the names of the silos.
 
-    Where `means` are given, the updates have been added up already: they hold shapes and types, but no numbers.
+    If `means` is given, the updates were summed on arrival: they hold shapes and types, but no values.
     """
 
     def __init__(
@@ -80,19 +131,19 @@ class Replies:
     ) -> None:
         self.updates = dict(sorted(updates.items()))
         self.population = population
-        """Every silo of the federation, in the cohort or not."""
+        """Number of silos in the federation, in the cohort or not."""
         self.left_out = dict(left_out or {})
-        """Silos that were asked and are not counted, and why."""
+        """Silos that were asked but whose updates are not aggregated, with the reason."""
         self.means = means
 
     def __len__(self) -> int:
         return len(self.updates)
 
     def mean(self, group: str, weights: Sequence[float] | None = None) -> Tensors:
-        """The mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
+        """Return the mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
 
-        Integer tensors (counters of BatchNorm, for instance) have no mean: the first silo's is copied. Raises
-        LookupError for other weights where the updates were added up already, see `Round.linear`.
+        Integer tensors (such as counters of BatchNorm) have no mean: the first silo's tensor is copied. Raises
+        LookupError for other weights if the updates were summed on arrival, see `Round.linear`.
         """
         if self.means is not None:
             if weights is not None:
@@ -107,30 +158,30 @@ class Replies:
         }
 
     def stack(self, group: str, name: str) -> Tensor:
-        """One tensor of every update, along a new first axis. Raises LookupError where they were added up already."""
+        """Return one tensor of every update, stacked on a new first axis. Raises LookupError without the updates."""
         if self.means is not None:
             raise LookupError(f"{group}/{name}: {ADDED_UP}")
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
 
 
-ADDED_UP = "the updates of a linear round were added up as they came, and only their n_k-weighted means are left"
+ADDED_UP = "the updates of a linear round were summed on arrival; only their n_k-weighted means are available"
 
 
 class RunningSums:
-    """Updates added up, each times its share and in float64, in the order in which they are given: none has to be kept.
+    """Running float64 sums of updates, each times its share, in the order in which they are added.
 
-    After all of them the sums are the means of `Replies.mean`, to the bit.
+    Updates need not be stored. The final means are bit-identical to those of `Replies.mean`.
     """
 
     def __init__(self, examples: int) -> None:
-        """`examples` is the sum of what all updates count as."""
+        """`examples` is the sum of the weights of all updates."""
         self.examples = examples
         self.totals: Payload = {}
-        """Flat sums in float64; an integer tensor, which has no mean, is that of the first update."""
+        """Flat sums in float64; integer tensors have no mean and are those of the first update."""
         self.form: Payload | None = None
 
     def add(self, updates: Sequence[Update]) -> None:
-        """Add updates to the sums. Raises KeyError for one that lacks a tensor of the first update."""
+        """Add updates to the sums. Raises KeyError for an update that lacks a tensor of the first one."""
         shares = [update.examples / self.examples for update in updates]
         if self.form is None:
             self.form = updates[0].form().payload
@@ -147,9 +198,9 @@ class RunningSums:
                     add_weighted(self.totals[group][name], [u.payload[group][name] for u in updates], shares)
 
     def means(self) -> Payload:
-        """The means of all updates, in their shapes and types. Raises LookupError if no update was added."""
+        """Return the means of all updates, in their shapes and types. Raises LookupError if no update was added."""
         if self.form is None:
-            raise LookupError("there are no means of no updates")
+            raise LookupError("no updates to average")
         return {
             group: {name: self.totals[group][name].to(t.dtype).view(t.shape) for name, t in tensors.items()}
             for group, tensors in self.form.items()

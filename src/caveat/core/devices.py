@@ -1,42 +1,43 @@
-"""Devices that compute: found by name, and what is brought there and taken home again; and what else a machine has.
+"""Compute devices: finding them by name, moving tensors to them and back, and inputs that are moved in parts."""
 
-What is kept on disk, sent or handed to a user lies on the CPU. Nothing here starts a device before it is asked for.
-"""
+from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .aggregation import Payload
 from .errors import ConfigurationError, message_of, short_repr
-from .tensors import Payload
 
 CPU = torch.device("cpu")
 KEY = "engine.device"
 EXPECTED = "expected cpu, auto, cuda, cuda:N or mps"
 AUTO = ("cuda", "mps")
-"""What "auto" is, the first of them that is there; else the CPU."""
+"""The order in which "auto" looks for a device; otherwise it is the CPU."""
 Value = TypeVar("Value")
 
 
 def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
-    """The device of that name, with its number where it has one; "auto" is the first GPU if there is any.
+    """Return the device of that name, with its index if it has one; "auto" is the first GPU, if any.
 
-    The device is started and asked for one number, unless told not to `start` it: a process that has started CUDA
-    cannot be forked any more. Raises ConfigurationError, in one sentence, for a device that there is not.
+    Unless `start` is false, the device is initialized by computing one number; a process that has initialized CUDA can
+    no longer be forked. Raises ConfigurationError for a device that does not exist or does not start.
     """
     if name == "auto":
-        name = next((kind for kind in AUTO if counted(kind)), "cpu")
+        name = next((kind for kind in AUTO if device_count(kind)), "cpu")
     kind, number = _parts(name, key)
     if kind == "cpu":
         return CPU
-    count = counted(kind)
+    count = device_count(kind)
     if not count:
         raise _refused(name, f"torch {torch.__version__} finds no such device on this machine; {EXPECTED}", key)
     if number is not None and number >= count:
@@ -44,18 +45,18 @@ def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
         raise _refused(name, f"this machine has {there}", key)
     device = torch.device(kind, number or 0)
     if kind == "cuda":
-        # Read when cuBLAS begins: without it, sums of products are not the same every time.
+        # Read when cuBLAS is initialized: without it, matrix products are not reproducible.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if start:
         try:
             torch.zeros(1, device=device).cpu()
-        except Exception as error:  # drivers and backends raise what they like
+        except Exception as error:  # drivers and backends raise any type
             raise _refused(name, f"the device does not start: {message_of(error)}", key) from error
     return device
 
 
 def _parts(name: str, key: str = KEY) -> tuple[str, int | None]:
-    """The kind of a device and its number. Raises ConfigurationError for what names none."""
+    """Return the type and index of a device name. Raises ConfigurationError if the name is invalid."""
     found = re.fullmatch(r"([a-z]+)(?::(\d{1,3}))?", name)
     if found is None or (found[1] in ("cpu", "mps") and found[2] is not None):
         raise _refused(name, EXPECTED, key)
@@ -67,47 +68,47 @@ def _refused(name: str, why: str, key: str) -> ConfigurationError:
 
 
 def known_kinds() -> list[str]:
-    """The kinds of GPU and the like that torch may find here, without asking any of them."""
+    """Return the types of accelerators that torch may find here, without initializing any."""
     found = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return [*AUTO, *([] if found is None or found.type in AUTO else [found.type])]
 
 
-def counted(kind: str) -> int:
-    """How many devices of a kind this machine has, as far as that shows without starting one."""
+def device_count(kind: str) -> int:
+    """Return the number of devices of a type, as far as known without initializing one."""
     try:
         module = torch.get_device_module(kind)
     except RuntimeError:
         return 0
-    # Not is_available, which begins to start CUDA, so that the process can have no workers any more.
+    # Not is_available, which starts to initialize CUDA, so the process could not fork workers any more.
     count = getattr(module, "device_count", None)
     return 0 if kind == "cpu" or count is None else int(count())
 
 
 def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
-    """The devices over which so many workers are spread: all of a kind if the name has no number, as "cuda" has none.
+    """Return the devices for so many workers: all of a type if the name has no index, such as "cuda".
 
-    None is started where there are several workers, each of which starts its own. Raises what `find_device` does.
+    With several workers, no device is initialized, because each worker does that. Raises what `find_device` raises.
     """
     first = find_device(name, workers == 1, key)
     if first.type == "cpu" or ":" in name:
         return (first,)
-    return tuple(torch.device(first.type, number) for number in range(min(workers, counted(first.type))))
+    return tuple(torch.device(first.type, number) for number in range(min(workers, device_count(first.type))))
 
 
 def check_name(name: str, key: str = KEY) -> None:
-    """Raises ConfigurationError for what is no name of a device, whether there is one or not."""
+    """Raise ConfigurationError for an invalid device name, whether the device exists or not."""
     if name != "auto":
         _parts(name, key)
 
 
-def described(device: torch.device) -> str:
-    """What a device is called by who made it, such as "NVIDIA H100"; its type where nobody says."""
+def device_model(device: torch.device) -> str:
+    """Return the vendor's name of a device, such as "NVIDIA H100", or else its type."""
     named = getattr(torch.get_device_module(device), "get_device_name", None)
     return str(named(device)) if named is not None else device.type
 
 
 def versions(device: torch.device) -> dict[str, str]:
-    """The versions of what computes on a device."""
+    """Return the versions of the software that computes on a device."""
     found: dict[str, Any] = {"torch": torch.__version__}
     if device.type == "cuda":
         found |= {"cuda": torch.version.cuda or torch.version.hip, "cudnn": torch.backends.cudnn.version()}  # type: ignore[no-untyped-call]
@@ -115,7 +116,7 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def has_double(device: torch.device) -> bool:
-    """Whether a device computes in float64, as Apple's do not."""
+    """Return whether a device supports float64; Apple's do not."""
     if device.type in ("cpu", "cuda"):
         return True
     try:
@@ -125,7 +126,7 @@ def has_double(device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a device; None where nobody says."""
+    """Return the free bytes on a device, or None if unknown."""
     module = torch.get_device_module(device)
     if (info := getattr(module, "mem_get_info", None)) is not None:
         return int(info(device)[0])
@@ -136,9 +137,9 @@ def free_memory(device: torch.device) -> int | None:
 
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """Have a device compute the same bits every time; the CPU does so anyway.
+    """Make computations on a device bitwise reproducible, as on the CPU.
 
-    Meanwhile torch raises RuntimeError for operations that the device cannot repeat.
+    Within it, torch raises RuntimeError for operations that have no deterministic implementation.
     """
     if device.type == "cpu":
         yield
@@ -146,9 +147,9 @@ def deterministic(device: torch.device) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
-    # The same as use_deterministic_algorithms, without the seconds in which that imports torch's compiler.
+    # The same as use_deterministic_algorithms, which takes seconds to import torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    memory.fill_uninitialized_memory = False  # costs time, and nothing here reads what nobody has written
+    memory.fill_uninitialized_memory = False  # costs time, and no uninitialized memory is read here
     try:
         yield
     finally:
@@ -157,19 +158,19 @@ def deterministic(device: torch.device) -> Iterator[None]:
 
 
 def brought(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, without waiting until it is there where that is safe."""
+    """Return a tensor on a device, without waiting for the copy if that is safe."""
     if tensor.device == device:
         return tensor
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def brought_all(payload: Payload, device: torch.device) -> Payload:
-    """Groups of tensors on a device."""
+    """Return groups of tensors on a device."""
     return {group: {name: brought(t, device) for name, t in tensors.items()} for group, tensors in payload.items()}
 
 
 def home(value: Value) -> Value:
-    """A tensor, or tensors in dictionaries and dataclasses such as predictions, on the CPU."""
+    """Return a tensor, or tensors in dictionaries and dataclasses such as predictions, on the CPU."""
     if isinstance(value, Tensor):
         return value.cpu()  # type: ignore[return-value]
     if isinstance(value, dict):
@@ -184,20 +185,129 @@ FLOAT = 4
 
 
 def memory() -> int:
-    """Bytes of memory that this machine has."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(needed: float, what: str, key: str = "") -> None:
-    """Raises ConfigurationError if something, in words, takes more bytes than this machine has of memory."""
+    """Raise ConfigurationError if `what` needs more bytes than this machine has memory."""
     if needed > memory():
-        told = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
-        raise ConfigurationError(told, key)
+        text = f"{what}: {needed / 1e9:,.0f} GB of memory, this machine has {memory() / 1e9:,.0f}"
+        raise ConfigurationError(text, key)
 
 
 def cache_folder() -> Path:
-    """$CAVEAT_CACHE, or the user's own folder for caches."""
+    """Return $CAVEAT_CACHE, or the user's cache folder for caveat."""
     own = os.environ.get("CAVEAT_CACHE")
     if own:
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "caveat"
+
+
+PART = 256
+"""Number of inputs taken at a time when all inputs are read."""
+
+
+class PartedInputs:
+    """Model inputs (N, ...) that are read in parts: `x[index]` and the parts of `torch.split` are tensors.
+
+    Any other function or method of a tensor reads all of them into memory.
+    """
+
+    requires_grad = False
+    layout = torch.strided
+    kept_on = torch.device("cpu")
+    """Device on which positions must be to take inputs without synchronization."""
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
+        self.shape, self.dtype, self.device = shape, dtype, device
+
+    def taken(self, index: npt.NDArray[np.int64]) -> Tensor:
+        """Return the inputs at positions (n,), as a tensor (n, ...) on `device`."""
+        raise NotImplementedError
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def size(self, axis: int | None = None) -> Any:
+        return self.shape if axis is None else self.shape[axis]
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{tuple(self.shape)}"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, tuple):
+            return self[index[0]][(slice(None), *index[1:])]
+        if isinstance(index, Tensor):
+            index = index.cpu().numpy()
+        chosen = np.arange(len(self))[index]
+        found = self.taken(np.atleast_1d(chosen))
+        return found if np.ndim(chosen) else found[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[number] for number in range(len(self)))
+
+    def split(self, size: int, dim: int = 0) -> Parts:
+        """Return the inputs in parts of this size, each read when accessed."""
+        if dim:
+            raise ValueError("inputs that are read in parts can only be split along their first axis")
+        return Parts(self, size)
+
+    def whole(self) -> Tensor:
+        """Return all inputs, in memory."""
+        return torch.cat(list(Parts(self, PART))) if len(self) else self[:0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(name)
+        return getattr(self.whole(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if function is torch.split:
+            return args[0].split(*args[1:], **(kwargs or {}))
+        return function(*map(_whole, args), **{name: _whole(value) for name, value in (kwargs or {}).items()})
+
+
+class Parts(Sequence[Tensor]):
+    """Parts of inputs, each read when accessed."""
+
+    def __init__(self, inputs: PartedInputs, size: int) -> None:
+        self.inputs, self.size_of_each = inputs, size
+
+    def __len__(self) -> int:
+        return max(-(-len(self.inputs) // self.size_of_each), 1)
+
+    def __getitem__(self, number: Any) -> Any:
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        start = number % len(self) * self.size_of_each
+        return self.inputs[start : start + self.size_of_each]
+
+
+class StreamedInputs(PartedInputs):
+    """Inputs that stay in host memory, or where they are read from, and are moved to a device in parts."""
+
+    def __init__(self, source: Tensor, device: torch.device) -> None:
+        super().__init__(source.shape, source.dtype, device)
+        self.source = source
+
+    def taken(self, index: npt.NDArray[np.int64]) -> Tensor:
+        part = self.source[torch.from_numpy(index)]
+        # Only copies from pinned memory overlap with computation.
+        return brought(part.pin_memory() if self.device.type == "cuda" else part, self.device)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, PartedInputs):
+        return value.whole()
+    return type(value)(map(_whole, value)) if type(value) in (list, tuple) else value

@@ -1,4 +1,4 @@
-"""Predictions: what every method returns, always."""
+"""Predictions: the result of every method."""
 
 from __future__ import annotations
 
@@ -16,49 +16,47 @@ class Decision(IntEnum):
     """What to do with a prediction."""
 
     GLOBAL = 0
-    """Trust the federation's model, which gave it."""
+    """Trust the global model, which gave the prediction."""
     LOCAL = 1
-    """Trust the silo's own model, which gave it."""
+    """Trust the silo's local model, which gave the prediction."""
     ABSTAIN = 2
-    """Trust neither."""
+    """Trust no model."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class probabilities for N inputs, how unsure they are and why, and what to do with them.
+    """Class probabilities for N inputs, their uncertainty by cause, and the decision what to do with them.
 
     Higher uncertainty always means less certain. In nats: `total` is the entropy of `probs`, `aleatoric` the part
-    that the data are to blame for (they are ambiguous), and `epistemic` the part that the model is (the input is
-    unfamiliar). A method may add scores of its own.
+    caused by the data (ambiguous inputs), and `epistemic` the part caused by the model (unfamiliar inputs). Methods may
+    add further scores.
     """
 
     probs: Tensor  # (N, C) float64, rows sum to one
     uncertainty: dict[str, Tensor]  # (N,) float64 each: total, aleatoric, epistemic, ...
     decision: Tensor  # (N,) int64 of Decision
-    log_evidence: Tensor | None = None  # (N,) float64 where the method has one; rank by it
-    sets: Tensor | None = None  # (N, C) bool, after conformal calibration
-    source: Tensor | None = None  # (N,) int64 of Decision, where it is not what `decision` says: see `answered_by`
-    familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low where unlike what the silo knows
-    false_alarm_rate: float = 0.0  # familiarity up to which an input is called unfamiliar
-    input_notes: tuple[str, ...] = ()  # (N,) what is unlike training in raw inputs, "" for most; () for tensors
-    uncalibrated_probs: Tensor | None = (
-        None  # (N, C) float64, probabilities before a temperature if there was one: `uncalibrated`
-    )
+    log_evidence: Tensor | None = None  # (N,) float64 if the method has one; rank by it
+    sets: Tensor | None = None  # (N, C) bool, prediction sets of conformal calibration
+    source: Tensor | None = None  # (N,) int64 of Decision, if it differs from `decision`, see `answered_by`
+    familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs unlike the silo's data
+    false_alarm_rate: float = 0.0  # familiarity up to which an input is flagged as unfamiliar
+    input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
+    uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
-        """From (S, N, C) sampled class probabilities; one sample has no epistemic uncertainty.
+        """Return the prediction of (S, N, C) sampled class probabilities; one sample has no epistemic uncertainty.
 
-        Total is the entropy of the mean sample and aleatoric the samples' mean entropy. Epistemic is their mutual
-        information freed from the bias that S samples cause, so that aleatoric and epistemic add up to
-        more than the total, the fewer the samples the more: it is the total that is too small. Where the estimate
-        exceeds even the total, which no part of it can, it is cut to it: for a few inputs in a thousand of few samples.
+        Total is the entropy of the mean sample, aleatoric the samples' mean entropy. Epistemic is their mutual
+        information, corrected for the bias of S samples, so aleatoric and epistemic add up to more than the total, the
+        more so the fewer the samples: the total is biased downwards. Estimates above the total are clipped to it: a few
+        inputs in a thousand for few samples.
         """
         return cls._of_parts(decomposed(samples), decision)
 
     @classmethod
     def from_logits(cls, logits: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
-        """From (S, N, C) sampled logits: `from_samples` of their softmax, in float64."""
+        """Return the prediction of (S, N, C) sampled logits: `from_samples` of their softmax, in float64."""
         return cls._of_parts(decomposed_logits(logits), decision)
 
     @classmethod
@@ -70,10 +68,10 @@ class Prediction:
     def from_dirichlet(
         cls, log_alpha: Tensor, decision: Decision | Tensor = Decision.GLOBAL, log_evidence: Tensor | None = None
     ) -> Prediction:
-        """From (N, K) logarithms of the parameters of Dirichlet distributions over class probabilities.
+        """Return the prediction of (N, K) log parameters of Dirichlet distributions over class probabilities.
 
-        Adds the scores `dirichlet_entropy`, the differential entropy of the distribution in nats, which may be
-        negative, and `vacuity`, K over the sum of the parameters. Aleatoric and epistemic add up to the total.
+        Adds the scores `dirichlet_entropy`, the differential entropy of the distribution in nats (may be negative), and
+        `vacuity`, K over the sum of the parameters. Aleatoric and epistemic add up to the total.
         """
         found = Dirichlet(log_alpha)
         uncertainty = {
@@ -95,14 +93,14 @@ class Prediction:
 
     @property
     def answered_by(self) -> Tensor:
-        """(N,) int64 of Decision, LOCAL or GLOBAL: whose model the label is of, abstained from or not."""
+        """(N,) int64 of Decision, LOCAL or GLOBAL: the model that gave the label, even if abstained from."""
         if self.source is not None:
             return self.source
         return torch.where(self.decision == Decision.ABSTAIN, int(Decision.GLOBAL), self.decision)
 
     @property
     def uncalibrated(self) -> Tensor:
-        """(N, C) the class probabilities that the model itself gives, before any temperature."""
+        """(N, C) class probabilities of the model itself, before temperature scaling."""
         return self.probs if self.uncalibrated_probs is None else self.uncalibrated_probs
 
     @property
@@ -112,39 +110,39 @@ class Prediction:
 
     @property
     def aleatoric(self) -> Tensor:
-        """(N,) nats, the part of the uncertainty that the data are to blame for."""
+        """(N,) nats, the part of the uncertainty caused by the data."""
         return self.uncertainty["aleatoric"]
 
     @property
     def epistemic(self) -> Tensor:
-        """(N,) nats, the part of the uncertainty that the model is to blame for."""
+        """(N,) nats, the part of the uncertainty caused by the model."""
         return self.uncertainty["epistemic"]
 
     @property
     def scores(self) -> dict[str, Tensor]:
-        """Everything to rank inputs by, (N,) each, higher being less certain: the uncertainties, and as
-        `log_evidence` minus the log-evidence where there is one.
+        """All scores to rank inputs by, (N,) each, higher for less certain: the uncertainties, and minus the
+        log-evidence as `log_evidence`, if there is one.
         """
         evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
         return self.uncertainty | evidence
 
     def score(self, name: str) -> Tensor:
-        """(N,) one of `scores`. ValueError if there is none of that name."""
+        """Return (N,) one of `scores`. Raises ValueError for an unknown name."""
         scores = self.scores
         if name not in scores:
             raise ValueError(f"no score {name!r}; this prediction has {', '.join(scores)}")
         return scores[name]
 
     def calibrated(self, inverse_temperature: float) -> Prediction:
-        """With probabilities in proportion to `probs ** inverse_temperature`: above 1 surer, below 1 less sure.
+        """Return the prediction with probabilities proportional to `probs ** inverse_temperature`: above 1 more
+        certain.
 
-        The total is that of the new probabilities; aleatoric and epistemic keep their shares of the total, since
-        a temperature says nothing about where uncertainty comes from. All else stays: a temperature of 1
-        changes no bit, and class probabilities of zero stay zero. `uncalibrated` has the probabilities as they were.
-        ValueError unless positive and finite.
+        The total is recomputed; aleatoric and epistemic keep their shares of it, because a temperature does not change
+        the causes of uncertainty. A temperature of 1 changes no bit, and class probabilities of zero stay zero.
+        `uncalibrated` has the original probabilities. Raises ValueError unless positive and finite.
         """
         if not 0 < inverse_temperature < torch.inf:
-            raise ValueError(f"an inverse temperature is positive and finite, not {inverse_temperature}")
+            raise ValueError(f"inverse_temperature = {inverse_temperature}: expected a positive, finite number")
         if inverse_temperature == 1:
             return self
         probs = (inverse_temperature * self.probs.double().log()).softmax(-1)
@@ -158,30 +156,29 @@ class Prediction:
 
     @property
     def is_unfamiliar(self) -> Tensor:
-        """(N,) bool: inputs that are called unfamiliar, of familiarity at most `false_alarm_rate`; none without a
+        """(N,) bool: inputs flagged as unfamiliar, with familiarity at most `false_alarm_rate`; none without
         familiarity.
 
-        Of inputs like those that the silo calibrated with, an expected share of at most `false_alarm_rate` is called
-        so.
+        Of inputs like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` is flagged.
         """
         if self.familiarity is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return self.familiarity <= self.false_alarm_rate
 
     def abstaining(self, where: Tensor) -> Prediction:
-        """This prediction with the decision to trust neither model for the inputs of `where`, (N,) bool."""
+        """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool."""
         decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
         return replace(self, decision=decision, source=self.answered_by)
 
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
-        """The rows of this prediction where `mask` (N,) bool holds, and those of `other` elsewhere, decisions included.
+        """Return the rows of this prediction where `mask` (N,) bool holds, and the rows of `other` elsewhere.
 
-        What only one of the two has (an uncertainty, log-evidence, sets, familiarity) is left out. ValueError if they
-        are not about as many inputs and classes.
+        Parts that only one of the two has (an uncertainty, log-evidence, sets, familiarity) are dropped. Raises
+        ValueError unless the numbers of inputs and classes agree.
         """
         if self.probs.shape != other.probs.shape or mask.shape != self.decision.shape:
             shapes = [tuple(part.shape) for part in (self.probs, other.probs, mask)]
-            raise ValueError("predictions of {} and {} cannot be chosen from by a mask of {}".format(*shapes))
+            raise ValueError("cannot combine predictions of shapes {} and {} by a mask of shape {}".format(*shapes))
         return Prediction(
             torch.where(mask[:, None], self.probs, other.probs),
             {
@@ -200,7 +197,6 @@ class Prediction:
 
 
 def _spread(decision: Decision | Tensor, of: Tensor) -> Tensor:
-    """(N,) the decision of every input that (N,) numbers are of."""
     return decision if isinstance(decision, Tensor) else torch.full_like(of, int(decision), dtype=torch.long)
 
 
@@ -209,4 +205,4 @@ def _choose(mask: Tensor, ours: Tensor | None, theirs: Tensor | None) -> Tensor 
 
 
 Answers = dict[Decision, Prediction]
-"""What each model at hand says of the same inputs: the federation's, the silo's own, or both."""
+"""Predictions of all available models for the same inputs: the global model, the local one, or both."""

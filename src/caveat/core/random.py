@@ -10,10 +10,10 @@ from .devices import CPU
 
 
 def key(*parts: object) -> int:
-    """A 63-bit seed that is a function of the parts' representations alone.
+    """Return a 63-bit seed that depends only on the representations of the parts.
 
-    Torch's generator for CPUs takes the lower 32 bits of a seed: of n keys, some two share their random numbers with a
-    probability of n^2 / 2^33, 1 % for ten thousand works. That makes them no less repeatable.
+    Torch's CPU generator uses the lower 32 bits of a seed: among n keys, some two share their random numbers with
+    probability n^2 / 2^33, 1 % for ten thousand tasks. Results are still reproducible.
     """
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
@@ -21,12 +21,12 @@ def key(*parts: object) -> int:
 
 @contextmanager
 def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
-    """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo); also those that a
-    device draws itself, which are others than the CPU's.
+    """Make torch's random numbers a function of the key, e.g. (seed, purpose, round, silo); also those drawn on a
+    device, which differ from the CPU's.
     """
     number = key(*parts)
-    # nn.Dropout draws from the global generator: one of our own would not cover it.
-    # No device's generator unless it is named: to ask for one starts CUDA, and workers could not be forked any more.
+    # nn.Dropout draws from the global generator, so a separate generator would not cover it.
+    # Do not fork generators of unnamed devices: that would initialize CUDA, and workers could no longer be forked.
     with torch.random.fork_rng(devices=[]), seeded_device(device, number):
         torch.default_generator.manual_seed(number)
         yield
@@ -34,12 +34,12 @@ def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
 
 @contextmanager
 def seeded_device(device: torch.device, number: int) -> Iterator[None]:
-    """The random numbers that a device draws as a function of a number; nothing for the CPU."""
+    """Make the random numbers drawn on a device a function of a number; no effect on the CPU."""
     if device.type == "cpu":
         yield
         return
     module = torch.get_device_module(device)
-    # Where there are several devices of a kind, the functions below are about the current one.
+    # If there are several devices of a type, the functions below apply to the current one.
     with module.device(device) if hasattr(module, "device") else nullcontext():
         before = module.get_rng_state()
         module.manual_seed(number)

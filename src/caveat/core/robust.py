@@ -1,11 +1,12 @@
-"""Aggregation that some Byzantine silos cannot move far, as functions of what the silos sent.
+"""Robust aggregation: rules that a few Byzantine silos cannot influence much.
 
 Coordinate median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates, ICML 2018. Geometric median: Pillutla, Kakade & Harchaoui, Robust Aggregation for Federated Learning, IEEE
 Transactions on Signal Processing, 2022, by smoothed Weiszfeld steps. Krum: Blanchard et al., Machine Learning with
 Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017.
 
-Ours: every silo counts once in all of them, whatever n_k, since a liar would say a large one.
+Our choice: every silo has the same weight in all rules, whatever its n_k, because a malicious silo could report a large
+n_k.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,25 +15,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .aggregation import weighted_sum
-from .tensors import Payload
+from .aggregation import Payload, weighted_sum
 
 Rule = Literal["median", "trimmed_mean", "geometric_median", "krum"]
 COLUMNS = 1 << 16
-"""Numbers of each silo that are looked at together."""
+"""Numbers of each silo that are processed together."""
 STEPS, CLOSE = 200, 1e-10
-"""Weiszfeld steps at most, and the change of a silo's weight below which they end."""
+"""Maximum number of Weiszfeld steps, and the change of a silo's weight below which they stop."""
 
 
 def silos_needed(rule: Rule, max_byzantine: int) -> int:
-    """The replies without which a rule says nothing where so many of them may be lies."""
+    """Return the number of replies that a rule needs to tolerate so many Byzantine silos."""
     return 2 * max_byzantine + (3 if rule == "krum" else 1)
 
 
 def combined(rule: Rule, payloads: Sequence[Payload], max_byzantine: int) -> Payload:
-    """What a rule makes of the silos' payloads, which have one form and are finite; in that form.
+    """Aggregate the silos' payloads, which have one form and are finite, by a rule; in that form.
 
-    Integer tensors are the first one's, as in means. Raises ValueError for fewer payloads than `silos_needed`.
+    Integer tensors are the first silo's, as for means. Raises ValueError for fewer payloads than `silos_needed`.
     """
     if len(payloads) < (least := silos_needed(rule, max_byzantine)):
         raise ValueError(
@@ -48,19 +48,19 @@ def combined(rule: Rule, payloads: Sequence[Payload], max_byzantine: int) -> Pay
 
 
 def squared_distances(payloads: Sequence[Payload]) -> Tensor:
-    """(S, S) squared L2 distances between payloads, over all floating-point tensors, float64."""
+    """Return (S, S) squared L2 distances between payloads, over all floating-point tensors, in float64."""
     apart = torch.zeros(len(payloads), len(payloads), dtype=torch.float64)
     for group, tensors in sorted(payloads[0].items()):
         for name, tensor in sorted(tensors.items()):
             if tensor.is_floating_point():
                 for columns in _columns([payload[group][name] for payload in payloads]):
-                    # Without the product of matrices, in which a far one would drown the others' distances.
+                    # Not by matrix products, in which a distant silo would swamp the other distances.
                     apart += torch.cdist(columns, columns, compute_mode="donot_use_mm_for_euclid_dist").square()
     return apart
 
 
 def krum_weights(apart: Tensor, max_byzantine: int) -> list[float]:
-    """1 for the silo whose S - max_byzantine - 2 nearest others are nearest, by squared distances (S, S); else 0."""
+    """Return 1 for the silo with the smallest sum of squared distances to its S - max_byzantine - 2 nearest, else 0."""
     count = len(apart)
     nearest = apart.sort(1).values[:, 1 : count - max_byzantine - 1]  # the first one is the silo itself
     chosen = int(nearest.sum(1).argmin())
@@ -68,15 +68,15 @@ def krum_weights(apart: Tensor, max_byzantine: int) -> list[float]:
 
 
 def geometric_weights(apart: Tensor) -> list[float]:
-    """What each silo weighs in the point of the least sum of distances to all, by squared distances (S, S)."""
+    """Return the weights of silos in their geometric median, by squared distances (S, S)."""
     count = len(apart)
     weights = torch.full((count,), 1 / count, dtype=torch.float64)
     smooth = 1e-6 * float(apart.sqrt().median())
     for _ in range(STEPS):
-        # |x_i - z|^2 of z = sum_k w_k x_k, which need not be made.
+        # |x_i - z|^2 of z = sum_k w_k x_k, without computing z.
         away = (apart @ weights - weights @ apart @ weights / 2).clamp_min(0).sqrt().clamp_min(smooth)
         if not bool((away > 0).all()):
-            break  # all are at one point
+            break  # all payloads are equal
         new = 1 / away
         new = new / new.sum()
         done = float((new - weights).abs().max()) < CLOSE
@@ -87,7 +87,7 @@ def geometric_weights(apart: Tensor) -> list[float]:
 
 
 def _by_coordinate(payloads: Sequence[Payload], cut: int) -> Payload:
-    """The mean of what is left of each coordinate's values without the `cut` smallest and the `cut` largest."""
+    """Return the mean of each coordinate without its `cut` smallest and `cut` largest values."""
 
     def middle(tensors: Sequence[Tensor]) -> Tensor:
         parts = [columns.sort(0).values[cut : len(tensors) - cut].mean(0) for columns in _columns(tensors)]
@@ -108,7 +108,7 @@ def _each(payloads: Sequence[Payload], combine: Callable[[Sequence[Tensor]], Ten
 
 
 def _columns(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """(S, at most COLUMNS) float64: tensors of one shape, flat and side by side, block by block."""
+    """Yield (S, at most COLUMNS) float64: tensors of one shape, flattened and stacked, block by block."""
     blocks = zip(*(torch.split(tensor.reshape(-1), COLUMNS) for tensor in tensors), strict=True)
     for block in blocks if tensors[0].numel() else ():
         yield torch.stack(block).double()

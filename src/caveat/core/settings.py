@@ -1,4 +1,4 @@
-"""What all settings have in common: frozen dataclasses whose fields are keys, defaults, checks and help."""
+"""Settings: frozen dataclasses whose fields are keys, defaults, checks and help."""
 
 import dataclasses
 import errno
@@ -21,22 +21,22 @@ from .errors import ConfigurationError, ConfigurationErrors, cut, short_repr
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 """Unknown keys are errors, and the docstring below a field is its help text."""
 MAX_COUNT = 1_000_000
-"""The most rounds, steps, silos, units or pixels that a setting takes: more is a slip of the pen."""
+"""Maximum number of rounds, steps, silos, units or pixels in a setting, to catch typing errors."""
 LARGE = 1e6
-"""The largest weight, rate or norm that a setting takes: what is computed with it still fits into float32."""
+"""Maximum weight, rate or norm in a setting, so that results fit into float32."""
 TEXTS = {
     "dataclass_type": "{key} is a section: set its keys, for instance {key}.KEY=VALUE",
     "missing": "{key} is missing",
     "unexpected_keyword_argument": "",
 }
-"""The texts of pydantic's errors, by their types; that of an unknown key depends on which keys there are."""
+"""Messages of pydantic's errors, by type; that of an unknown key depends on the existing keys."""
 WORDS = {
     "Input should": "must",
     "Value error, ": "",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-"""What else is changed in pydantic's words for what it expected."""
+"""Further replacements in pydantic's messages."""
 Cls = TypeVar("Cls", bound=type)
 Result = TypeVar("Result")
 Given = ParamSpec("Given")
@@ -45,15 +45,15 @@ KeyPath = tuple[str | int, ...]
 
 
 class FieldError(ConfigurationError):
-    """A value that settings refuse; the key is the field's own name, below whatever section the settings are of."""
+    """A value that settings refuse; the key is the field's name, relative to the section of the settings."""
 
 
 class Collected(ConfigurationErrors, ValueError):
-    """A ConfigurationError on its way through pydantic, which goes on to the next key after a ValueError alone."""
+    """A ConfigurationError within pydantic, which continues with the next key only after a ValueError."""
 
 
 def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A check by pydantic whose ConfigurationError is collected with whatever else is wrong."""
+    """Wrap a check so that pydantic collects its ConfigurationError with other problems."""
 
     @functools.wraps(check)
     def collecting(*args: Given.args, **values: Given.kwargs) -> Result:
@@ -66,16 +66,16 @@ def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a configuration, and the key to look for it."""
+    """A problem of a configuration, and its key."""
 
     path: KeyPath
     text: str
-    """In which "{key}" stands for the path, as in the text of a ConfigurationError."""
+    """The message; "{key}" stands for the path, as in the text of a ConfigurationError."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, dataclasses.field))
 def frozen_settings(cls: Cls) -> Cls:
-    """A frozen dataclass of settings. Its help lists every field, and a value that it refuses is one short error."""
+    """Make a class a frozen dataclass of settings. Its help lists every field; invalid values raise short errors."""
     if (check := vars(cls).get("__post_init__")) is not None:
         cls.__post_init__ = collected(check)  # type: ignore[attr-defined]
     made: Any = dataclass(frozen=True, config=STRICT)(cls)
@@ -85,13 +85,13 @@ def frozen_settings(cls: Cls) -> Cls:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Settings and those in them as dictionaries."""
+    """Return settings, including nested ones, as dictionaries."""
     found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
     return {name: plain(value) if dataclasses.is_dataclass(value) else value for name, value in found.items()}
 
 
 def check_seed(seed: object, called: str = "seed") -> None:
-    """Raises ConfigurationError unless a seed is a whole number, NumPy's included, that TOML can hold too."""
+    """Raise ConfigurationError unless a seed is a whole number, NumPy's included, that TOML can represent."""
     try:
         fits = 0 <= operator.index(seed) < 2**63  # type: ignore[arg-type]
     except TypeError:
@@ -103,13 +103,13 @@ def check_seed(seed: object, called: str = "seed") -> None:
 
 
 def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
-    """Raises ConfigurationError, with what was expected in words, for an argument of another type."""
+    """Raise ConfigurationError for an argument of another type; `expected` describes the type in words."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{called} is a {type(value).__name__}, expected {expected}", called)
 
 
 def path_of(path: object, called: str) -> Path:
-    """An argument as a path. Raises ConfigurationError for anything else, and for one that no file system takes."""
+    """Return an argument as a path. Raises ConfigurationError if it is not one, or not valid on this file system."""
     check_type(path, (str, Path), called, "a path")
     try:
         os.stat(str(path))
@@ -123,25 +123,25 @@ def path_of(path: object, called: str) -> Path:
 
 
 def check_different(names: Sequence[str], key: str) -> None:
-    """Raises ConfigurationError for a list of names in which one stands twice."""
+    """Raise ConfigurationError for a list of names with a duplicate."""
     if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
         raise ConfigurationError(f"{{key}} names {short_repr(twice)} twice", key)
 
 
 def dotted(path: KeyPath) -> str:
-    """("data", "shift", "angles", 0) as "data.shift.angles[0]"."""
+    """Return ("data", "shift", "angles", 0) as "data.shift.angles[0]"."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def explain(error: ValidationError, write: Callable[[Any], str] = short_repr) -> Iterator[Problem]:
-    """What pydantic found, each at its key; the text of an unknown key is empty. `write` puts values into words."""
+    """Yield pydantic's errors with their keys; the text for an unknown key is empty. `write` formats values."""
     for detail in error.errors(include_url=False):
         refused = _refused(detail)
         yield from [_problem(detail, write)] if refused is None else problems_of(refused, detail["loc"])
 
 
 def _refused(detail: ErrorDetails) -> ConfigurationError | None:
-    """What settings raised themselves, where pydantic only collected it."""
+    """Return the error raised by settings, if pydantic collected one."""
     error = detail.get("ctx", {}).get("error")
     return error if isinstance(error, Collected) else None
 
@@ -153,14 +153,14 @@ def _problem(detail: ErrorDetails, write: Callable[[Any], str]) -> Problem:
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
-    """What settings of a section raised themselves, each at the key that it is about, or else at the section."""
+    """Yield the problems that settings of a section raised, each at its key, or else at the section."""
     for problem in error.problems:
         path: KeyPath = tuple(problem.key.split(".")) if problem.key else ()
         yield Problem((*section, *path) if isinstance(problem, FieldError) else path or section, problem.text)
 
 
 def help_of(cls: type, name: str) -> str:
-    """The docstring below a field, on one line; an inherited field's stands in the class that declared it."""
+    """Return the docstring below a field, on one line; for inherited fields from the declaring class."""
     declared = [getattr(base, "__pydantic_fields__", {}).get(name) for base in cls.__mro__]
     texts = [field.description for field in declared if field is not None and field.description]
     return " ".join(texts[0].split()) if texts else ""
@@ -194,7 +194,7 @@ def _unknown(cls: Any, name: str) -> str:
 
 
 def _with_fields(cls: Any) -> str:
-    """The docstring, then every field with its default and its meaning, as `help` shows them."""
+    """Return the docstring followed by every field with its default and meaning, for `help`."""
     lines = []
     for field in dataclasses.fields(cls):
         lines.append(f"    {field.name}{_default(field)}")
@@ -203,7 +203,7 @@ def _with_fields(cls: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """What a field is unless it is given; of settings only what they have different from their own defaults."""
+    """Return the default of a field as text; for settings only what differs from their own defaults."""
     if field.default_factory is not dataclasses.MISSING:
         return f" = {getattr(field.default_factory, '__name__', '')}()"
     if field.default is dataclasses.MISSING:
@@ -216,13 +216,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 LONGEST_TEXT = 1_000_000
-"""Characters of a configuration."""
+"""Maximum characters of a configuration."""
 _DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
 
 
 def unreadable(text: str) -> str:
-    """Why a text is not to be read as TOML, in words; empty where nothing speaks against it."""
+    """Return why a text should not be parsed as TOML, or ""."""
     if len(text) > LONGEST_TEXT:
         return f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-    # The time that Python's reader takes grows with the square of the parts of a key.
+    # The time of Python's TOML parser grows with the square of the number of parts of a key.
     return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""

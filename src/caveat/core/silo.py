@@ -1,17 +1,17 @@
-"""A data silo, and what code may see of it where it runs."""
+"""Data silos: their splits, what a client task can access, and what the server knows about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .aggregation import SiloId, Tensors
 from .devices import brought
-from .errors import DataError
-from .tensors import SiloId, Tensors
+from .errors import ConfigurationError, DataError
 
 
 class Data(NamedTuple):
@@ -24,37 +24,37 @@ class Data(NamedTuple):
         return len(self.y)
 
     def __repr__(self) -> str:
-        """The number and shape of the examples; their values should be in no log."""
+        """The number and shape of the examples; values must not appear in logs."""
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and labels of a step of training, by positions that lie on `counted_on`."""
+        """Return inputs and labels of a training step, by positions on device `counted_on`."""
         return self.x[index], self.y[brought(index, self.y.device)]
 
     @property
     def counted_on(self) -> torch.device:
-        """Where positions of examples have to be for batches to be taken without waiting: beside the inputs, or on the
-        CPU where these are brought from there batch by batch.
+        """Device on which positions of examples avoid synchronization: that of the inputs, or the CPU if batches are
+        moved to the device one by one.
         """
         found: torch.device = getattr(self.x, "kept_on", self.x.device)
         return found
 
     def labeled(self, y: Tensor) -> Data:
-        """The same inputs with other labels (N,)."""
+        """Return the same inputs with other labels (N,)."""
         return Data(self.x, y)
 
     def part(self, index: Tensor) -> Data:
-        """Some of the examples."""
+        """Return the examples at these positions."""
         return Data(self.x[index], self.y[index])
 
 
 class AugmentedData(Data):
-    """Training data of which every batch is changed at random as it is taken; all else sees them as they are."""
+    """Training data whose batches are randomly augmented when taken; everything else sees them unchanged."""
 
     augment: Callable[[Tensor], Tensor]
-    """A batch (B, ...) to one of the same shape and type, drawn from torch's global generator."""
+    """Maps a batch (B, ...) to one of the same shape and type, drawing from torch's global generator."""
     names: tuple[str, ...]
-    """What the changes are called."""
+    """Names of the augmentations."""
 
     @classmethod
     def of(cls, data: Data, augment: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> AugmentedData:
@@ -63,7 +63,7 @@ class AugmentedData(Data):
         return made
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Raises DataError if the changed batch is of another shape or type."""
+        """Return an augmented batch. Raises DataError if its shape or type differs."""
         x = self.x[index]
         changed: object = self.augment(x)
         if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
@@ -81,7 +81,7 @@ class AugmentedData(Data):
 
 
 class LateData(Data):
-    """A split that is read when it is asked for. Raises whatever reading it does."""
+    """A split that is read whenever it is accessed. Raises whatever reading it raises."""
 
     read: Callable[[], Data]
 
@@ -104,12 +104,12 @@ class LateData(Data):
 
 @dataclass(frozen=True)
 class SiloContext:
-    """What code may see where it runs, at a silo or at the server; there is no test split in reach.
+    """What code can access where it runs, at a silo or at the server; the test split is out of reach.
 
     `train`, `validation` and `calibration` are `Data`: x (N, ...) as models take it and y (N,) int64. At the server,
-    whose `id` is "server", all are empty. Train on `train`, choose by `validation`, leave `calibration` to what makes
-    promises. `module` is the built model, shared by all silos that a process works for: put weights in before each use
-    (`caveat.methods.tools.load`), take them out after it (`snapshot`), and return them in an update or a state.
+    whose `id` is "server", all are empty. Train on `train`, select by `validation`, and leave `calibration` to
+    guarantees. `module` is the built model, shared by all silos of a process: load weights before each use
+    (`caveat.methods.tools.load`), copy them afterwards (`snapshot`), and return them in an update or a state.
     """
 
     id: SiloId
@@ -117,29 +117,28 @@ class SiloContext:
     validation: Data
     calibration: Data
     module: nn.Module
-    """A workspace: its weights mean nothing between two calls."""
+    """Workspace: its weights are undefined between two calls."""
     round: int = field(default=0, kw_only=True)
-    """Position in the schedule of the round that the work belongs to."""
+    """Position of the round in the schedule."""
     horizon: int = field(default=0, kw_only=True)
-    """Rounds of the schedule up to its last one of training, that one included; 0 where nobody has counted."""
+    """Number of rounds in the schedule up to and including the last training round; 0 if unknown."""
     moments: Tensors | None = field(default=None, kw_only=True, repr=False)
-    """What an optimiser remembers from round to round, where that is wanted: `Training.fit` starts from there, and
-    leaves there what it has come to."""
+    """Optimizer state kept between rounds, if configured: `Training.fit` starts from it and updates it."""
     own: nn.Module | None = field(default=None, kw_only=True)
-    """A second workspace, for the silo's own model of its own architecture, if the method asks for one."""
+    """Second workspace, for the silo's personalized model, if the method has one."""
     domain: str = field(default="", kw_only=True)
-    """Where the silo's data come from; empty at the server."""
+    """Origin of the silo's data; empty at the server."""
     joins: bool = field(default=False, kw_only=True)
-    """Whether the silo joins a finished federation: nobody counts what it sends, and what all silos agreed on was
-    agreed without it."""
+    """Whether the silo joins a finished federation: what it sends is not aggregated, and it took no part in the schema
+    agreement."""
     fitted: frozenset[str] | None = field(default=None, kw_only=True)
-    """Names of those parameters of `module` that training may change; None where it may change all."""
+    """Names of the parameters of `module` that training may change; None: all."""
     secret: int = field(default=0, kw_only=True)
-    """What noise that protects a silo is drawn from; at a real silo a number that nobody else knows."""
+    """Seed of the noise that protects a silo; at a real silo a number that only the silo knows."""
 
     @property
     def device(self) -> torch.device:
-        """Where the work is carried out: what it is given lies there, and what it makes has to."""
+        """Device of the task: its inputs are there, and its results must be."""
         return next(self.module.parameters()).device
 
     @property
@@ -150,17 +149,17 @@ class SiloContext:
 
 @dataclass(frozen=True)
 class TestContext(SiloContext):
-    """A site with the test split in reach: handed to evaluation only, never to a method's work."""
+    """A context with the test split: given to evaluation only, never to a method's client task."""
 
-    __test__ = False  # not a test class, whatever pytest thinks of its name
+    __test__ = False  # tells pytest that this is not a test class
     test: Data
     streams: Mapping[str, Data] = field(default_factory=dict, kw_only=True)
-    """Test inputs that the silo does not know: "ood_local", "ood_global". Label -1 is no class of the model."""
+    """Out-of-distribution test inputs: "ood_local", "ood_global". Label -1 is not a class of the model."""
 
 
 @dataclass(frozen=True)
 class Silo:
-    """One data silo: four disjoint splits and where they came from."""
+    """A data silo: four disjoint splits and their origin."""
 
     name: SiloId
     domain: str
@@ -169,16 +168,155 @@ class Silo:
     calibration: Data
     test: Data
     indices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    """Per split and stream, the positions of its examples in the source, as int64: what `splits.json` hashes."""
+    """Per split and stream, the int64 positions of its examples in the source; hashed in `splits.json`."""
     streams: Mapping[str, Data] = field(default_factory=dict)
-    """Test inputs that the silo does not know, by name; label -1 is no class of the model."""
+    """Out-of-distribution test inputs, by name; label -1 is not a class of the model."""
 
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
-        """What a method may see at this silo in a round, with `module` and `own` for workspaces."""
+        """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
         splits = self.train, self.validation, self.calibration
         return SiloContext(self.name, *splits, module, round=round, own=own, domain=self.domain)
 
     def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
-        """What an evaluation may see at this silo: also the test split and its streams."""
+        """Return what an evaluation can access at this silo: also the test split and the streams."""
         splits = self.train, self.validation, self.calibration
         return TestContext(self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain)
+
+
+MOST = 10**9
+"""Maximum number of examples that a silo can report for a split or a class."""
+LONGEST = 500
+"""Maximum characters of the name of a silo or a domain."""
+SPLITS = ("train", "validation", "calibration", "test")
+
+
+@dataclass(frozen=True)
+class SiloInfo:
+    """Metadata of a silo: name, origin of its data, and numbers of examples."""
+
+    name: SiloId
+    domain: str
+    examples: Mapping[str, int]
+    """Number of examples per split."""
+    class_counts: tuple[int, ...]
+    """Training examples per class."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of examples removed from each split since the silo joined; empty if none."""
+
+    @classmethod
+    def of(cls, silo: Silo, classes: int) -> SiloInfo:
+        """Return the metadata of a silo, from its data and the number of classes."""
+        counts = silo.train.y.bincount(minlength=classes).tolist()
+        return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
+
+    @classmethod
+    def of_json(cls, value: Any, classes: int) -> SiloInfo:
+        """Return the metadata from the output of `to_json`, as sent by a silo. Raises DataError if invalid."""
+        try:
+            dropped = value.get("dropped", {})
+            info = cls(value["name"], value["domain"], value["examples"], tuple(value["class_counts"]), dropped)
+            counts = [*info.examples.values(), *info.class_counts, *dropped.values()]
+            whole = all(type(count) is int and 0 <= count <= MOST for count in counts)
+            fits = set(info.examples) == set(SPLITS) >= set(dropped) and len(info.class_counts) == classes
+            named = all(
+                isinstance(text, str) and text.isprintable() and len(text) <= LONGEST
+                for text in (info.name, info.domain)
+            )
+            if whole and fits and named and sum(info.class_counts) == info.examples["train"]:
+                return info
+        except (KeyError, TypeError, AttributeError):
+            pass
+        raise DataError(f"invalid metadata of a silo: {str(value)[:200]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a silo sends about itself before it takes part, for `of_json`."""
+        found = {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
+        del found["dropped"]
+        return found | ({"dropped": dict(self.dropped)} if self.dropped else {})
+
+    def rest_of(self, before: SiloInfo) -> bool:
+        """Return whether this equals `before` after some examples were removed, all of them recorded as dropped."""
+        left = {split: self.dropped.get(split, 0) - before.dropped.get(split, 0) for split in SPLITS}
+        return (
+            (self.name, self.domain) == (before.name, before.domain)
+            and all(left[split] >= 0 for split in SPLITS)
+            and all(self.examples[split] + left[split] == before.examples[split] for split in SPLITS)
+            and all(now <= then for now, then in zip(self.class_counts, before.class_counts, strict=True))
+        )
+
+    @property
+    def most(self) -> int:
+        """Number of examples of the largest split: the maximum weight of an update."""
+        return max(self.examples.values())
+
+
+def positive_class(positive: str | None, classes: Sequence[str]) -> int:
+    """Return the index of the positive class: that of the given name, or the second of two.
+
+    Raises ConfigurationError for an unknown name, or if there are more than two classes.
+    """
+    if positive is None:
+        return 1
+    if len(classes) != 2:
+        raise ConfigurationError(
+            f"data.positive_class = {positive!r} needs two classes, but there are {len(classes)}; with several classes "
+            "each is taken against the rest",
+            "data.positive_class",
+        )
+    if positive not in classes:
+        raise ConfigurationError(
+            f"data.positive_class = {positive!r}: expected one of the two classes, {classes[0]!r} or {classes[1]!r}",
+            "data.positive_class",
+        )
+    return list(classes).index(positive)
+
+
+class LazySiloInfos(Mapping[SiloId, SiloInfo]):
+    """A `SiloInfo` per silo, computed on access because there may be many silos, themselves created on demand."""
+
+    def __init__(self, silos: Mapping[SiloId, Silo], classes: int) -> None:
+        self.silos, self.classes = silos, classes
+
+    def __len__(self) -> int:
+        return len(self.silos)
+
+    def __iter__(self) -> Iterator[SiloId]:
+        return iter(self.silos)
+
+    def __getitem__(self, name: SiloId) -> SiloInfo:
+        return SiloInfo.of(self.silos[name], self.classes)
+
+
+@dataclass(frozen=True)
+class FederationInfo:
+    """The silos of a run, in order, and the form of their inputs and labels."""
+
+    shape: tuple[int, ...]
+    """Shape of one input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
+    classes: tuple[str, ...]
+    silo_infos: Mapping[SiloId, SiloInfo]
+    order: Sequence[SiloId] | None = None
+    """Names of the silos; None: `silo_infos` lists them in the order of the run."""
+    dtype: torch.dtype = torch.float32
+    """Type of the inputs: float32, or int64 for token ids."""
+    positive: str | None = None
+    """Positive class of two, for metrics; None: the second class, or there are more than two."""
+
+    @classmethod
+    def of(
+        cls,
+        silos: Mapping[SiloId, Silo],
+        names: Sequence[SiloId],
+        shape: tuple[int, ...],
+        classes: tuple[str, ...],
+        dtype: torch.dtype = torch.float32,
+        positive: str | None = None,
+    ) -> FederationInfo:
+        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names, dtype, positive)
+
+    def __len__(self) -> int:
+        return len(self.silo_infos)
+
+    @property
+    def names(self) -> Sequence[SiloId]:
+        return list(self.silo_infos) if self.order is None else self.order

@@ -1,4 +1,4 @@
-"""How pages, terminals and errors write numbers, lists, ranges, and names from other machines."""
+"""Formatting of numbers, lists, ranges and untrusted names for pages, terminals and errors."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ _LONGEST = 200
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
-    """On one line, without characters that a terminal would act upon, and cut where it is too long."""
+    """Return a text on one line, with control characters escaped, shortened if too long."""
     shown = "".join(c if c.isprintable() else _code(c) for c in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def escaped(text: str) -> str:
-    """Lines and spaces as they are, without other characters that a terminal would act upon or that turn text round."""
+    """Return a text with control characters and bidirectional marks escaped; line breaks and spaces stay."""
     return text if text.isprintable() else "".join(c if _shown(c) else _code(c) for c in text)
 
 
@@ -28,7 +28,7 @@ def _code(character: str) -> str:
 
 
 def cut(name: str, most: int) -> str:
-    """A name without its middle where it is too long: names of variants begin alike. It goes on with a whole word."""
+    """Shorten a name in the middle, because names of variants begin alike. The end starts at a whole word."""
     if len(name) <= most:
         return name
     part, space, words = name[-(most // 2) :].partition(" ")
@@ -37,23 +37,23 @@ def cut(name: str, most: int) -> str:
 
 
 def listed(items: Sequence[str], most: int) -> str:
-    """The first `most`, and how many more there are."""
+    """Return the first `most` items, and the number of further ones."""
     more = len(items) - most
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def joined(names: Sequence[str]) -> str:
-    """All of at least one: a, b and c."""
+    """Return "a, b and c" for one or more names."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def plural(count: int, name: str) -> str:
-    """1 run, 2 runs."""
+    """Return "1 run", "2 runs"."""
     return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 
 def ranges(numbers: Iterable[int], most: int) -> str:
-    """The first `most` runs of consecutive numbers, and how many more numbers there are: 1 to 3, 7 and 2 more."""
+    """Return the first `most` runs of consecutive numbers, and the count of further ones: 1 to 3, 7 and 2 more."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -70,12 +70,12 @@ def times(shape: Sequence[int]) -> str:
 
 
 def count(number: int | None) -> str:
-    """With a comma after thousands; empty for None."""
+    """Return a number with thousands separators; "" for None."""
     return "" if number is None else f"{number:,}"
 
 
 def size(count: float) -> str:
-    """Bytes to three digits: 1 kB is 1,000 B."""
+    """Return bytes with three digits; 1 kB is 1,000 B."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -84,7 +84,7 @@ def size(count: float) -> str:
 
 
 def megabytes(count: float | None) -> str:
-    """A number of MB, of 1,000,000 B each, with two digits at least; empty for None."""
+    """Return bytes as MB (1,000,000 B) with at least two digits; "" for None."""
     if count is None:
         return ""
     value = count / 1e6
@@ -92,7 +92,7 @@ def megabytes(count: float | None) -> str:
 
 
 def duration(seconds: float | None, tenths: float = 10) -> str:
-    """In seconds below two minutes, with tenths below `tenths` seconds, then in minutes or hours; empty for None."""
+    """Return seconds below two minutes, with tenths below `tenths` seconds, then minutes or hours; "" for None."""
     if seconds is None:
         return ""
     if seconds < 120:
@@ -109,33 +109,33 @@ def decimal(value: float | None, digits: int = 3) -> str:
 
 
 def tick(value: float) -> str:
-    """A number on an axis."""
+    """Return a number for an axis."""
     return f"{value:g}".replace("-", MINUS)
 
 
 def percent_tick(value: float) -> str:
-    """A share on an axis, as percent."""
+    """Return a fraction for an axis, as percent."""
     return f"{tick(100 * value)} %"
 
 
 def minus(number: str) -> str:
-    """A written number with a true minus sign, and without one where it reads as zero."""
+    """Return a formatted number with a true minus sign, or without it if it reads as zero."""
     return number.replace("-", MINUS) if float(number) else number.lstrip("-")
 
 
 def signed(number: str) -> str:
-    """A written number with a true minus sign, or with a plus where it is more than zero."""
+    """Return a formatted number with a true minus sign, or with a plus sign if positive."""
     return f"+{number}" if float(number) > 0 else minus(number)
 
 
 def probability(p: float | None) -> str:
-    """0.042, or < 0.001; empty for None."""
+    """Return "0.042" or "< 0.001"; "" for None."""
     if p is None:
         return ""
     return f"<{_SPACE}0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def equation(p: float) -> str:
-    """p = 0.042, or p < 0.001, on one line."""
+    """Return "p = 0.042" or "p < 0.001", without line breaks."""
     written = probability(p)
     return f"p{_SPACE}{written}" if p < 0.001 else f"p{_SPACE}={_SPACE}{written}"

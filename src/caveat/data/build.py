@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.devices import FLOAT
 from ..core.settings import check_seed, check_type
-from ..core.silo_info import positive_class
+from ..core.silo import positive_class
 from .checks import check_usual
 from .lazy import LazyRows, PartRows, lazy_inputs
 from .partitions import deal, mislabeled, partition

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core import DataError
-from ..core.parted import PART, PartedInputs
+from ..core.devices import PART, PartedInputs
 from .pools import Array, Index
 
 AT_ONCE = 1 << 20

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import DataError, Silo, SiloId, check_silo_name
 from ..core.settings import check_type
-from ..core.silo_info import positive_class
+from ..core.silo import positive_class
 from .checks import InputForm, check_class_list, check_silo, checked
 from .pools import Array
 from .preparation import Inputs, Preparation, no_silo

@@ -34,8 +34,7 @@ from ..core.errors import DIVERGED, Diverged
 from ..files.checkpoints import SiloStore, StateLost
 from ..files.schema.small_files import KeptState
 from ..training.modules import load, snapshot
-from .one_thread import one_thread
-from .workplace import Workplace
+from .placement import Workplace, one_thread
 
 HUGE = 100.0
 """A weight that no model needs which has learnt anything."""

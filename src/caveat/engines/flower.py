@@ -14,14 +14,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..files.schema.logs import NO_PART
 from ..files.schema.small_files import KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
-from .checks.measurements import left_out_measuring
-from .checks.norms import Admission
-from .checks.updates import VARIANCES, impossible_sums, left_out, miscounted
+from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
+from .norms import Admission
 
 LATE = "no reply in time"
 

@@ -24,7 +24,7 @@ from ..core import (
     is_evaluation,
     key,
 )
-from .checks.norms import Admission, NormBound, Noted
+from .norms import Admission, NormBound, Noted
 
 
 class Transport(Protocol):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core import ConfigurationError, RunError, SiloId
 from ..core.errors import one_of
 from ..core.settings import path_of
-from ..engines.one_thread import one_thread
+from ..engines.placement import one_thread
 from ..runs.answering import AnsweringRun
 from ..runs.local import Run
 from .formats import ASKED, SUFFIXES, WRITERS, Arrays, check_installed

@@ -9,7 +9,7 @@ from ..core import Decision, SiloId
 from ..files.reading import read, sum_of
 from ..files.schema.summary import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
-from ..runs.initial_model import MODEL
+from ..runs.fingerprints import MODEL
 from ..runs.local import Run
 from .predictor import RawInputs
 from .program import Program, Size

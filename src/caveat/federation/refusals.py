@@ -13,7 +13,7 @@ import torch
 from .._version import __version__
 from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
-from ..core.silo_info import SPLITS
+from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
 from ..data.tables.columns import number
 from ..data.tables.dictionary import DictionaryColumn

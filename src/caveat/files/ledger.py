@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ..core import DataError, Payload, RunError, SiloId, Update
-from ..core.tensors import size
+from ..core.aggregation import size
 from .reading import check_version, checked, lines_of
 from .schema.logs import Form, Message, TensorForm
 from .schema.record import Record, as_json

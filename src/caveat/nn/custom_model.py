@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..core import ConfigurationError, DataWarning, seeded
+from ..core.aggregation import GIVEN
 from ..core.errors import message_of, short_repr
-from ..core.tensors import GIVEN
 from .dropout import flat
 from .efficientnet import lite0, lite0_128
 from .encoders import Head, Model, Tokens

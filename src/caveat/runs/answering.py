@@ -22,12 +22,10 @@ from ..core import (
     Tensors,
 )
 from ..core.devices import brought_all, deterministic, free_memory, home
-from ..core.silo import LateData
-from ..core.silo_info import FederationInfo
+from ..core.silo import FederationInfo, LateData
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
-from ..engines.one_thread import one_thread
-from ..engines.workplace import SHARE, placed_data, placed_inputs
+from ..engines.placement import SHARE, one_thread, placed_data, placed_inputs
 from ..files.checkpoints import SiloStore, read_kept
 from ..files.payloads import read_payload
 from ..files.reading import STATES, Manifest, manifest_of, read
@@ -38,10 +36,9 @@ from ..training.modules import on_device
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .checks import check_ids
+from .fingerprints import MODEL
 from .frozen_features import SilosBehind, rows_of
-from .initial_model import MODEL
-from .prepared import LateSilos
+from .inputs import LateSilos, check_ids
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)

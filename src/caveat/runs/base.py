@@ -12,10 +12,10 @@ import torch
 from ..config import EngineSettings
 from ..core import Method, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU, has_double
-from ..core.silo_info import FederationInfo
+from ..core.silo import FederationInfo
 from ..engines.executor import Executor
 from ..engines.rounds import Transport
-from ..engines.stacking.decision import Mode
+from ..engines.vectorization import Mode
 from ..files.checkpoints import SiloStore
 from ..files.reading import RUN
 from ..files.schema.gallery import Features, Gallery
@@ -27,7 +27,7 @@ from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
 from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
-from .prepared import PREPARATION
+from .inputs import PREPARATION
 from .spec import RunSpec
 from .spec_file import check_begun, check_initial_model, check_spec, described, read_run_file
 from .user_code import codes_of
@@ -39,7 +39,7 @@ class Engine(Transport, Protocol):
     """A transport, and what a run asks of it beside rounds."""
 
     stacked: dict[str, StackedRecord]
-    """Which works are carried out for many silos at once, as far as that is decided, see `engines.stacking`."""
+    """Which works are carried out for many silos at once, as far as that is decided, see `engines.vectorization`."""
 
     @property
     def method(self) -> Method:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..core import DataWarning
 from ..engines import rounds
-from ..engines.one_thread import one_thread
+from ..engines.placement import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.reading import read
 from ..files.schema.record import as_json
@@ -19,11 +19,10 @@ from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
-from .callbacks import Told, settings_of
-from .progress import Progress
+from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .stacking import check_stacked, not_stacked
+from .summary import check_stacked, not_stacked
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
     progress.begin(title, steps[True])
-    if isinstance(progress, Told):
+    if isinstance(progress, ProgressWithCallbacks):
         progress.settings(str(run.folder), settings_of(run))
     if (ensemble := find(run.complete_method, Ensemble)) is not None:
         progress.note(ensemble.cost)
@@ -50,7 +49,7 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         summary = read(run.folder / "summary.json", Summary)
         for line in not_stacked(summary.stacked):
             progress.note(line)
-        if isinstance(progress, Told):
+        if isinstance(progress, ProgressWithCallbacks):
             progress.finish(as_json(summary))
     finally:
         progress.end()

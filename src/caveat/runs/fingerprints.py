@@ -1,4 +1,4 @@
-"""Fingerprints of what a run depends on and cannot store: the user's code, the data, and an initial model."""
+"""The initial model of a run, and fingerprints of what a run depends on but cannot store: code and data."""
 
 import hashlib
 import inspect
@@ -10,18 +10,49 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from .. import data
-from ..core import Method, SiloId
+from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
 from ..core.errors import OtherBeginning
 from ..data.silos import Population
-from ..files.reading import sum_of
+from ..files.payloads import read_payload
+from ..files.reading import manifest_of, sum_of
 from ..files.schema.run import CodeFingerprint, DataFingerprint
 from ..methods.plugins import named
 from ..nn.frozen import FrozenEncoder
 from ..nn.probe import Said, alike
-from .initial_model import MODEL
+from ..training.modules import tensors_of
+
+MODEL = "model/model.safetensors"
+
+
+def read_model(folder: Path) -> Tensors:
+    """The federation's model of a finished run. Raises ConfigurationError if the folder holds none."""
+    if not (folder / "summary.json").exists() or not (folder / MODEL).exists():
+        raise ConfigurationError(f"{{key}} = {str(folder)!r} is not a finished run", "init_from")
+    try:
+        manifest_of(folder).check(MODEL)
+        found = read_payload(folder / MODEL)
+    except (DataError, RunError) as error:
+        raise ConfigurationError(f"{{key}} = {str(folder)!r}: {error}", "init_from") from None
+    return found.get("model", {})
+
+
+def fits(module: nn.Module, tensors: Tensors) -> bool:
+    """Whether a module has tensors of all these names and shapes."""
+    there = tensors_of(module)
+    return bool(tensors) and all(n in there and there[n].shape == t.shape for n, t in tensors.items())
+
+
+def initialised(module: nn.Module, tensors: Tensors) -> nn.Module:
+    """A module with these tensors in it; others, which the other run kept at its silos, stay as they are."""
+    there = tensors_of(module)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            there[name].copy_(tensor)
+    return module
 
 
 class MadeModel(NamedTuple):

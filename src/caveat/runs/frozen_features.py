@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
-from ..core.devices import CPU, brought, cache_folder, described, deterministic
-from ..core.silo import AugmentedData
-from ..core.silo_info import SPLITS
-from ..engines.one_thread import one_thread
+from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
+from ..core.silo import SPLITS, AugmentedData
+from ..engines.placement import one_thread
 from ..files.feature_cache import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
@@ -97,7 +96,7 @@ def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
     width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
     name = encoder.digest[:32]
     if device.type != "cpu":  # other devices, and other versions of torch there, have other last bits
-        about = f"{described(device)} {torch.__version__}".encode()
+        about = f"{device_model(device)} {torch.__version__}".encode()
         name = f"{name}-{device.type}-{hashlib.sha256(about).hexdigest()[:8]}"
     return _opened(cache_folder() / "features" / name, width)
 

@@ -16,7 +16,7 @@ from ..data.agreement import own_settings, own_silos
 from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import OodSettings, Partition, Shift
 from ..data.user_data import with_augment
-from ..engines.one_thread import one_thread
+from ..engines.placement import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.locks import locked
 from ..files.reading import record_of

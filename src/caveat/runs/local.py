@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from .. import data
 from ..core import Answers, ConfigurationError, DataWarning, Prediction, SiloId, horizon
-from ..core.silo_info import FederationInfo, positive_class
+from ..core.silo import FederationInfo, positive_class
 from ..data.pools import Array
 from ..data.silos import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
-from ..engines.processes.pool import EmbeddedEngine
-from ..engines.processes.worker import Rebuild
-from ..engines.stacking.decision import Stacking
+from ..engines.process_pool import EmbeddedEngine
+from ..engines.vectorization import Stacking
+from ..engines.worker_process import Rebuild
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
 from ..files.run_folder import read_rows
@@ -32,12 +32,11 @@ from ..files.schema.summary import Summary
 from ..files.writing import write_json
 from ..methods.plugins import named
 from .answering import AnsweringRun, KeptRun
-from .checks import check_ids
-from .custom_metrics import Metric, evaluated, own_figures
 from .fingerprints import data_fingerprint
 from .frozen_features import SilosBehind, check_unchanging
 from .gallery import features, gallery
-from .prepared import keep_preparation
+from .inputs import check_ids, keep_preparation
+from .run_metrics import Metric, evaluated, own_figures
 
 ROUNDS = "rounds.jsonl"
 

@@ -13,9 +13,9 @@ from ..files.schema.run import RunFile
 from ..files.schema.small_files import SiloKeeps
 from ..nn.custom_model import Make
 from .answering import KeptRun
+from .inputs import PREPARATION, kept_preparation
 from .joining import JOINED
 from .local import Run
-from .prepared import PREPARATION, kept_preparation
 from .spec import RunSpec
 from .spec_file import check_files, check_same_data, run_file, spec_in
 from .user_code import allow, codes_of

@@ -11,7 +11,7 @@ from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, S
 from ..core.aggregation import all_finite
 from ..core.errors import DIVERGED, Diverged, one_of
 from ..core.settings import plain
-from ..engines.checks.norms import NormBound
+from ..engines.norms import NormBound
 from ..engines.rounds import FinishedRound
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_kept
 from ..files.ledger import About, Ledger, read_ledger

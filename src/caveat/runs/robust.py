@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..core import SiloId, keep, nothing
-from ..core.silo_info import SiloInfo
-from ..engines.checks.norms import NOTHING, TIMES, NormBound, Noted
+from ..core.silo import SiloInfo
+from ..engines.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
 from ..files.schema.logs import NotedUpdate

@@ -15,7 +15,7 @@ from torch import nn
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, DataError, Method, SiloContext, SiloId, State, Tensors, key, seeded
 from ..core.settings import MAX_COUNT
-from ..core.silo_info import FederationInfo, positive_class
+from ..core.silo import FederationInfo, positive_class
 from ..data import Silos, load
 from ..data.settings import DataSettings
 from ..engines.executor import channels_last
@@ -31,9 +31,8 @@ from ..wrappers.robust import Robust
 from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
-from .checks import check_newcomers
-from .fingerprints import CodeMade, MadeModel
-from .initial_model import fits, initialised, read_model
+from .fingerprints import CodeMade, MadeModel, fits, initialised, read_model
+from .inputs import check_newcomers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import data
-from ..config import Config, EngineSettings, Evaluation, Federation, is_stranger
+from ..config import Config, EngineSettings, Evaluation, Federation, is_unavailable
 from ..config.schema import ELSEWHERE
-from ..config.text import parse
+from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
 from ..core.errors import OtherBeginning, short_repr
 from ..core.settings import dotted
@@ -62,7 +62,7 @@ def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]
     A plugin's method that this process has not imported cannot be built. Then the hyperparameters that the
     configuration gives replace those of the known description.
     """
-    if not any(map(is_stranger, (config.method.name, *config.baselines))):
+    if not any(map(is_unavailable, (config.method.name, *config.baselines))):
         return described(spec_of(config))
     given = {"rounds": config.rounds, "training": _plain(config.training), "mc_samples": config.uncertainty.mc_samples}
     method = {**known["method"], "name": config.method.name, **config.method.parameters}

@@ -1,7 +1,8 @@
-"""What a run comes to: rows of `rounds.jsonl` along the way, and `summary.json` in the end."""
+"""Results of a run: rows of `rounds.jsonl` for each round, and `summary.json` at the end."""
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +10,10 @@ import torch
 from .. import metrics
 from .._version import __version__
 from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
-from ..core.devices import described, versions
+from ..core.aggregation import size
+from ..core.devices import device_model, versions
 from ..core.errors import short_repr
-from ..core.silo_info import SiloInfo, positive_class
-from ..core.tensors import size
+from ..core.silo import SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
 from ..files.schema.figures import (
     INSIDE,
@@ -27,14 +28,45 @@ from ..files.schema.figures import (
 )
 from ..files.schema.logs import RoundRow
 from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.small_files import RunState
+from ..files.schema.small_files import RunState, StackedRecord
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun
-from .classification import Classification
-from .custom_metrics import own_of_silo, own_records
-from .stacking import training_works
-from .streams import by_model, mean_of_silos, summarize_streams
+from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, own_records, summarize_streams
+
+
+def check_stacked(folder: Path, mode: str, kept: str) -> None:
+    """Raises ConfigurationError unless the mode is the one that a checkpoint has kept: numbers differ by rounding."""
+    if mode != kept:
+        raise ConfigurationError(
+            f"{folder}: engine.vectorized = {mode!r}, but the run began with {kept!r}; put it back, or begin another "
+            f"run",
+            "engine.vectorized",
+        )
+
+
+def training_works(decided: Mapping[str, StackedRecord], method: Method) -> dict[str, StackedRecord]:
+    """Which works of a run were carried out stacked, and why others that train were not: by their name, with the groups
+    that silos kept before.
+    """
+    training = {step.name for step in method.schedule() if step.trains}
+    found = {}
+    for address, record in decided.items():
+        path, space, groups = address.partition(" ")
+        name = path.rpartition(".")[2]
+        if record.stacked or name in training:
+            found[name + space + groups] = record
+    return found
+
+
+def not_stacked(works: Mapping[str, StackedRecord]) -> list[str]:
+    """What there is to say of works that were to be stacked."""
+    return [
+        f"{name}: {'some ' if record.stacked else ''}silos were trained one after the other: {record.why}"
+        for name, record in works.items()
+        if record.why
+    ]
+
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The figures of a domain."""
@@ -142,7 +174,7 @@ def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:
     """What is said of devices; nothing of the CPU, whose bits are told by those of the libraries."""
     if devices[0].type == "cpu":
         return None
-    return DeviceRecord(names=list(map(str, devices)), kind=described(devices[0]), versions=versions(devices[0]))
+    return DeviceRecord(names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0]))
 
 
 def _own(model: str | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from ..core import (
 )
 from ..core.silo import LateData
 from ..engines.executor import Executor
-from ..engines.processes.pool import EmbeddedEngine
+from ..engines.process_pool import EmbeddedEngine
 from ..engines.rounds import Participation
 from ..runs.summary import check_outcome, check_silo_entries
 from ..training.modules import tensors_of

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from ..core import Data, Method, Payload, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU
-from ..engines.checks.norms import NormBound
 from ..engines.executor import Executor, channels_last
-from ..engines.processes.pool import EmbeddedEngine
+from ..engines.norms import NormBound
+from ..engines.process_pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
 from ..files.checkpoints import SiloStore
 from ..files.reading import sum_of

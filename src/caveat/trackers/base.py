@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..core import ConfigurationError
 from ..core.errors import short_repr
-from ..runs.callbacks import Callback, Plain
+from ..runs.progress import Callback, Scalar
 
 OF_SUMMARY = ("mean", "worst", "pooled")
 """Parts of a summary whose numbers trackers take, beside those of every silo."""
@@ -39,7 +39,7 @@ class Tracker(Callback):
             )
         self.place = place
         _check_writable(self.name, self.local)
-        self._title, self._folder, self._settings, self._opened = "", "", dict[str, Plain](), False
+        self._title, self._folder, self._settings, self._opened = "", "", dict[str, Scalar](), False
 
     @property
     def local(self) -> Path | None:
@@ -49,7 +49,7 @@ class Tracker(Callback):
     def begin(self, title: str, rounds: int) -> None:
         self._title, self._opened = title, False
 
-    def settings(self, folder: str, values: Mapping[str, Plain]) -> None:
+    def settings(self, folder: str, values: Mapping[str, Scalar]) -> None:
         self._folder, self._settings = folder, dict(values)
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
@@ -65,7 +65,7 @@ class Tracker(Callback):
             self.close()
             self._opened = False
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         """Open the tool for the run in a folder; `key` stays the same when that run goes on."""
         raise NotImplementedError
 

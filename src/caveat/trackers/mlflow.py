@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from ..runs.callbacks import Plain
+from ..runs.progress import Scalar
 from .base import Tracker
 
 PLACE = "mlflow"
@@ -34,7 +34,7 @@ class MLflow(Tracker):
         given = address_of(self.place)
         return None if "://" in given else Path(given)
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         from mlflow import MlflowClient
 
         store = store_of(self.place)

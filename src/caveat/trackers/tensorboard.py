@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..runs.callbacks import Plain
+from ..runs.progress import Scalar
 from .base import Tracker
 
 PLACE = "tensorboard"
@@ -22,7 +22,7 @@ class TensorBoard(Tracker):
     def local(self) -> Path:
         return Path(self.place or PLACE)
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         place = self.local / f"{Path(folder).name}-{title}-{key}"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..runs.callbacks import Plain
+from ..runs.progress import Scalar
 from .base import Tracker
 
 PROJECT = "caveat"
@@ -19,7 +19,7 @@ class WandB(Tracker):
     name: ClassVar = "wandb"
     package: ClassVar = "wandb"
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         import wandb
 
         if self.place is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core import ConfigurationError, Tensors
-from ..core.tensors import GIVEN
+from ..core.aggregation import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
 _SWAPS = ContextVar["Swaps | None"]("swaps", default=None)

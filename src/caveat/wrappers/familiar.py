@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.devices import brought
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
 from .base import Wrapper

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..uncertainty.binomial import answers_needed
 from ..uncertainty.guarantee import GRID, Guarantee, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram

@@ -28,7 +28,7 @@ from ..core import (
     Update,
     seeded,
 )
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..nn.last_layer import LastLayer, last_layer, unobserved
 from ..uncertainty import entropy, laplace
 from ..uncertainty.histograms import beside

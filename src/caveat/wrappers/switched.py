@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Update
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
 from .base import Wrapper, no_histograms
 

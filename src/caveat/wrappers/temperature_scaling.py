@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Replies, Round, SiloContext, State, SumOver, Tensors, Update
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..uncertainty import temperature
 from .base import Wrapper
 

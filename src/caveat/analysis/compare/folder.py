@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import Config
-from ...config.text import toml
+from ...config.toml import toml
 from ...core import ConfigurationError, SiloId
 from ...files.reading import RUN, Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows

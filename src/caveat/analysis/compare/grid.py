@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...config import Config, is_stranger, load
-from ...config.text import toml
+from ...config import Config, is_unavailable, load
+from ...config.toml import toml
 from ...core import ConfigurationError
 from ...files.schema.grid import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting
 from ...metrics.custom_metrics import OwnMetric
@@ -46,7 +46,7 @@ class PlannedRun:
         sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "baselines=[]"]
         try:
             config = load(self.setting.recipe, [*sets, "engine.workers=1"])
-            if is_stranger(config.method.name) or config.method.name == _method_of(
+            if is_unavailable(config.method.name) or config.method.name == _method_of(
                 self.setting.recipe, self.setting.sets
             ):
                 return config

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config import find, load
 from ...config.load import check_key
-from ...config.text import senseless, toml
+from ...config.toml import senseless, toml
 from ...core import ConfigurationError
 from ...core.errors import cut
 from ...core.settings import check_seed

@@ -16,7 +16,7 @@ from ... import data
 from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
-from ...engines.processes.worker import end_with_parent
+from ...engines.worker_process import end_with_parent
 from ...files.locks import locked, nothing_begun
 from ...files.reading import RUN, check_version, decoded, text_of
 from ...files.schema.comparison import read_comparison
@@ -27,9 +27,8 @@ from ...html.pages.comparison.page import render
 from ...html.pages.run.page import write_report
 from ...runs.opening import open_run
 from ...runs.progress import Progress
-from ...runs.resume import resume
 from ...runs.spec_file import read_run_file
-from ...runs.start import check, local_run, start
+from ...runs.start import check, local_run, resume, start
 from .build_record import comparison_of
 from .correctness import place_of, write_right
 from .folder import KILLED, ComparisonFolder

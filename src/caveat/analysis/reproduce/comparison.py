@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...config.text import toml
+from ...config.toml import toml
 from ...files.schema.grid import MethodVariant, PaperFigure, Published, Sets, Setting
 from ..compare.grid import Grid
 from .table import Keys, PaperTable, Scale

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...core import ConfigurationError, DataError, SiloId, check_silo_name
-from ...core.silo_info import SPLITS, FederationInfo, SiloInfo
+from ...core.silo import SPLITS, FederationInfo, SiloInfo
 from ...data.schemas import DataSchema, SharedSchema
 from ...files.reading import read
 from ...files.schema.data import DataSchemaRecord, FederationFile, Member

@@ -25,9 +25,9 @@ from ...files.ledger import Entries, Ledger, read_ledger
 from ...files.locks import held
 from ...files.reading import RUN, manifest_of
 from ...files.writing import owner_only
-from ...runs.classification import GROUP
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
+from ...runs.run_metrics import GROUP
 from ...runs.spec import spec_of
 from ...wrappers.evaluation import TEST, Evaluated
 from ...wrappers.joining import Joining

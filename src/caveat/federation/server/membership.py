@@ -17,7 +17,7 @@ from flwr.app import RecordDict
 
 from ..._version import __version__
 from ...core import DataError, RunError, SiloId, check_silo_name
-from ...core.silo_info import FederationInfo, SiloInfo
+from ...core.silo import FederationInfo, SiloInfo
 from ...data import DataSettings
 from ...data.agreement import check_fits, shared_schema
 from ...data.schemas import DataSchema

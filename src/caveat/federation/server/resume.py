@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...config import load
-from ...config.text import parse
+from ...config.toml import parse
 from ...core import ConfigurationError, RunError, check_silo_name
 from ...core.settings import dotted
 from ...core.text import plain

@@ -16,9 +16,9 @@ from ... import metrics
 from ...config import Config
 from ...core import ConfigurationError, DataError, Payload, SiloId, Tensors, horizon
 from ...core.devices import find_device
-from ...core.silo_info import FederationInfo, SiloInfo
+from ...core.silo import FederationInfo, SiloInfo
 from ...data import load
-from ...engines.checks.updates import VARIANCES
+from ...engines.checks import VARIANCES
 from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
@@ -31,14 +31,13 @@ from ...files.schema.summary import Summary
 from ...files.writing import owner_only, write_json, write_record
 from ...html.pages.run.page import write_report
 from ...runs.base import BaseRun, Engine
-from ...runs.classification import GROUP
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun
 from ...runs.progress import Progress
+from ...runs.run_metrics import GROUP, summarize_streams
 from ...runs.spec import RunSpec, spec_of
 from ...runs.spec_file import check_begun, run_file
 from ...runs.start import check_empty, keep_configuration
-from ...runs.streams import summarize_streams
 from ...runs.summary import rows, silo_record
 from ...wrappers.evaluation import TEST, Evaluated
 from ...wrappers.private import VARIANCE

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ...core import DataError, Silo
-from ...core.silo_info import SPLITS, SiloInfo
+from ...core.silo import SPLITS, SiloInfo
 from ...data import DataSettings, Preparation, Silos, augmented, splits_record
 from ...data.agreement import OwnSilos, own_silos, silos_of
 from ...data.pools import Pool

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...core import ConfigurationError, Data, DataError, Payload, Silo, SiloId, Tensors
-from ...core.silo_info import SPLITS
+from ...core.silo import SPLITS
 from ...core.text import escaped
 from ...data import DataSettings
 from ...data.agreement import OwnSilos
@@ -29,7 +29,7 @@ from ...files.reading import check_file, record_of, sum_of, sum_of_bytes
 from ...files.schema.record import SCHEMA
 from ...files.schema.small_files import DataFile, NoticedChange, SourceState
 from ...files.writing import privately, write_bytes, write_record
-from ...runs.prepared import as_record
+from ...runs.inputs import as_record
 
 
 class SourceChange(NamedTuple):

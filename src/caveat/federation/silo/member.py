@@ -29,9 +29,9 @@ from ...files.reading import read
 from ...files.schema.record import SCHEMA
 from ...files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
 from ...files.writing import refuse_link, refuse_links, write_bytes, write_record
-from ...runs.initial_model import MODEL
+from ...runs.fingerprints import MODEL
+from ...runs.inputs import PREPARATION, kept_preparation
 from ...runs.local import Run
-from ...runs.prepared import PREPARATION, kept_preparation
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...wrappers.evaluation import TEST

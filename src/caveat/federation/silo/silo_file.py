@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ...config import read_dictionary
-from ...config.text import parse
+from ...config.toml import parse
 from ...core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ...core.devices import find_device
 from ...data import DataSettings

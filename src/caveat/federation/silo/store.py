@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...config import load_kept
 from ...core import ConfigurationError, DataError, Payload, RunError, SiloId, State, Update
-from ...core.silo_info import FederationInfo, SiloInfo
+from ...core.silo import FederationInfo, SiloInfo
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order
 from ...files.checkpoints import SiloStore, StateLost
@@ -19,9 +19,9 @@ from ...files.schema.record import SCHEMA
 from ...files.schema.small_files import FileSum, KeptState, OwnState
 from ...files.writing import privately, refuse_link, write_bytes, write_record
 from ...runs.answering import AnsweringRun, KeptRun
-from ...runs.initial_model import MODEL
+from ...runs.fingerprints import MODEL
+from ...runs.inputs import PREPARATION
 from ...runs.local import LocalRun
-from ...runs.prepared import PREPARATION
 from ...runs.spec import RunSpec
 from ...wrappers.evaluation import Evaluated
 from ...wrappers.familiar import GROUP, INPUTS, distances_alone

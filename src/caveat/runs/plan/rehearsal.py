@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from ...core import Payload, Round, SiloId
+from ...core.aggregation import size
 from ...core.devices import brought
-from ...core.tensors import size
-from ...engines.one_thread import one_thread
+from ...engines.batched_executor import ChunkOrder
+from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
-from ...engines.stacking.batched_executor import ChunkOrder
-from ...engines.stacking.decision import Mode, Stacking
+from ...engines.vectorization import Mode, Stacking
 from ...files.checkpoints import ServerStore
 from ...files.feature_cache import hashes
 from ...files.schema.small_files import RunState
@@ -32,8 +32,7 @@ from ..frozen_features import PART, encoder_on, known_rows
 from ..local import LocalRun
 from ..progress import Silent
 from ..recorder import Recorder
-from .counts import Fit, Phase, Sizes, phases
-from .short_run import STEPS, ShortRun, StepLog
+from .counts import STEPS, Fit, Phase, ShortRun, Sizes, StepLog, phases
 
 Result = TypeVar("Result")
 PER_WORKER = 2

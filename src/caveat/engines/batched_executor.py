@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...core import Data, Payload, SiloContext, SiloId, State, key, seeded
-from ...core.aggregation import all_finite
-from ...core.devices import deterministic
-from ...files.schema.small_files import KeptState
-from ...training.stacked.replay import Ended, NotStackable, StackedWork, Tree
-from ...training.stacked.steps import Mask, StackedData, carried_out
-from ..executor import Executor
-from ..one_thread import one_thread
+from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
+from ..core.aggregation import all_finite
+from ..core.devices import deterministic
+from ..files.schema.small_files import KeptState
+from ..training.stacked.replay import Ended, NotStackable, StackedWork, Tree
+from ..training.stacked.steps import Mask, StackedData, carried_out
+from .executor import Executor
+from .placement import one_thread
 
 Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 """Group, name, shape and type of every tensor of a state."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...core import Payload
+from ..core import Payload
 
 ALIGNED = 64
 """Bytes: where tensors begin, as processors like it."""

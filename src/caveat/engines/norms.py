@@ -15,8 +15,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from ...core import Payload, Round, SiloContext, SiloId, Tensors, Update, key, same_names
-from ...core.errors import Diverged
+from ..core import Payload, Round, SiloContext, SiloId, Tensors, Update, key, same_names
+from ..core.errors import Diverged
 
 TIMES = 4.0
 """How many times the usual norm an update's may be."""

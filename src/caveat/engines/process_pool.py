@@ -10,19 +10,18 @@ from itertools import chain
 
 import torch
 
-from ...core import ConfigurationError, Payload, Replies, SiloId, Weights
-from ...core.tensors import size
-from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState, StackedRecord
-from ..allocator import keep_freed_memory
-from ..checks.norms import Admission
-from ..executor import Executor, Performed
-from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
-from ..stacking.decision import Stacking
-from ..stacking.replies import ChunkReplies, SummedPart, summed
-from .collectors import BUFFERS, BufferedReplies, ReplyCollector, StreamingMean
+from ..core import ConfigurationError, Payload, Replies, SiloId, Weights
+from ..core.aggregation import size
+from ..files.schema.record import as_json
+from ..files.schema.small_files import KeptState, StackedRecord
+from .allocator import keep_freed_memory
+from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from .executor import Executor, Performed
+from .norms import Admission
+from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .shared_buffer import SharedBuffer
-from .worker import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
+from .vectorization import Stacking
+from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
 
 class EmbeddedEngine:

@@ -1,4 +1,4 @@
-"""Where works are carried out: workspaces and the silos' data on one device, and what crosses its border."""
+"""Where client tasks run: on one device, with one thread, and with the data of as many silos as fit there."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from ..core import AugmentedData, Data, Payload, Silo, SiloId, State, Update
-from ..core.devices import brought, brought_all, deterministic, free_memory, has_double, home
-from ..core.parted import PartedInputs, StreamedInputs
+from ..core.devices import (
+    PartedInputs,
+    StreamedInputs,
+    brought,
+    brought_all,
+    deterministic,
+    free_memory,
+    has_double,
+    home,
+)
 from ..core.random import seeded
-from ..core.silo import LateData
-from ..core.silo_info import SPLITS
+from ..core.silo import SPLITS, LateData
 from ..training.modules import on_device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-op thread: one and two threads sum in different orders and give different bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
 
 SHARE = 0.5
 """Of the memory that is free on a device at first, what the silos' data may take; the rest is for works."""

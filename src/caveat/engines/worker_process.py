@@ -20,15 +20,14 @@ from typing import Any
 
 import torch
 
-from ...core import ConfigurationError, RunError, SiloId, Update
-from ...core.devices import counted, known_kinds
-from ...files.checkpoints import StateLost
-from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState
-from ..executor import Executor, Performed, SiloDiverged, SiloError
-from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
-from ..stacking.replies import SummedPart, summed
-from .collectors import BUFFERS
+from ..core import ConfigurationError, RunError, SiloId, Update
+from ..core.devices import device_count, known_kinds
+from ..files.checkpoints import StateLost
+from ..files.schema.record import as_json
+from ..files.schema.small_files import KeptState
+from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from .executor import Executor, Performed, SiloDiverged, SiloError
+from .replies import BUFFERS, SummedPart, summed
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]
@@ -240,7 +239,7 @@ def can_fork(device: torch.device) -> bool:
     """Whether a fork of this process could train, on the CPU and on a device. A short-lived one tries it, where this
     machine has a GPU: torch has no question for it.
     """
-    kinds = [kind for kind in dict.fromkeys((device.type, *known_kinds())) if counted(kind)]
+    kinds = [kind for kind in dict.fromkeys((device.type, *known_kinds())) if device_count(kind)]
     if not kinds:
         return True
     process = os.fork()

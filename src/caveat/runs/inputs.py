@@ -1,19 +1,31 @@
-"""What prepares a run's inputs, kept in its folder: with it, the run predicts where none of its data are."""
+"""Preparation of a run's inputs, stored in its folder: with it, the run predicts without its training data."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name
+from ..core import (
+    ConfigurationError,
+    Data,
+    DataError,
+    Decision,
+    Method,
+    Silo,
+    SiloContext,
+    SiloId,
+    check_silo_name,
+    seeded,
+)
 from ..core.errors import message_of
-from ..core.silo import LateData
-from ..core.silo_info import SPLITS
+from ..core.silo import SPLITS, LateData
 from ..data import Normalize, Preparation
 from ..data.checks import written
 from ..data.pools import CsvFormat, TableColumn
@@ -34,6 +46,69 @@ from ..files.schema.data import (
 )
 from ..files.schema.record import SCHEMA
 from ..files.writing import write_record
+
+
+def check_newcomers(
+    newcomers: Collection[SiloId],
+    names: Sequence[SiloId],
+    method: Method,
+    context: Callable[[], SiloContext],
+    seed: int,
+) -> None:
+    """Raises ConfigurationError for newcomers that are no silos, all of them, or left without a model.
+
+    `context` makes the server's site.
+    """
+    if unknown := sorted({*newcomers} - {*names}):
+        shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        raise ConfigurationError(
+            f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}", "federation.newcomers"
+        )
+    if len(newcomers) == len(names):
+        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so that none takes part")
+    if Decision.GLOBAL not in method.models and (kept := _kept(method, context(), seed)):
+        raise ConfigurationError(
+            f"federation.newcomers does not fit {method.name!r}: {kept[0]} stays at its silo, so that one "
+            "that takes no part has only a random one; choose a method that sends silos a whole model"
+        )
+
+
+def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
+    """Parameters that stay at silos, without those of normalisation, which start as the identity."""
+    with seeded(seed, "init_server"):
+        sent = method.broadcast(method.init_server(context)).get("model", {})
+    # Of several models, such as those of clusters, each has a number before its names.
+    there = {*sent, *(name.partition(".")[2] for name in sent if name.partition(".")[0].isdigit())}
+    parts = [(path, part) for path, part in context.module.named_modules() if not isinstance(part, _BatchNorm)]
+    names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
+    return [name for name in names if name not in there]
+
+
+@torch.no_grad()
+def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
+    """Raises DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
+    highest = x[int(x.flatten(1).amax(1).argmax())]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
+    try:
+        with seeded("ids"):
+            module.eval()(highest[None])
+    except IndexError as error:
+        raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
+    """Raises DataError unless an embedding has a row for all ids."""
+    known = int(embedding.num_embeddings)  # type: ignore[arg-type]
+    if ids.numel() and int(ids.max()) >= known:
+        raise DataError(
+            f"{where}: id {int(ids.max())} of a token, but the model knows ids from 0 to {known - 1}: give its "
+            "nn.Embedding a row for every id, or map rare ones to one id"
+        )
+
 
 PREPARATION = "preparation.json"
 

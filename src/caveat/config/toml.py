@@ -1,27 +1,32 @@
-"""The text side of configurations: reading TOML and `--set`, placing problems in it, writing it with comments."""
+"""TOML: parsing configurations and `--set`, locating problems in them, and writing them with comments."""
 
 import dataclasses
 import math
 import re
+import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import tomlkit
 import tomlkit.exceptions
 
 from ..core import ConfigurationError, ConfigurationErrors
 from ..core.errors import cut, short_repr
-from ..core.settings import KeyPath, Problem, dotted, unreadable
+from ..core.settings import KeyPath, Problem, dotted, help_of, unreadable
+from ..data.tables.dictionary import DictionaryColumn
+from ..methods import METHODS
+from .schema import Config, MethodSettings, method_class
 
 DEEPEST = 10
-"""Keys and places in lists that one value can lie below; no setting lies below more than five."""
+"""Maximum nesting of a value; no setting is nested deeper than five."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ConfigText:
-    """What a configuration was made from, so that a problem can be placed."""
+    """The text and values of a configuration, to locate problems."""
 
     file: str
     text: str
@@ -29,15 +34,15 @@ class ConfigText:
     overrides: dict[KeyPath, Any]
 
     def place(self, path: KeyPath) -> str:
-        """Where a key was set: the command line, a line of the file, or just the file."""
-        # Below the key as well: an override of data.split.train makes a sum over data.split wrong.
+        """Return where a key was set: "--set", a line of the file, or just the file."""
+        # Also for keys below: an override of data.split.train can make the sum over data.split wrong.
         if path and any(path[: len(key)] == key or key[: len(path)] == path for key in self.overrides):
             return "--set"
         line = line_of(self.text, path)
         return f"{self.file}:{line}" if line else self.file
 
     def error(self, problems: Iterable[Problem]) -> ConfigurationError:
-        """One line per problem, in the order of the file."""
+        """Return an error with one line per problem, in the order of the file."""
         ordered = sorted(_of_lists(list(problems)), key=lambda problem: line_of(self.text, problem.path) or 0)
         return ConfigurationErrors(
             [ConfigurationError(f"{self.place(path)}: {text}", dotted(path)) for path, text in ordered]
@@ -45,7 +50,7 @@ class ConfigText:
 
 
 def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
-    """The problems, but for a list only the first that is wrong in it: the others are mostly of the same kind."""
+    """Yield the problems, but only the first one in each list, because the others are usually of the same kind."""
     first: dict[KeyPath, Problem] = {}
     for problem in problems:
         if problem.path and isinstance(problem.path[-1], int):
@@ -57,11 +62,11 @@ def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
 
 
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
-    """A file, called so in messages, with its overrides.
+    """Parse a file with overrides; `called` names it in messages.
 
-    Raises ConfigurationError if the file or an override is no TOML, or holds what no key takes.
+    Raises ConfigurationError if the file or an override is not TOML, or has values that no key takes.
     """
-    if file.exists() and not file.is_file():  # nobody may ever write to a pipe
+    if file.exists() and not file.is_file():  # reading a pipe could block
         raise ConfigurationError(f"{called}: a folder, a pipe or a device, expected a file")
     try:
         return parse(file.read_text(encoding="utf-8-sig"), called, sets)
@@ -70,9 +75,9 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 
 
 def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
-    """A TOML text, called so in messages, with its overrides.
+    """Parse a TOML text with overrides; `called` names it in messages.
 
-    Raises ConfigurationError if the text or an override is no TOML, or holds what no key takes.
+    Raises ConfigurationError if the text or an override is not TOML, or has values that no key takes.
     """
     source = ConfigText(called, text, toml_of(text, called), dict(leaf for item in sets for leaf in _override(item)))
     given: list[tuple[KeyPath, Any]] = [((), source.table), *source.overrides.items()]
@@ -82,7 +87,7 @@ def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
 
 
 def toml_of(text: str, where: str) -> dict[str, Any]:
-    """A TOML text as a table. Raises ConfigurationError, beginning with `where`, if it is none."""
+    """Parse a TOML text. Raises ConfigurationError, prefixed with `where`, if it is invalid."""
     if why := unreadable(text):
         raise ConfigurationError(f"{where}: cannot be read as TOML: {why}")
     try:
@@ -91,27 +96,27 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
         raise ConfigurationError(f"{where}: cannot be read as TOML: {error}") from None
     except RecursionError:
         raise ConfigurationError(f"{where}: cannot be read as TOML: nested too deeply") from None
-    except ValueError:  # Python reads no longer ones
+    except ValueError:  # Python's limit
         raise ConfigurationError(f"{where}: cannot be read as TOML: a number of more than 4,300 digits") from None
     return table
 
 
 def senseless(value: Any) -> str:
-    """What is wrong with a number that no key takes, whatever it is for; empty for all else."""
+    """Return why no key takes a number, or ""."""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "must be a number of 64 bits, as TOML has them"
+        return "must be a 64-bit number, as in TOML"
     return ""
 
 
 def _senseless(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
-    """The values, however deep, that no key takes."""
+    """Yield the values, at any depth, that no key takes."""
     left: list[tuple[KeyPath, Any]] = [(path, value)]
     while left:
         path, value = left.pop()
         if len(path) > DEEPEST:
-            yield Problem(path[:DEEPEST], "{key} is nested too deeply, no key is")
+            yield Problem(path[:DEEPEST], "{key} is nested too deeply")
         elif isinstance(value, dict):
             left += [((*path, key), inner) for key, inner in value.items()]
         elif isinstance(value, list):
@@ -156,7 +161,7 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
-    """The line of a TOML text that sets a key, or the closest section around it; None if there is neither."""
+    """Return the line of a TOML text that sets a key, or the closest section around it; None if there is neither."""
     section: KeyPath = ()
     found: KeyPath = ()
     number = None
@@ -177,14 +182,14 @@ def _parts(key: str) -> KeyPath:
 
 
 def _inline(settings: Any) -> str:
-    """Settings as an inline table of what differs from their defaults, and their name."""
+    """Return settings as an inline table of their name and the values that differ from defaults."""
     given = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)
              if field.name == "name" or getattr(settings, field.name) != field.default}  # fmt: skip
     return "{" + ", ".join(f"{key} = {toml(value)}" for key, value in given.items()) + "}"
 
 
 def toml(value: Any) -> str:
-    """A value as TOML, or as Python where it is not one for a single line."""
+    """Return a value as one line of TOML, or its repr if that is impossible."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
         return repr(value)
     if isinstance(value, tuple) and value and all(dataclasses.is_dataclass(item) for item in value):
@@ -194,3 +199,85 @@ def toml(value: Any) -> str:
     except tomlkit.exceptions.ConvertError:
         return repr(value)
     return text
+
+
+def dump(config: Config) -> str:
+    """Return the complete configuration as commented TOML; `load` reads an equal one from it."""
+    top = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    sections = {key: value for key, value in top.items() if dataclasses.is_dataclass(value)}
+    lines = ["# All settings of a run. Keys that are commented out are unset."]
+    lines += _section((), "", entries(Config, {key: value for key, value in top.items() if key not in sections}))
+    for key, value in sections.items():
+        lines += _method_lines(config.method) if key == "method" else _sections((key,), value)
+    return "\n".join(lines) + "\n"
+
+
+def dump_dictionary(columns: Sequence[DictionaryColumn]) -> str:
+    """Return a data dictionary as a file; `read_dictionary` reads equal columns from it."""
+    lines = ["# The columns of all silos' tables. A silo's own copy is `data.dictionary` in its silo.toml."]
+    for column in columns:
+        lines += ["", f"[{tomlkit.key(column.name).as_string()}]"]
+        for field in dataclasses.fields(column):
+            value = getattr(column, field.name)
+            if field.name == "type" or (field.name != "name" and value != field.default):
+                lines.append(f"{field.name} = {toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _method_lines(method: MethodSettings) -> list[str]:
+    cls = method_class(method.name)
+    name = Entry("name", method.name, f"One of: {', '.join(sorted(METHODS))}.")
+    return _section(("method",), f"{method.name}: {first_line(cls)}", [name, *entries(cls, method.parameters)])
+
+
+class Entry(NamedTuple):
+    """A key with its value and help text."""
+
+    key: str
+    value: Any
+    help: str
+
+
+def entries(cls: type, values: Mapping[str, Any]) -> list[Entry]:
+    """Return the fields of a settings class that have a value in `values`, as entries."""
+    hints = get_type_hints(cls)
+    texts = {key: help_of(cls, key) for key in values}
+    return [
+        Entry(field.name, values[field.name], texts[field.name] + _choices(hints[field.name], texts[field.name]))
+        for field in dataclasses.fields(cls)
+        if field.name in values
+    ]
+
+
+def _choices(annotation: Any, text: str) -> str:
+    """Return the values to choose from, unless the help text lists them all."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    words = [str(word) for option in options if get_origin(option) is Literal for word in get_args(option)]
+    return f" One of: {', '.join(words)}." if len(words) > 1 and not all(word in text for word in words) else ""
+
+
+def _section(path: KeyPath, about: str, items: Iterable[Entry]) -> list[str]:
+    lines = ["", *_comment(about), f"[{dotted(path)}]"] if path else []
+    for key, value, text in items:
+        lines += _comment(text)
+        lines.append(f"# {key} =" if value is None else f"{key} = {toml(value)}")
+    return lines
+
+
+def _sections(path: KeyPath, settings: Any) -> list[str]:
+    """Return the lines of a section and of its subsections."""
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    inner = {key: value for key, value in values.items() if dataclasses.is_dataclass(value)}
+    own = {key: value for key, value in values.items() if key not in inner}
+    lines = _section(path, first_line(type(settings)), entries(type(settings), own))
+    for key, value in inner.items():
+        lines += _sections((*path, key), value)
+    return lines
+
+
+def first_line(documented: object) -> str:
+    return (documented.__doc__ or "").strip().partition("\n")[0]
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 110)]

@@ -1,0 +1,203 @@
+"""Commands on finished runs: `caveat predict`, `caveat evaluate`, `caveat export`, `caveat join`, `caveat report`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .console import Device, ModelOptions, Plugins, Quiet, RunArgument, reported, say_lacking
+
+
+def predict(
+    folder: RunArgument,
+    inputs: Annotated[
+        str, typer.Argument(metavar="INPUT", help="An npz or csv file, an image, or a folder of images.")
+    ],
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
+    model: ModelOptions = None,
+    out: Annotated[str, typer.Option(metavar="FILE.csv", help="Output file; - is standard output.")] = "-",
+    device: Device = None,
+    plugins: Plugins = None,
+) -> None:
+    """Predict with a finished run (made here or in Python), or with a silo's stored copy of a federated model.
+
+    Needs only the run folder, wherever it is. For silos that took part, no data are read.
+
+    Writes a row per input: label, probabilities, uncertainties, familiarity (the p-value for the input being like the
+    silo's own data) and the decision (which model gave the label, or abstain: do not rely on the label). With
+    uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note; for images also
+    the file.
+    """
+    with reported(named=True):
+        from ..api import load
+        from ..data import noted_inputs
+
+        finished = load(folder, model=model, device=device or "cpu")
+        preparation = finished.preparation
+        _check_silo(silo, preparation.names)
+        found = noted_inputs(inputs, preparation, silo)
+        prediction = finished.predictor(silo)(found)
+        _write_csv(prediction, preparation.classes, out, found.files, noted=bool(preparation.encoders))
+
+
+def evaluate(
+    folder: RunArgument,
+    inputs: Annotated[
+        str, typer.Argument(metavar="INPUT", help="An npz file with x and y, a table, or a folder of images per class.")
+    ],
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Label column of a table.")] = None,
+    model: ModelOptions = None,
+    device: Device = None,
+    plugins: Plugins = None,
+) -> None:
+    """Evaluate a finished run on labeled inputs.
+
+    Prints a JSON object with the metrics that summary.json has for test splits, and the confusion matrix (rows are
+    labels). Writes no files.
+    """
+    with reported(named=True):
+        import json
+
+        from ..api import load
+        from ..data import labeled_inputs
+
+        finished = load(folder, model=model, device=device or "cpu")
+        _check_silo(silo, finished.preparation.names)
+        found = labeled_inputs(inputs, finished.preparation, silo, target)
+        typer.echo(json.dumps(finished.evaluate(found.inputs, found.y, silo), indent=1))
+
+
+def _check_silo(silo: str, names: Sequence[str]) -> None:
+    from ..core import ConfigurationError
+    from ..core.errors import one_of
+
+    if silo not in names:
+        raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
+
+
+def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, files: Sequence[str], noted: bool) -> None:
+    from .output import prediction_rows
+
+    text = prediction_rows(prediction, classes, prediction.input_notes if noted else (), files)
+    if out == "-":
+        typer.echo(text, nl=False)
+        return
+    from ..core import ConfigurationError
+
+    try:
+        Path(out).write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}") from None
+
+
+def export(
+    folder: RunArgument,
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is exported.")],
+    format: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="Output format: onnx, torch or mlflow.")
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Output path.  [default: RUN-NAME.onnx, .pt2 or .mlflow]")
+    ] = None,
+    model: ModelOptions = None,
+    plugins: Plugins = None,
+) -> None:
+    """Export a silo's model, with its decision to abstain, to a file that needs no caveat.
+
+    Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision;
+    it gives the same answers as `caveat predict`. Also writes a model card next to it.
+    """
+    with reported(named=True):
+        from ..api import load
+        from ..export.export_model import card_of, export_model
+
+        finished = load(folder, model=model)
+        path = export_model(finished, silo, format, out)
+        typer.echo(f"model: {path}\ncard:  {card_of(path)}")
+
+
+SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar")
+"""The metrics of a silo that are printed before and after joining."""
+
+
+def join(
+    folder: RunArgument,
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[DATA]", help="Data of the silo, as in data.source.  [default: federation.newcomers]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create.  [default: RUN-joined]")] = None,
+    silo: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the silo.  [default: its file name]")
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=0, max=1_000_000, help="Training rounds at the silo.  [default: 5, or as many as RUN took]"),
+    ] = None,
+    model: ModelOptions = None,
+    plugins: Plugins = None,
+    quiet: Quiet = False,
+) -> None:
+    """Add a silo to a finished federation. The run does not change, and the silo sends nothing.
+
+    The method's local parameters, temperature, familiarity and thresholds are fitted on the silo's own splits. DIR is a
+    run folder with this silo alone, for predict, evaluate, export and report. Repeat the command to continue.
+    """
+    with reported(named=True):
+        import json
+
+        from ..api import join as join_silos
+        from ..api import load
+        from ..html.pages.run.page import write_report
+        from ..runs.joining import JOINED, name_of, own_silos_of
+        from ..runs.progress import on_terminal
+
+        run = load(folder, model=model)
+        silos = None if source is None else own_silos_of(run, source, silo or name_of(source))
+        place = out or folder.with_name(f"{folder.name}-joined")
+        joined = join_silos(run, silos, rounds=rounds, out=place, progress=on_terminal(quiet))
+        before = json.loads((place / JOINED).read_text())["before"]
+        for line in _lines(before, joined.summary):
+            typer.echo(line)
+        typer.echo(f"run:    {place}\nreport: {write_report(place)}")
+
+
+def _lines(before: dict[str, Any], summary: dict[str, Any]) -> list[str]:
+    from ..core.text import escaped
+
+    names = {each["name"]: each["test"] for each in summary["silos"]}
+    lines = [f"{'silo':<20} {'metric':<11} {'before':>8} {'after':>8}"]
+    for name, after in names.items():
+        for metric in SHOWN:
+            was, now = before[name].get(metric), after.get(metric)
+            if was is not None and now is not None:
+                lines.append(escaped(f"{name:<20} {metric:<11} {was:>8.3f} {now:>8.3f}"))
+    return lines
+
+
+def report(
+    folder: RunArgument,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Output file.  [default: RUN/report.html]")
+    ] = None,
+) -> None:
+    """Write the HTML report of a run or a comparison.
+
+    The report is one self-contained page. Unfinished runs have one, too.
+    """
+    with reported(named=True):
+        from ..config import reading
+        from ..files.run_folder import read_run
+        from ..html.pages.run.page import write_page
+
+        if (folder / "grid.json").exists():
+            from ..analysis.compare.runner import opened, write
+
+            with reading():
+                typer.echo(write(opened(folder), out))
+        else:
+            found = read_run(folder)
+            typer.echo(write_page(found, out or folder / "report.html"))
+            say_lacking(found)

@@ -1,0 +1,222 @@
+"""`caveat list`, `caveat config`, `caveat data` and `caveat new`: what you can configure, and files to start from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import recipes as recipe_files
+from .console import ConfigArgument, Plugins, SetOptions, reported, show
+
+if TYPE_CHECKING:
+    from ..data.tables.dictionary import DictionaryColumn
+    from ..federation.silo.start import JoiningCheck
+
+Named = Iterator[tuple[str, str]]
+MODELS = {
+    "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
+    "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
+    "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",
+    "normed": "Three 5x5 convolutions with BatchNorm, as in FedBN for digits: 28x28 images become 49 tokens.",
+    "mlp": "Two layers for features and tables: one token of `features`.",
+    "linear": "Logits that are linear in the inputs, of which some are dropped in training: logistic regression.",
+    "encoder": "your own encoder (model.encoder names its code), pretrained or frozen, with a head behind it",
+    "own": "your own model: model.factory names the code that makes it",
+}
+
+
+class Kind(StrEnum):
+    """The lists of `caveat list`."""
+
+    methods = "methods"
+    datasets = "datasets"
+    models = "models"
+    recipes = "recipes"
+
+
+def methods() -> Named:
+    from ..methods import METHODS
+    from ..methods.plugins import about, installed
+
+    for name in METHODS:
+        yield name, METHODS.about(name)
+    for name, point in installed().items():
+        if name not in METHODS:
+            yield name, about(point)
+
+
+def models() -> Named:
+    yield from MODELS.items()
+
+
+def recipes() -> Named:
+    for name in recipe_files.recipes():
+        yield name, recipe_files.description(name)
+
+
+def datasets() -> Named:
+    """Yield every kind of data source, then the files in $CAVEAT_DATA."""
+    from ..data.sources import JOIN, SOURCES, kind_of
+
+    for source in SOURCES.values():
+        yield source.form, source.about
+    yield (
+        JOIN.join(("SOURCE", "SOURCE")),
+        "several of these as domains, except tables; data.size resizes images",
+    )
+    folder = os.environ.get("CAVEAT_DATA")
+    if folder and Path(folder).is_dir():
+        for path in sorted(Path(folder).iterdir()):
+            if (kind := kind_of(path)) is not None:
+                size = "folder" if path.is_dir() else f"{path.stat().st_size / 1e6:.1f} MB"
+                yield f"{kind.name}:{path.name}", f"{size} in $CAVEAT_DATA"
+
+
+LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Kind.recipes: recipes}
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: Plugins = None
+) -> None:
+    """List the available methods, data sources, models or recipes."""
+    with reported():
+        from ..core.text import escaped
+
+        rows = list(LISTS[kind]())
+        width = max(len(name) for name, _ in rows)
+        for name, about in rows:
+            typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
+
+
+def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plugins = None) -> None:
+    """Print a configuration in full.
+
+    Every key with its value and meaning, ready to edit.
+    """
+    with reported():
+        from ..config import dump, load
+
+        typer.echo(dump(load(config, sets or ())), nl=False)
+
+
+def data(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A file, a folder, a source such as npz:a.npz,b.npz, or the silo.toml of a silo."
+        ),
+    ],
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: column to predict.")] = None,
+    silo_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="csv: column with the name of the silo.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable."),
+    ] = None,
+    numeric: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of numbers. Repeatable.")
+    ] = None,
+    decimal: Annotated[str, typer.Option(metavar="MARK", help="csv: decimal mark.")] = ".",
+    separator: Annotated[
+        str | None, typer.Option(metavar="CHAR", help="csv: separator.  [default: guessed from the header]")
+    ] = None,
+    dictionary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="csv: data dictionary to check the table against.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to run all checks of joining."),
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Show what a data source holds.
+
+    Prints samples per silo or domain and per class, and how each column of a table will be encoded. For the silo.toml
+    of a silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
+    Writes and sends nothing.
+    """
+    with reported(named=True):
+        from ..core import ConfigurationError, DataError
+        from ..data import survey
+        from .output import column_table, refusals, survey_table
+
+        given: dict[str, Any] = {
+            "target": target, "silo_column": silo_column, "categorical": tuple(categorical or ()),
+            "numeric": tuple(numeric or ()),
+            "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
+        }  # fmt: skip
+        declared = {key: value for key, value in given.items() if value}
+        joining = None
+        if path.endswith(".toml"):
+            joining = _joining(Path(path), declared, dictionary, config)
+        elif config is not None:
+            raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
+        found = survey(path, dictionary=_columns(dictionary), **declared) if joining is None else joining.survey()
+        show(survey_table(found))
+        if "columns" in found:
+            typer.echo()
+            show(column_table(found))
+            if refused := refusals(found):
+                raise DataError(refused)
+        if joining is not None:
+            unknown = joining.check(found)
+            typer.echo("all checks of joining a federation passed")
+            for line in unknown:
+                typer.echo(f"not checked: {line}")
+
+
+def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, config: Path | None) -> JoiningCheck:
+    from ..core import ConfigurationError
+    from ..federation.silo.silo_file import read_silo_file
+    from ..federation.silo.start import JoiningCheck, federation_of
+
+    file = read_silo_file(path)
+    if declared:
+        raise ConfigurationError(
+            f"--{next(iter(declared)).replace('_', '-')}: {path} already describes its table; remove the option"
+        )
+    if file.dictionary is not None and dictionary is not None:
+        raise ConfigurationError(f"--dictionary {dictionary}: {path} already names a dictionary; remove the option")
+    if config is not None and dictionary is not None:
+        raise ConfigurationError(f"--dictionary {dictionary}: {config} already has the dictionary; remove the option")
+    return JoiningCheck(file, None if config is None else federation_of(config), _columns(dictionary))
+
+
+def _columns(dictionary: Path | None) -> tuple[DictionaryColumn, ...]:
+    from ..config import read_dictionary
+
+    return () if dictionary is None else read_dictionary(dictionary)
+
+
+new = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Write a file to start from.")
+
+
+@new.callback()
+def _several() -> None:
+    """Write a file to start from."""
+
+
+@new.command()
+def method(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case letters and digits only.")],
+    base: Annotated[str, typer.Option("--from", metavar="METHOD", help="Method to start from.")] = "fedavg",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for its three files.")] = Path(),
+) -> None:
+    """Write your own method, with a test.
+
+    NAME.py is the method of --from with one more loss term, and runs as it is. NAME.toml lists what leaves a silo, and
+    test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
+    """
+    with reported():
+        from ..testing.scaffold import write_method
+
+        for path in write_method(name, base, out):
+            typer.echo(path)
+        file = out / f"{name}.py"
+        typer.echo(f"try it: caveat compare digits --methods {base},{name} --plugin {file}", err=True)

@@ -1,1 +1,0 @@
-"""Silos in worker processes on this machine."""

@@ -1,0 +1,382 @@
+"""Metrics of a run: per stream of test inputs and model, per class, and custom metrics."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import metrics
+from ..core import ConfigurationError, Decision, Method, Payload, Prediction, Silo, SiloId, Tensors
+from ..core.errors import short_repr
+from ..files.schema.figures import (
+    INSIDE,
+    ClassificationRecord,
+    Histogram,
+    Metrics,
+    ModelRecord,
+    OperatingRecord,
+    OwnMetricRecord,
+    Separation,
+    SeparationOverSilos,
+    Stream,
+)
+from ..files.schema.record import Figure
+from ..metrics import OperatingPoint
+from ..metrics.classification import classification
+from ..metrics.custom_metrics import LONGEST, OwnMetric, is_name, number_of
+from ..metrics.sums import class_sums
+from ..uncertainty import histograms
+
+SWITCH = "switch"
+"""The name, among models, of the choice between the local and the global one."""
+MIXED = {"mix": (INSIDE, "ood_local")}
+"""Streams that are others together."""
+BOTH = ("local", "global")
+"""The names of a silo's two models, where it has two."""
+STEP, FINE = 10, 0.5
+"""Nats of a step in which log-evidence is counted; the fine ones are for log-evidence that spans less than 30."""
+BySilo = Mapping[SiloId, Mapping[str, Tensors]]
+"""The sums of each silo by model, the first of which is what the silo predicts."""
+
+
+def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
+    """The sums of what a silo predicts, first, and of each model where it has two; empty without the stream."""
+    if stream in MIXED:
+        parts = [by_model(method, payload, part) for part in MIXED[stream]]
+        return {name: metrics.merge(part[name] for part in parts) for name in parts[0]} if all(parts) else {}
+    prefix = "" if stream == INSIDE else f"{stream}."
+    if f"{prefix}sums" not in payload:
+        return {}
+    others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
+    # Of two models the federation's is there first; the silo's own may come after the last round.
+    return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
+
+
+def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
+    """Per stream that some silo has: figures of every model over silos, decisions, how well scores tell it from
+    what the silo knows, and what the choice between two models gained, beside the best that could be chosen.
+    """
+    names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
+    found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
+    found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
+    return {name: _stream(name, each, found[INSIDE], payloads) for name, each in found.items() if each}
+
+
+def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
+    """Where some silos choose between two models, the only answer of a silo that has one is its choice too."""
+    if not any(SWITCH in sums for sums in each.values()):
+        return dict(each)
+    return {
+        silo: sums if SWITCH in sums else {SWITCH: next(iter(sums.values())), **sums} for silo, sums in each.items()
+    }
+
+
+def _models(each: BySilo) -> list[str]:
+    return list(dict.fromkeys(model for sums in each.values() for model in sums))
+
+
+def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> Stream:
+    decided = metrics.merge(next(iter(found.values())) for found in each.values())
+    compared = _with_all_models(each)
+    choice = _choice(name, compared, payloads)
+    return Stream(
+        silos=len(each),
+        examples=int(decided["examples"]),
+        models={model: _model(model, compared, each) for model in _models(each)},
+        decisions=metrics.decisions(decided),
+        quadrants={
+            f"{whose}_{what}": int(decided["quadrants"][i, j])
+            for i, whose in enumerate(("global", "local"))
+            for j, what in enumerate(("sure", "unsure"))
+        },
+        oracle=choice.oracle,
+        right=choice.right,
+        outside=_outside(each, inside) if name.startswith("ood") else {},
+    )
+
+
+def _with_all_models(each: BySilo) -> BySilo:
+    """The silos over which models are compared: those that have each of them, where there are any.
+
+    A silo that was away when others made models of their own has the federation's alone.
+    """
+    names = set(_models(each))
+    return {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
+
+
+def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
+    """The mean over all silos of what each predicts on its test split, whichever models it has."""
+    predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
+    return Metrics.model_validate(_over_silos(predicted)["mean"])
+
+
+def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:
+    return metrics.across({str(i): metrics.figures(s) | metrics.errors(s) for i, s in enumerate(sums)})
+
+
+def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
+    """One model's figures over the silos that are compared, and over the inputs of all that have it."""
+    sums = [found[name] for found in compared.values() if name in found]
+    over, pooled = _over_silos(sums), metrics.merge(found[name] for found in each.values() if name in found)
+    return ModelRecord(
+        mean=Metrics.model_validate(over["mean"]),
+        worst=Metrics.model_validate(over["worst"]),
+        silos=len(sums),
+        pooled=Metrics.model_validate(metrics.figures(pooled) | metrics.errors(pooled)),
+        log_evidence=_coarse(pooled["score.log_evidence"]) if "score.log_evidence" in pooled else None,
+    )
+
+
+def _coarse(histogram: Tensor) -> Histogram:
+    """Log-evidence in steps of some nats, where there is any: lower ends and counts."""
+    middle = -(histograms.edges("log_evidence")[:-1] + histograms.edges("log_evidence")[1:]) / 2
+    found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
+             if count and abs(value) < math.inf]  # fmt: skip
+    values = [value for value, _ in found] or [0.0]
+    step = FINE if max(values) - min(values) < 3 * STEP else STEP
+    counts: dict[float, float] = {}
+    for value, count in found:
+        start = float(step * math.floor(value / step))
+        counts[start] = counts.get(start, 0.0) + count
+    count = [counts[start] for start in sorted(counts)]
+    return Histogram.model_validate({"from": sorted(counts), "count": count, "step": float(step)})
+
+
+def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOverSilos]]:
+    """Per model and score, how well a silo tells the stream's inputs from those it knows."""
+    found: dict[str, dict[str, SeparationOverSilos]] = {}
+    for model in _models(each):
+        silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
+        known, others = (metrics.merge(part[silo][model] for silo in silos) for part in (inside, each))
+        found[model] = {}
+        for score in (name.removeprefix("score.") for name in others if name.startswith("score.")):
+            over = metrics.across(
+                {silo: metrics.ood_detection(inside[silo][model], each[silo][model], score) for silo in silos}
+            )
+            pooled = Separation.model_validate(metrics.ood_detection(known, others, score))
+            worst = Separation.model_validate(over["worst"])
+            found[model][score] = SeparationOverSilos.model_validate(over["mean"] | {"worst": worst, "pooled": pooled})
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The accuracy of the best choice between two models, and who was right: what was decided, in counts."""
+
+    oracle: Metrics | None = None
+    right: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
+    """What could be chosen, and what was; nothing where no silo has two models."""
+    groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
+    best, counts = [], []
+    for silo, sums in each.items():
+        if all(group in payloads[silo] for group in groups):
+            right = torch.stack([payloads[silo][group]["right"] for group in groups]).sum(0)
+            counts.append(right)
+            best.append(1 - float(right[0, 0].sum() / right.sum()))
+        else:
+            only = next(iter(sums.values()))
+            best.append(float(only["correct"] / only["examples"]))
+    if not counts:
+        return Choice()
+    total = torch.stack(counts).sum(0)
+    cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
+    return Choice(
+        Metrics(accuracy=sum(best) / len(best)),
+        {name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()},
+    )
+
+
+GROUP = "classes"
+"""The group of `class_sums` in what a silo measures on its test split."""
+MOST_CLASSES = 20
+"""Classes up to which the confusion of each silo is written down; that of all silos together always is."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The figures of silos with such sums, the federation's own and newcomers, which no sum of others is of."""
+
+    payloads: Mapping[SiloId, Payload]
+    newcomers: Mapping[SiloId, Payload]
+    positive: int
+    """The positive class of two."""
+    name: str
+    """What it is called."""
+    sensitivity: float | None
+    """What thresholds are chosen for; None for Youden's J."""
+
+    def figures(self, silo: SiloId) -> dict[str, float]:
+        """Empty where a silo has none of these sums."""
+        return metrics.classification(self.sums[silo], self.positive) if silo in self.sums else {}
+
+    @property
+    def over_silos(self) -> dict[str, dict[str, float]]:
+        """ "mean" and "worst" of the federation's silos."""
+        return metrics.across({silo: self.figures(silo) for silo in self.payloads})
+
+    @cached_property
+    def pooled(self) -> dict[str, float]:
+        return metrics.classification(self._merged, self.positive) if self._merged else {}
+
+    def of_silo(self, silo: SiloId) -> ClassificationRecord | None:
+        """What a silo's record has beside the figures."""
+        if silo not in self.sums:
+            return None
+        own = self.sums[silo]
+        few = len(own["confusion"]) <= MOST_CLASSES
+        return ClassificationRecord(
+            confusion=own["confusion"].int().tolist() if few else None,
+            operating=self._operating(own, self._point(silo), "federation" if self._own(silo) is None else "silo"),
+        )
+
+    @property
+    def of_all(self) -> ClassificationRecord | None:
+        """The same of all silos' inputs together, each called positive or not by its silo's threshold."""
+        if not self._merged:
+            return None
+        two = len(self._merged["confusion"]) == 2
+        target = f"sensitivity {self.sensitivity:g}" if self.sensitivity is not None else "Youden's J"
+        return ClassificationRecord(
+            positive=self.name if two else "",
+            rule=target if two else "",
+            confusion=self._merged["confusion"].int().tolist(),
+            operating=self._operating(self._merged, self._federation, "federation"),
+        )
+
+    @cached_property
+    def sums(self) -> dict[SiloId, Tensors]:
+        """Of each silo, with what its threshold makes of its test split if it has one."""
+        every = {**self.payloads, **self.newcomers}
+        return {silo: self._with_called(silo, payload[GROUP]) for silo, payload in every.items() if GROUP in payload}
+
+    def _with_called(self, silo: SiloId, sums: Tensors) -> Tensors:
+        known = {name: sums[name] for name in ("confusion", "ranks")}
+        if (point := self._point(silo)) is None:
+            return known
+        return known | metrics.called(point, *metrics.by_class(sums, self.positive)[0])
+
+    @cached_property
+    def _merged(self) -> Tensors:
+        parts = [self.sums[silo] for silo in self.payloads if silo in self.sums]
+        return metrics.merge(parts) if parts else {}
+
+    def _point(self, silo: SiloId) -> OperatingPoint | None:
+        """A silo's own threshold, or the federation's where it has none."""
+        return self._own(silo) or self._federation
+
+    def _own(self, silo: SiloId) -> OperatingPoint | None:
+        """None where a silo has too few calibration inputs of a class."""
+        payload = self.payloads[silo] if silo in self.payloads else self.newcomers[silo]
+        found = self._chosen([payload])
+        return found if found is not None and found.enough else None
+
+    @cached_property
+    def _federation(self) -> OperatingPoint | None:
+        return self._chosen(list(self.payloads.values()))
+
+    def _chosen(self, payloads: list[Payload]) -> OperatingPoint | None:
+        """The threshold by the calibration inputs of these silos together."""
+        parts = [{"ranks": p[GROUP]["calibration"][None]} for p in payloads if "calibration" in p.get(GROUP, {})]
+        if not parts:
+            return None
+        (pair,) = metrics.by_class(metrics.merge(parts), self.positive)
+        return metrics.operating_point(*pair, self.sensitivity)
+
+    @staticmethod
+    def _operating(sums: Tensors, point: OperatingPoint | None, whose: str) -> OperatingRecord | None:
+        if point is None or "called" not in sums:
+            return None
+        (right_no, false_yes), (false_no, right_yes) = sums["called"].int().tolist()
+        return OperatingRecord(
+            threshold=point.threshold, whose=whose, positives=point.positives, negatives=point.negatives,
+            true_positives=right_yes, false_negatives=false_no, false_positives=false_yes, true_negatives=right_no,
+        )  # fmt: skip
+
+
+Metric = Callable[[Prediction, Tensor], float]
+"""From a prediction of N inputs and their labels (N,) to a number."""
+OWN = "own"
+"""The group in which a silo's payload has what metrics say of its test split."""
+
+
+def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) -> dict[str, OwnMetricRecord]:
+    """By name, what metrics come to over the silos at which they are defined, each of which counts once."""
+    found = {}
+    for own in metrics:
+        values = [float(sums[own.name]) for payload in test.values() if own.name in (sums := payload.get(OWN, {}))]
+        ends = {} if not values else {
+            "mean": math.fsum(values) / len(values), "worst": (min if own.higher_is_better else max)(values)
+        }  # fmt: skip
+        found[own.name] = OwnMetricRecord(higher_is_better=own.higher_is_better, silos=len(values), **ends)
+    return found
+
+
+def own_of_silo(payload: Payload) -> dict[str, Figure]:
+    """By name, what metrics say of a silo's test split."""
+    return {name: float(value) for name, value in payload.get(OWN, {}).items()}
+
+
+def own_figures(
+    metrics: Mapping[str, Metric], silos: Iterable[Silo], predictor: Callable[[SiloId], Callable[[Tensor], Prediction]]
+) -> dict[str, Any]:
+    """ "silos": by silo and name the figures of its test split; "mean": by name their mean over silos.
+
+    Raises ConfigurationError for names that are none, what is no function, and what comes to no finite number.
+    """
+    _check(metrics)
+    found: dict[SiloId, dict[str, float]] = {}
+    for silo in silos:
+        prediction = predictor(silo.name)(silo.test.x)
+        found[silo.name] = {
+            name: _number(metric(prediction, silo.test.y), name, silo.name) for name, metric in metrics.items()
+        }
+    means = {name: math.fsum(each[name] for each in found.values()) / len(found) for name in metrics}
+    return {"silos": found, "mean": means}
+
+
+def _check(metrics: object) -> None:
+    if not isinstance(metrics, Mapping) or not metrics:
+        raise ConfigurationError(
+            f"metrics = {short_repr(metrics)}: expected a mapping from names to functions", "metrics"
+        )
+    for name, metric in metrics.items():
+        if not is_name(name):
+            raise ConfigurationError(
+                f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters", "metrics"
+            )
+        if not callable(metric):
+            raise ConfigurationError(
+                f"metrics[{name!r}] is a {type(metric).__name__}, expected a function of a Prediction and labels",
+                "metrics",
+            )
+
+
+def _number(value: Any, name: str, silo: SiloId) -> float:
+    number = number_of(value, f"metrics[{name!r}]", "metrics", f" at silo {silo!r}")
+    if not math.isfinite(number):
+        raise ConfigurationError(
+            f"metrics[{name!r}] gave {number} at silo {silo!r}, expected a finite number", "metrics"
+        )
+    return number
+
+
+def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:
+    """Figures by name, and "confusion" (C, C), rows are labels, where there are no more classes than that is kept of.
+
+    `positive` is the number of the class that sensitivity is of, where there are two.
+    """
+    sums = metrics.measure(prediction, y)
+    found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}
+    if null := metrics.ece_null(sums):
+        found["ece_null"] = null
+    if classes := class_sums(prediction, y):
+        found |= classification(classes, positive)
+        found["confusion"] = classes["confusion"].long().tolist()
+    return found
