@@ -47,7 +47,7 @@ from caveat.files.schema.small_files import (
 )
 from caveat.files.schema.summary import Summary
 from caveat.files.writing import write_json, write_record
-from caveat.html.pages.run.page import write_report
+from caveat.html.run.page import write_report
 from caveat.runs.prepared import kept_preparation
 
 SCHEMAS: dict[str, type[Record]] = {

@@ -18,7 +18,7 @@ from caveat.files.rollback import TrainedStore
 from caveat.files.schema.run import RunFile
 from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.writing import write_record
-from caveat.html.pages.run.page import write_report
+from caveat.html.run.page import write_report
 from caveat.runs import resume as resuming
 from caveat.runs.progress import Silent
 from caveat.runs.resume import resume

@@ -58,7 +58,7 @@ def compare(
     Tables with intervals, paired tests and costs, and a page; the same command continues what was interrupted.
     """
     with reported() as reporter:
-        from ..analysis.compare.options import asked
+        from ..analysis.compare.grid import asked
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, match_rounds)
@@ -107,7 +107,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
     from ..core.text import escaped
     from ..files.schema.comparison import read_comparison
     from ..runs.progress import on_terminal
-    from ..terminal.comparison import comparison_table, conclusion
+    from ..terminal.results import comparison_table, conclusion
 
     reporter.grid = folder
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))

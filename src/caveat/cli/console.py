@@ -204,7 +204,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 def say_lacking(run: RunFolder) -> None:
     """A line on standard error where methods were to run beside a finished run and are not there."""
     from ..core.text import escaped
-    from ..html.pages.run.incidents import lacking
+    from ..html.run.incidents import lacking
 
     if names := lacking(run):
         typer.echo(

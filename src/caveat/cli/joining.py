@@ -37,7 +37,7 @@ def join(
 
         from ..api import join as join_silos
         from ..api import load
-        from ..html.pages.run.page import write_report
+        from ..html.run.page import write_report
         from ..runs.joining import JOINED, name_of, own_silos_of
         from ..runs.progress import on_terminal
 

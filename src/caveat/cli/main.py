@@ -109,7 +109,7 @@ def report(
     with reported(named=True):
         from ..config import reading
         from ..files.run_folder import read_run
-        from ..html.pages.run.page import write_page
+        from ..html.run.page import write_page
 
         if (folder / "grid.json").exists():
             from ..analysis.compare.runner import opened, write
