@@ -23,7 +23,7 @@ from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalReco
 from caveat.html.comparison.page import differences, headline, render
 from caveat.html.comparison.plots import course, silo_plot
 from caveat.html.comparison.tables import run_table, tuning_table
-from caveat.html.comparison.verdict import bracketed, figure, ranked, signed, state, unequal_budgets, verdict
+from caveat.html.comparison.wording import bracketed, figure, ranked, signed, state, unequal_budgets, verdict
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
 

@@ -13,18 +13,7 @@ from ..files.run_folder import RunFolder, natural
 from ..files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ..files.schema.logs import Form
 from ..files.schema.small_files import OwnState
-from ..html.comparison.verdict import (
-    POPULATION,
-    bracketed,
-    decided,
-    equal_by,
-    figure,
-    header,
-    mean_of,
-    not_done,
-    unequal_budgets,
-    verdict,
-)
+from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.silos import metric_column, of_models
@@ -214,17 +203,17 @@ def comparison_table(record: Comparison) -> TextTable:
             rows.append([Text(plain(setting.name), style="bold"), *[""] * (len(shown) + 6)])
         rows += [_cells(record, row, setting, shown) for row in record.rows]
         ends.add(len(rows) - 1)
-    heads = _heads(list(map(header, shown)), ["worst\nsilo", "rank", "time", "MB\nup", "MB\ndown"])
-    return text_table(heads, rows, plain(record.title), POPULATION, ends, gap=1)
+    heads = _heads(list(map(wording.header, shown)), ["worst\nsilo", "rank", "time", "MB\nup", "MB\ndown"])
+    return text_table(heads, rows, plain(record.title), wording.POPULATION, ends, gap=1)
 
 
 def _by_setting(record: Comparison) -> TextTable:
     measure, rows = record.measures[0], []
     for row in record.rows:
         runs = record.runs(row)
-        means = [bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
-        rows.append(list(map(plain, [row.name, *means, *_costs(runs), ", ".join(not_done(runs))])))
-    caption = f"{header(measure)}, mean and 95 % interval. {POPULATION}"
+        means = [wording.bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
+        rows.append(list(map(plain, [row.name, *means, *_costs(runs), ", ".join(wording.not_done(runs))])))
+    caption = f"{wording.header(measure)}, mean and 95 % interval. {wording.POPULATION}"
     heads = _heads([setting.name for setting in record.columns], ["time", "MB\nup", "MB\ndown"])
     return text_table(heads, rows, plain(record.title), caption, gap=1)
 
@@ -240,18 +229,18 @@ def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Ite
     runs = record.runs(row, setting)
     cells = [
         row.name,
-        *(bracketed(measure, record.result(row, setting, measure)) for measure in shown),
-        figure(record.measures[0], first.worst),
+        *(wording.bracketed(measure, record.result(row, setting, measure)) for measure in shown),
+        wording.figure(record.measures[0], first.worst),
         "" if first.rank is None else f"{first.rank:.1f}",
         *_costs(runs),
-        ", ".join(not_done(runs)),
+        ", ".join(wording.not_done(runs)),
     ]
     return list(map(plain, cells))
 
 
 def _costs(runs: list[ComparedRun]) -> list[str]:
-    sent = [megabytes(mean_of(runs, name)) for name in ("bytes_up", "bytes_down")]
-    return [duration(mean_of(runs, "seconds")), *sent]
+    sent = [megabytes(wording.mean_of(runs, name)) for name in ("bytes_up", "bytes_down")]
+    return [duration(wording.mean_of(runs, "seconds")), *sent]
 
 
 def conclusion(record: Comparison) -> list[str]:
@@ -261,12 +250,11 @@ def conclusion(record: Comparison) -> list[str]:
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if told := unequal_budgets(record, setting):
-            lines.append(
-                f"{where}UNEQUAL BUDGETS: {plain(told)} {equal_by(record, setting)} gives all methods as many rounds."
-            )
-        lines.append(f"{where}{plain(_breaking(verdict(record, setting)))}")
-    return lines + [plain(_breaking(line)) for line in decided(record)]
+        if told := wording.unequal_budgets(record, setting):
+            option = wording.equal_by(record, setting)
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {option} gives all methods as many rounds.")
+        lines.append(f"{where}{plain(_breaking(wording.verdict(record, setting)))}")
+    return lines + [plain(_breaking(line)) for line in wording.decided(record)]
 
 
 def _breaking(text: str) -> str:

@@ -10,28 +10,9 @@ from ...core.text import tick as plain_tick
 from ...files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from .. import templates
 from ..svg import Chart, Point, Write, swatch
+from . import wording
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
-from .verdict import (
-    LEVEL,
-    SEEDS,
-    better,
-    directed,
-    dot,
-    equal_by,
-    figure,
-    header,
-    intervals_said,
-    leaders,
-    mean_of,
-    per_seed,
-    ranked,
-    setting_value,
-    state,
-    tick,
-    unequal_budgets,
-    verdict,
-)
 
 _MOST_PAIRS = 15
 """Pairs that one figure shows before it is divided."""
@@ -49,8 +30,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
-    intervals = intervals_said(row.value for each in rows.values() for row in each)
-    said = f"Mean over silos and seeds, {intervals}; {better(measure) or 'neither direction is better'}."
+    intervals = wording.intervals_said(row.value for each in rows.values() for row in each)
+    said = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
         said += " A small dot is one seed; few seeds are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
@@ -72,9 +53,9 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
         failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
         absent = "failed" if failed else "to come" if missing else "no result"
         result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
-        seeds = per_seed(record, row, setting, measure) if len(record.seeds) < SEEDS else {}
+        seeds = wording.per_seed(record, row, setting, measure) if len(record.seeds) < wording.SEEDS else {}
         rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds))
-    order = [result.row for result in ranked(record.results(setting, measure).rows, measure)]
+    order = [result.row for result in wording.ranked(record.results(setting, measure).rows, measure)]
     return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
 
 
@@ -83,14 +64,18 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]
-    if len(pairs) > _MOST_PAIRS and (order := ranked(results.rows, measure)):
+    if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
     corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
     caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is over {corrected}; "
-    caption += f"below {LEVEL:g} a mark is coloured and its p dark."
+    caption += f"below {wording.LEVEL:g} a mark is coloured and its p dark."
     about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
-    return [Chart(header(measure), forest(part, measure, about.format(len(part))), caption) for part in parts if part]
+    return [
+        Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
+        for part in parts
+        if part
+    ]
 
 
 def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
@@ -103,9 +88,13 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     methods = {name: found for name, found in methods.items() if found}
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    intervals = intervals_said(value for found in methods.values() for value in found.values())
+    intervals = wording.intervals_said(value for found in methods.values() for value in found.values())
     cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
-    return None if drawn is None else Chart(header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
+    return (
+        None
+        if drawn is None
+        else Chart(wording.header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
+    )
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
@@ -128,19 +117,24 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
     """The first measure against every other, and against time and bytes."""
     first = record.measures[0]
     against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
-        (directed(header(m), m), m.name, partial(tick, m), [record.result(row, setting, m) for row in record.rows])
+        (
+            wording.directed(wording.header(m), m),
+            m.name,
+            partial(wording.tick, m),
+            [record.result(row, setting, m) for row in record.rows],
+        )
         for m in record.measures[1:]
     ]
     megabytes_of = ("MB of a run, up and down", ["bytes_up", "bytes_down"], 1e6)
     for name, keys, unit in (("seconds of a run", ["seconds"], 1.0), megabytes_of):
         costs = [_cost(record.runs(row, setting, "done"), keys, unit) for row in record.rows]
-        against.append((name, name, setting_value, [IntervalRecord(mean=value) for value in costs]))
+        against.append((name, name, wording.setting_value, [IntervalRecord(mean=value) for value in costs]))
     figures = []
     for axis, name, write, values in against:
         title = f"{first.name.capitalize()} against {name}"
         places = _places(record, setting, first, name, values)
-        axes = (axis, directed(header(first), first))
-        if (drawn := plane(places, axes, (write, partial(tick, first)), title)) is not None:
+        axes = (axis, wording.directed(wording.header(first), first))
+        if (drawn := plane(places, axes, (write, partial(wording.tick, first)), title)) is not None:
             figures.append(Chart(title, drawn))
     return figures
 
@@ -151,16 +145,16 @@ def _places(
     """The methods that have both figures."""
     places = []
     for row, value in zip(record.rows, values, strict=True):
-        x, y = dot(value), dot(record.result(row, setting, first))
+        x, y = wording.dot(value), wording.dot(record.result(row, setting, first))
         if x and y:
-            note = f"{row.name}: {figure(first, y.value)} {first.name}, {x.value:.4g} {name}"
+            note = f"{row.name}: {wording.figure(first, y.value)} {first.name}, {x.value:.4g} {name}"
             places.append(Place(row.name, record.series[row.name], x, y, note))
     return places
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
     """The sum of what a run cost on average; None if any of it is not known."""
-    known = [cost for key in keys if (cost := mean_of(runs, key)) is not None]
+    known = [cost for key in keys if (cost := wording.mean_of(runs, key)) is not None]
     return sum(known) / unit if len(known) == len(keys) else None
 
 
@@ -188,16 +182,18 @@ def render(record: Comparison) -> str:
     """The text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
-    known, alarm = state(record)
+    known, alarm = wording.state(record)
     return templates.render(
         _TEMPLATE,
         record=record,
         known=known,
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
-        leaders=leaders(record),
+        leaders=wording.leaders(record),
         budgets=[
-            (one.name, told, equal_by(record, one)) for one in record.columns if (told := unequal_budgets(record, one))
+            (one.name, told, wording.equal_by(record, one))
+            for one in record.columns
+            if (told := wording.unequal_budgets(record, one))
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
@@ -217,7 +213,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
     """The parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
-        "verdict": verdict(record, setting),
+        "verdict": wording.verdict(record, setting),
         "table": main_table(record, setting),
         "curves": curves(record, setting),
         "trade_offs": trade_offs(record, setting),

@@ -10,24 +10,7 @@ from ...core.text import MINUS, count, decimal, duration, megabytes, probability
 from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ..svg import element, swatch
 from ..templates import Cell, Column, Table, column, table, words
-from .verdict import (
-    POPULATION,
-    as_number,
-    bracketed,
-    few,
-    figure,
-    header,
-    interval,
-    intervals_said,
-    mean_of,
-    named,
-    not_done,
-    points,
-    points_interval,
-    said,
-    setting_value,
-    signed,
-)
+from . import wording
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the values that were tried: a better value may lie beyond"
@@ -42,17 +25,19 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         words("runs", map(_runs, runs), "done, of those planned"),
         *(_measured(record, setting, measure) for measure in record.measures),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
-        column("time", (duration(mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
+        column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
         column(
-            "MB up", (megabytes(mean_of(each, "bytes_up")) for each in runs), "sent by all silos, except for metrics"
+            "MB up",
+            (megabytes(wording.mean_of(each, "bytes_up")) for each in runs),
+            "sent by all silos, except for metrics",
         ),
-        column("MB down", (megabytes(mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
+        column("MB down", (megabytes(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
     caption = (
         "Mean over silos and seeds above its 95 % interval, the best in bold; costs are those of one run, mean over "
     )
-    caption += f"seeds; a triangle marks failed runs. {POPULATION}"
+    caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
 
 
@@ -66,7 +51,7 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
     for row in record.rows:
         found = record.result(row, setting, measure)
         cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
-    return column(header(measure) + _ARROWS[measure.higher], cells)
+    return column(wording.header(measure) + _ARROWS[measure.higher], cells)
 
 
 def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
@@ -74,14 +59,14 @@ def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
     if value.mean is None:
         return ""
     # What rests on a handful of errors has an interval that is no better known than the figure.
-    bounds = few(value) or interval(measure, value)
+    bounds = wording.few(value) or wording.interval(measure, value)
     below = element("small", bounds, class_="bounds") if bounds else ""
-    return element("b" if best else "span", figure(measure, value.mean)) + below
+    return element("b" if best else "span", wording.figure(measure, value.mean)) + below
 
 
 def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
     name, results = measure.name, [record.result(row, setting, measure) for row in record.rows]
-    worst, ranks = [figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
+    worst, ranks = [wording.figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
     about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
     return [
         column(f"worst silo, {name}", worst, f"{name} of each seed's worst silo, mean over seeds", name),
@@ -90,13 +75,13 @@ def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Colu
 
 
 def _values(runs: Sequence[ComparedRun], key: str) -> str:
-    return ", ".join(dict.fromkeys(setting_value(run.tuned[key]) for run in runs if key in run.tuned))
+    return ", ".join(dict.fromkeys(wording.setting_value(run.tuned[key]) for run in runs if key in run.tuned))
 
 
 def _runs(runs: Sequence[ComparedRun]) -> Cell:
     done = f"{sum(run.status == 'done' for run in runs)} of {len(runs)}"
     errors = "; ".join(run.error or "failed" for run in runs if run.status == "failed")
-    return Cell(", ".join([done, *not_done(runs)]), errors)
+    return Cell(", ".join([done, *wording.not_done(runs)]), errors)
 
 
 def place_table(
@@ -111,7 +96,9 @@ def place_table(
         each = [of.get(place, IntervalRecord()) for place in places]
         columns.append(column(found.row, (_mean(measure, value) for value in each)))
         shown += each
-    return table(columns, f"{measure.name} by {caption}, {intervals_said(shown)}.") if len(columns) > 1 else None
+    return (
+        table(columns, f"{measure.name} by {caption}, {wording.intervals_said(shown)}.") if len(columns) > 1 else None
+    )
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
@@ -119,8 +106,8 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
     pairs = record.results(setting, measure).pairs
     columns = [
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
-        column("difference", (signed(measure, pair.mean) for pair in pairs)),
-        column("95 % interval", (interval(measure, pair) for pair in pairs)),
+        column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
+        column("95 % interval", (wording.interval(measure, pair) for pair in pairs)),
         column("p", (probability(pair.p) for pair in pairs), "paired t test over seeds"),
         column("Holm p", (probability(pair.p_holm) for pair in pairs), "corrected for all pairs"),
     ]
@@ -153,10 +140,10 @@ def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -
     if run is None:
         return ""
     measure = next((m for m in record.measures if by.startswith(m.name)), Measure(name=""))
-    chosen, parts = setting_value(run.tuned.get(key)), []
+    chosen, parts = wording.setting_value(run.tuned.get(key)), []
     for trial in run.tuning:
-        value = setting_value(trial.value)
-        score = element("small", figure(measure, trial.score) or "failed", title=trial.error or None)
+        value = wording.setting_value(trial.value)
+        score = element("small", wording.figure(measure, trial.score) or "failed", title=trial.error or None)
         parts.append(element("span", element("b" if value == chosen else "span", value), " ", score, class_="trial"))
     return Markup(" ").join(parts)
 
@@ -166,8 +153,8 @@ def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
         return Cell(_values(runs, key))
-    numbers = sorted(number for trial in tuned.tuning if (number := as_number(trial.value)) is not None)
-    edge = len(numbers) > 1 and as_number(tuned.tuned[key]) in (numbers[0], numbers[-1])
+    numbers = sorted(number for trial in tuned.tuning if (number := wording.as_number(trial.value)) is not None)
+    edge = len(numbers) > 1 and wording.as_number(tuned.tuned[key]) in (numbers[0], numbers[-1])
     return Cell(_values(runs, key), _EDGE if edge else "")
 
 
@@ -180,10 +167,12 @@ def paper_table(record: Comparison) -> Table | None:
     columns = [
         words("method", (one.row for one, _ in found)),
         words("setting", (one.column for one, _ in found)),
-        words("measure", (header(measure) for _, measure in found)),
-        column("paper", (figure(measure, one.paper) for one, measure in found)),
-        column("here", (bracketed(m, own) for (_, m), own in zip(found, ours, strict=True)), "95 % interval"),
-        column("difference", (signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"),
+        words("measure", (wording.header(measure) for _, measure in found)),
+        column("paper", (wording.figure(measure, one.paper) for one, measure in found)),
+        column("here", (wording.bracketed(m, own) for (_, m), own in zip(found, ours, strict=True)), "95 % interval"),
+        column(
+            "difference", (wording.signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"
+        ),
     ]
     caption = "The paper's results and those measured here, with 95 % intervals."
     return table(columns, caption, [one.row for one, _ in found])
@@ -230,10 +219,10 @@ def contrast_table(record: Comparison) -> Table | None:
     found = record.contrasts
     columns = [
         words("claim", (each.claim for each in found)),
-        words("contrast", map(named, found)),
-        column("difference in points", (points(each.mean) for each in found)),
-        column("95 % interval", map(points_interval, found)),
-        words("verdict", map(said, found)),
+        words("contrast", map(wording.named, found)),
+        column("difference in points", (wording.points(each.mean) for each in found)),
+        column("95 % interval", map(wording.points_interval, found)),
+        words("verdict", map(wording.said, found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),
         column("Holm p, equal", (probability(each.p_equal) for each in found)),
     ]

@@ -10,24 +10,8 @@ from markupsafe import Markup
 from ...core.text import decimal, duration, joined, percent, percent_tick, size, tick
 from ...files.run_folder import RunFolder, natural
 from ...files.schema.logs import RoundRow
-from ..svg import (
-    Axes,
-    Chart,
-    Line,
-    Point,
-    Write,
-    draw,
-    group,
-    key,
-    line,
-    plot,
-    polygon,
-    round_frame,
-    round_ticks,
-    text,
-    ticks,
-    written,
-)
+from .. import svg
+from ..svg import Chart, Point, Write
 from ..templates import Table, column, table, words
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
@@ -70,10 +54,10 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
     figures = [
         _round_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))
     ]
-    legend = [(key(i), name) for i, name in enumerate(domains(run))]
+    legend = [(svg.key(i), name) for i, name in enumerate(domains(run))]
     if len({row.silo for row in rows}) > 1:
-        legend.append((key(None, "mean"), f"mean of {run.method or 'the silos'}"))
-    legend += [(key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
+        legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
+    legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
     return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
 
 
@@ -111,7 +95,7 @@ def _round_figure(
     return Chart(metric.title, _drawn(metric, _lines(run, metric, points), events, compared, label), caption)
 
 
-def _lines(run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]]) -> list[Line]:
+def _lines(run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]]) -> list[svg.Line]:
     series = {name: i for i, name in enumerate(domains(run))}
     domain = {row.silo: row.domain for row in run.curve_rows}
     means = {"mean": ("mean", points if len(points) > 1 else {})}
@@ -121,26 +105,26 @@ def _lines(run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]
     for silo, at in points.items():
         called = f"{silo} ({domain[silo]})" if domain[silo] else silo
         note = f"{called}: {metric.write(at[-1][1])} at the end"
-        lines.append(Line(at, series[domain[silo] or silo], note, name=silo))
+        lines.append(svg.Line(at, series[domain[silo] or silo], note, name=silo))
     for name, (style, found) in means.items():
         if mean := mean_line(found):
-            lines.append(Line(mean, None, f"{name}: {metric.write(mean[-1][1])} at the end", style))
+            lines.append(svg.Line(mean, None, f"{name}: {metric.write(mean[-1][1])} at the end", style))
     return lines
 
 
 def _drawn(
-    metric: RoundMetric, lines: Sequence[Line], events: Sequence[Event], compared: Sequence[Event], label: str
+    metric: RoundMetric, lines: Sequence[svg.Line], events: Sequence[Event], compared: Sequence[Event], label: str
 ) -> Markup:
     values = [value for one in lines for _, value in one.points]
     top = metric.ceiling if metric.ceiling is not None else max(values)
-    y_ticks = ticks(min(values) if metric.ceiling is not None else min(0.0, *values), top)
+    y_ticks = svg.ticks(min(values) if metric.ceiling is not None else min(0.0, *values), top)
     depth = min(len(events), 3)
     rounds = [at for one in lines for at, _ in one.points]
-    frame = round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
+    frame = svg.round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
     drawn = [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
-    drawn += [draw(frame, one) for one in lines]
-    return plot(frame, label, round_ticks(frame), written(y_ticks, metric.tick), "round", *drawn)
+    drawn += [svg.draw(frame, one) for one in lines]
+    return svg.plot(frame, label, svg.round_ticks(frame), svg.written(y_ticks, metric.tick), "round", *drawn)
 
 
 def _event(at: int, silos: Sequence[str]) -> Event:
@@ -148,17 +132,17 @@ def _event(at: int, silos: Sequence[str]) -> Event:
     return at, names if len(names) <= _LONGEST_LABEL else f"{len(silos)} silos extended"
 
 
-def _rule(frame: Axes, event: Event, level: int) -> Markup:
+def _rule(frame: svg.Axes, event: Event, level: int) -> Markup:
     """A vertical line, with its label so many lines above the frame."""
     x, y = frame.x(event[0]), frame.top - 4 - _LINE * level
     left_half = x < frame.left + frame.width / 2
-    label = text(x + (4 if left_half else -4), y, event[1], "start" if left_half else "end", "note")
-    return line((x, y - 9), (x, frame.bottom), "event") + label
+    label = svg.text(x + (4 if left_half else -4), y, event[1], "start" if left_half else "end", "note")
+    return svg.line((x, y - 9), (x, frame.bottom), "event") + label
 
 
-def _mark(frame: Axes, event: Event) -> Markup:
+def _mark(frame: svg.Axes, event: Event) -> Markup:
     x, y = frame.x(event[0]), frame.bottom
-    return group(event[1], polygon([(x, y - 1), (x + 5, y + 7), (x - 5, y + 7)], "compared"))
+    return svg.group(event[1], svg.polygon([(x, y - 1), (x + 5, y + 7), (x - 5, y + 7)], "compared"))
 
 
 def comparisons(run: RunFolder) -> list[Event]:

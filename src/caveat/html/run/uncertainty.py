@@ -13,29 +13,9 @@ from ...files.run_folder import RunFolder
 from ...files.schema.figures import INSIDE, NOBODY, Histogram, Stream
 from ...files.schema.gallery import Features, FeatureSilo
 from ...files.schema.summary import Codewords, SiloRecord
+from .. import svg
 from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
-from ..svg import (
-    WIDTH,
-    Axes,
-    Chart,
-    Line,
-    Point,
-    color,
-    draw,
-    drawing,
-    element,
-    group,
-    inner_ticks,
-    key,
-    limits,
-    marks,
-    plot,
-    rect,
-    swatch,
-    text,
-    ticks,
-    written,
-)
+from ..svg import Chart, Point
 from ..templates import Table, column, table, words
 from .guarantee import Shares, shares_of
 
@@ -60,11 +40,11 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     drawn: list[Markup] = []
     for i, (name, each) in enumerate(parts.items()):
         y = _ROW * i
-        drawn += [text(0, y + 16, name), *_outcome_bar(each, y + 22)]
+        drawn += [svg.text(0, y + 16, name), *_outcome_bar(each, y + 22)]
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
         caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
-    bars = drawing(WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
+    bars = svg.drawing(svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [
         (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
@@ -84,10 +64,10 @@ def _parts_told(parts: dict[str, float]) -> str:
 
 
 def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
-    drawn = stacked_bar(parts, (0, y), (WIDTH, _BAR), "outcome", _KINDS)
+    drawn = stacked_bar(parts, (0, y), (svg.WIDTH, _BAR), "outcome", _KINDS)
     for kind, start, share in spans(parts):
         if share >= _FITS:
-            drawn.append(text(WIDTH * (start + share / 2), y + 15.5, percent(share), "middle", f"in-{kind}"))
+            drawn.append(svg.text(svg.WIDTH * (start + share / 2), y + 15.5, percent(share), "middle", f"in-{kind}"))
     return drawn
 
 
@@ -129,7 +109,7 @@ def quadrants(tested: dict[str, Stream]) -> Table | None:
     found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
     if not found or not two_models(tested):
         return None
-    names = (element("span", q.name) + element("span", q.meaning, class_="meaning") for q in QUADRANTS)
+    names = (svg.element("span", q.name) + svg.element("span", q.meaning, class_="meaning") for q in QUADRANTS)
     columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
     caption = "Each stream's test inputs by quadrant: their number and share"
     best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
@@ -143,7 +123,7 @@ def two_models(tested: dict[str, Stream]) -> bool:
 
 def _cell(counts: dict[str, int], key: str) -> Markup:
     count = counts.get(key, 0)
-    share = element("small", percent(count / sum(counts.values())))
+    share = svg.element("small", percent(count / sum(counts.values())))
     return Markup("{} {}").format(f"{count:,}", share)
 
 
@@ -227,25 +207,28 @@ def histogram_chart(
     edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str
 ) -> Markup:
     """A line of steps per stream over the same edges, its mark at its highest step; `notes` are their titles."""
-    y_ticks = ticks(0.0, max(max(each) for each in shares.values()), 4)
-    frame = Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
-    x_ticks, shown = written(inner_ticks(frame.x_range, 6), tick), written(y_ticks, lambda share: percent(share, 0))
-    drawn = [draw(frame, _steps(name, edges, each, notes[name])) for name, each in shares.items()]
-    return plot(frame, label, x_ticks, shown, "log-evidence, nats", *drawn)
+    y_ticks = svg.ticks(0.0, max(max(each) for each in shares.values()), 4)
+    frame = svg.Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
+    x_ticks, shown = (
+        svg.written(svg.inner_ticks(frame.x_range, 6), tick),
+        svg.written(y_ticks, lambda share: percent(share, 0)),
+    )
+    drawn = [svg.draw(frame, _steps(name, edges, each, notes[name])) for name, each in shares.items()]
+    return svg.plot(frame, label, x_ticks, shown, "log-evidence, nats", *drawn)
 
 
-def _steps(name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> Line:
+def _steps(name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> svg.Line:
     corners: list[Point] = [(edges[0], 0.0)]
     for (left, right), share in zip(pairwise(edges), shares, strict=True):
         corners += [(left, share), (right, share)]
     highest = max(range(len(shares)), key=shares.__getitem__)
     peak = (edges[highest] + edges[highest + 1]) / 2, shares[highest]
-    return Line([*corners, (edges[-1], 0.0)], _DRAWN.index(name), f"{name}: {note}", "stream", marked=[peak])
+    return svg.Line([*corners, (edges[-1], 0.0)], _DRAWN.index(name), f"{name}: {note}", "stream", marked=[peak])
 
 
 def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:
     shown = {name for model in _MODELS for name in _histograms(tested, model)}
-    return [(key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
+    return [(svg.key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
 
 
 _STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretisation"}
@@ -267,11 +250,11 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
     series = {silo.name: order.index(silo.domain or silo.name) for silo in features.silos}
     places = [point for silo in features.silos for points in silo.points.values() for point in points]
-    x_range, y_range = (limits([place[axis] for place in places]) or (0.0, 1.0) for axis in (0, 1))
-    frame = Axes(1, 1, _SIZE, 0.78 * _SIZE, x_range, y_range)
+    x_range, y_range = (svg.limits([place[axis] for place in places]) or (0.0, 1.0) for axis in (0, 1))
+    frame = svg.Axes(1, 1, _SIZE, 0.78 * _SIZE, x_range, y_range)
     figures = [_scatter_figure(features, stage, series, frame) for stage in features.stages]
     shown = dict.fromkeys(silo.domain or silo.name for silo in features.silos)
-    legend = [(swatch(order.index(name)), name) for name in shown]
+    legend = [(svg.swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
     note = f"The two directions in which the features of all {len(features.silos)} silos vary most (PCA)"
     note += f", which hold {100 * explained:.0f} % of their variance. " if features.explained else ". "
@@ -281,27 +264,27 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
 
 
-def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], frame: Axes) -> Chart:
+def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], frame: svg.Axes) -> Chart:
     title = _STAGES.get(stage, stage)
     count = sum(len(silo.points[stage]) for silo in features.silos)
     label = f"{title}: {count:,} test inputs of {len(features.silos)} silos, projected to two dimensions"
     drawn = [_silo(frame, silo, series[silo.name], stage) for silo in features.silos]
-    back = rect((frame.left, frame.top), frame.width, frame.height, "back")
+    back = svg.rect((frame.left, frame.top), frame.width, frame.height, "back")
     places = len({point for silo in features.silos for point in silo.points[stage]})
     caption = f"{count:,} test inputs at {places:,} places."
     if stage == "discretised":
         caption = "The same inputs on the same axes, every token replaced by its nearest codeword: "
         caption += f"{places:,} places, larger for more inputs."
-    axis = text(frame.right - 6, frame.bottom - 6, "first component \N{RIGHTWARDS ARROW}", "end", "tick")
-    return Chart(title, drawing(_SIZE + 2, frame.bottom + 1, label, back, *drawn, axis, class_="scatter"), caption)
+    axis = svg.text(frame.right - 6, frame.bottom - 6, "first component \N{RIGHTWARDS ARROW}", "end", "tick")
+    return Chart(title, svg.drawing(_SIZE + 2, frame.bottom + 1, label, back, *drawn, axis, class_="scatter"), caption)
 
 
-def _silo(frame: Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
+def _silo(frame: svg.Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
     places = Counter[Point](silo.points[stage])
     # An area per input: after discretisation, many may lie at one place.
-    drawn = [marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
+    drawn = [svg.marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
     title = ", ".join(filter(None, (silo.name, silo.domain)))
-    return group(title, *drawn, class_=color(series), name=silo.name)
+    return svg.group(title, *drawn, class_=svg.color(series), name=silo.name)
 
 
 def codebook(run: RunFolder) -> Chart | None:

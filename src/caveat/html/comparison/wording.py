@@ -11,17 +11,8 @@ from statistics import fmean
 from ...core.text import MINUS, equation, joined, listed, minus, percent, plural
 from ...core.text import signed as with_sign
 from ...core.text import tick as written_tick
-from ...files.schema.comparison import (
-    ComparedMethod,
-    ComparedRun,
-    Comparison,
-    ContrastRecord,
-    DifferenceRecord,
-    IntervalRecord,
-    Measure,
-    Result,
-    Setting,
-)
+from ...files.schema import comparison as schema
+from ...files.schema.comparison import Comparison, Measure, Setting
 from ..diagrams import Dot
 
 POPULATION = (
@@ -49,21 +40,21 @@ def signed(measure: Measure, value: float | None) -> str:
     return "" if value is None else with_sign(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
-def interval(measure: Measure, value: IntervalRecord) -> str:
+def interval(measure: Measure, value: schema.IntervalRecord) -> str:
     """94.0 to 96.2; empty without bounds."""
     if value.low is None or value.high is None:
         return ""
     return f"{figure(measure, value.low)} to {figure(measure, value.high)}"
 
 
-def few(value: IntervalRecord) -> str:
+def few(value: schema.IntervalRecord) -> str:
     """The number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
     if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
         return ""
     return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
-def intervals_said(values: Iterable[IntervalRecord]) -> str:
+def intervals_said(values: Iterable[schema.IntervalRecord]) -> str:
     """The words after "mean over seeds": with intervals, with some, or without any."""
     known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
     if all(known):
@@ -75,7 +66,7 @@ def intervals_said(values: Iterable[IntervalRecord]) -> str:
     )
 
 
-def bracketed(measure: Measure, value: IntervalRecord) -> str:
+def bracketed(measure: Measure, value: schema.IntervalRecord) -> str:
     """95.1 [94.0, 96.2]; the mean alone without bounds."""
     mean = figure(measure, value.mean)
     if value.mean is None or value.low is None or value.high is None:
@@ -88,12 +79,12 @@ def tick(measure: Measure, value: float) -> str:
     return written_tick(100 * value if measure.percent else value)
 
 
-def dot(value: IntervalRecord, note: str = "") -> Dot | None:
+def dot(value: schema.IntervalRecord, note: str = "") -> Dot | None:
     """The value as plots show it; None without a mean."""
     return None if value.mean is None else Dot(value.mean, value.low, value.high, note)
 
 
-def known(values: Iterable[IntervalRecord]) -> list[float]:
+def known(values: Iterable[schema.IntervalRecord]) -> list[float]:
     """All means and bounds that exist."""
     return [end for one in values for end in (one.mean, one.low, one.high) if end is not None]
 
@@ -112,7 +103,7 @@ def directed(name: str, measure: Measure) -> str:
     return f"{name} ({better(measure)})" if better(measure) else name
 
 
-def per_seed(record: Comparison, row: ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
+def per_seed(record: Comparison, row: schema.ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
     """The value of each finished run: the mean over its silos if the measure is one of silos."""
     found = {}
     for run in record.runs(row, setting, "done"):
@@ -123,13 +114,13 @@ def per_seed(record: Comparison, row: ComparedMethod, setting: Setting, measure:
     return found
 
 
-def mean_of(runs: Sequence[ComparedRun], name: str) -> float | None:
+def mean_of(runs: Sequence[schema.ComparedRun], name: str) -> float | None:
     """The mean cost of the finished runs; None if no run has it."""
     found = [getattr(run, name) for run in runs if run.status == "done" and getattr(run, name) is not None]
     return math.fsum(found) / len(found) if found else None
 
 
-def not_done(runs: Sequence[ComparedRun]) -> list[str]:
+def not_done(runs: Sequence[schema.ComparedRun]) -> list[str]:
     """1 failed, 2 to come; empty if all are done."""
     counts = {said: sum(run.status == s for run in runs) for s, said in (("failed", "failed"), ("missing", "to come"))}
     return [f"{count} {said}" for said, count in counts.items() if count]
@@ -196,7 +187,7 @@ def _range(of: tuple[int, int]) -> str:
     return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
 
 
-def _at_common_round(runs: dict[str, list[ComparedRun]]) -> str:
+def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
     """Who leads on validation data at the last round that all runs have metrics of."""
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
@@ -224,7 +215,7 @@ _MOST_FAILED = 6
 _MOST_OTHERS = 4
 
 
-def ranked(rows: Sequence[Result], measure: Measure) -> list[Result]:
+def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Result]:
     """Best first, or largest first if neither direction is better; methods without a value are left out."""
     known = [row for row in rows if row.mean is not None]
     return sorted(known, key=lambda row: row.mean or 0.0, reverse=measure.higher is not False)
@@ -285,12 +276,14 @@ def state(record: Comparison) -> tuple[str, str]:
     return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
 
 
-def _with_interval(measure: Measure, result: IntervalRecord) -> str:
+def _with_interval(measure: Measure, result: schema.IntervalRecord) -> str:
     bounds = interval(measure, result)
     return with_unit(measure, result.mean) + (f" (95 % interval {bounds})" if bounds else "")
 
 
-def _gap(pairs: Sequence[DifferenceRecord], first: str, second: str, measure: Measure) -> DifferenceRecord | None:
+def _gap(
+    pairs: Sequence[schema.DifferenceRecord], first: str, second: str, measure: Measure
+) -> schema.DifferenceRecord | None:
     """By how much `first` is better than `second`: positive is ahead, whatever the direction of the measure."""
     for pair in pairs:
         if {pair.a, pair.b} == {first, second}:
@@ -299,7 +292,7 @@ def _gap(pairs: Sequence[DifferenceRecord], first: str, second: str, measure: Me
     return None
 
 
-def _others(order: Sequence[Result], pairs: Sequence[DifferenceRecord], measure: Measure) -> str:
+def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord], measure: Measure) -> str:
     """The methods behind the two best, and which of them the best is significantly ahead of."""
     first, others = order[0].row, order[2:]
     if not others:
@@ -316,12 +309,12 @@ def _others(order: Sequence[Result], pairs: Sequence[DifferenceRecord], measure:
     return f" Behind these two: {behind}; {first} is significantly ahead of {over}."
 
 
-def _turned(pair: DifferenceRecord) -> DifferenceRecord:
+def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
     mean, low, high = (None if value is None else -value for value in (pair.mean, pair.high, pair.low))
     return pair.model_copy(update={"a": pair.b, "b": pair.a, "mean": mean, "low": low, "high": high})
 
 
-def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> str:
+def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
     if gap.mean is None:
         raise ValueError(f"there is no difference of {first} and {second} to tell")
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
@@ -337,7 +330,7 @@ def _lead(first: str, second: str, gap: DifferenceRecord, measure: Measure) -> s
     return f"{first} is ahead of {second} by {size}{between}."
 
 
-def _tested(gap: DifferenceRecord, seeds: int) -> str:
+def _tested(gap: schema.DifferenceRecord, seeds: int) -> str:
     if gap.p_holm is None:
         if seeds < 2:
             return "One seed allows no test."
@@ -360,7 +353,7 @@ def decided(record: Comparison) -> list[str]:
     return lines
 
 
-def named(contrast: ContrastRecord) -> str:
+def named(contrast: schema.ContrastRecord) -> str:
     """Both methods, the setting, and whose accuracy it is."""
     whose = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
@@ -373,7 +366,7 @@ def named(contrast: ContrastRecord) -> str:
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
-def said(contrast: ContrastRecord) -> str:
+def said(contrast: schema.ContrastRecord) -> str:
     """The verdict in words."""
     margin = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
@@ -387,5 +380,5 @@ def points(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f}".replace("-", MINUS)
 
 
-def points_interval(contrast: ContrastRecord) -> str:
+def points_interval(contrast: schema.ContrastRecord) -> str:
     return f"{points(contrast.low)} to {points(contrast.high)}" if contrast.low is not None else ""
