@@ -24,7 +24,7 @@ from torch import Tensor
 from caveat import Run
 from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import PlannedRun
-from caveat.analysis.reproduce.table import Scale
+from caveat.analysis.reproduce import Scale
 from caveat.core import Decision
 from caveat.files.payloads import read_payload
 from caveat.runs.opening import open_run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import PlannedRun
-from caveat.analysis.reproduce.table import Scale
+from caveat.analysis.reproduce import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
 from caveat.files.schema.grid import MethodVariant, Setting

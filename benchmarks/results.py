@@ -18,7 +18,7 @@ from wrapped import wrapped
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, contrasts, measured
-from caveat.analysis.reproduce.table import PaperTable
+from caveat.analysis.reproduce import PaperTable
 from caveat.files.schema.comparison import Comparison, TuningReport, read_comparison
 
 SHOWN = 3

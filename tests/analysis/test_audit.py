@@ -15,12 +15,12 @@ from commands import TINY, caveat, files, one_error, sets
 
 import caveat as library
 from caveat.analysis.audit import findings
-from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
+from caveat.analysis.audit.experiments import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import percent
 from caveat.data import Silos
 from caveat.files.schema.audit import AuditFile
-from caveat.html.pages.audit import page
+from caveat.html.audit import fraction, render
 from caveat.runs.progress import Silent
 
 SMALL = library.ModelSettings(name="mlp", hidden=8)
@@ -158,7 +158,7 @@ def test_an_audit_of_dirichlet_distributions(silos: Silos) -> None:
     assert {"epistemic and data", "vacuity and data"} <= set(verdicts)
     assert "does not apply" not in verdicts.values()
     assert all("vacuity" in row for row in audit.record["runs"])
-    assert "Opinions fused with copies" in page.render(audit.file)
+    assert "Opinions fused with copies" in render(audit.file)
 
 
 def test_a_temperature_leaves_the_opinions_behind_probabilities_as_they_are(silos: Silos) -> None:
@@ -181,14 +181,14 @@ def test_a_model_that_has_not_learnt_is_told_so_first(silos: Silos) -> None:
     warning = "These models have not learned."
     assert audit.record["accuracy"]["warning"].startswith(warning)
     assert {f.verdict for f in audit.findings if f.name != "confidence"} == {"cannot say", "does not apply"}
-    lines, text = str(audit).splitlines(), page.render(audit.file)
+    lines, text = str(audit).splitlines(), render(audit.file)
     assert "accuracy with all data " + percent(audit.record["accuracy"]["mean"]) in lines[0]
     assert lines[1].startswith(warning)
     assert text.index(warning) < text.index("Not what the name promises")
 
 
 def test_the_page_has_shares_as_fractions() -> None:
-    assert [page.fraction(share) for share in (1.0, 0.25, 1 / 3, 0.1, 0.1234567)] == [
+    assert [fraction(share) for share in (1.0, 0.25, 1 / 3, 0.1, 0.1234567)] == [
         "1", "1/4", "1/3", "1/10", "0.123457",
     ]  # fmt: skip
 
@@ -200,15 +200,15 @@ def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) ->
     )
     silent = [finding.name for finding in audit.findings if finding.sentence == findings.SILENT]
     assert silent == ["epistemic and data", "aleatoric and epistemic", "disagreement", "seeds"]
-    assert "Zero somewhere, so not drawn: epistemic" in page.render(audit.file)
+    assert "Zero somewhere, so not drawn: epistemic" in render(audit.file)
 
 
 def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[Path, Any]) -> None:
     record = audited[1].record
     record["findings"] = [finding | {"verdict": "holds"} for finding in record["findings"]]
-    assert "Nothing was found" in page.render(AuditFile.model_validate(record))
+    assert "Nothing was found" in render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
-    text = page.render(AuditFile.model_validate(record))
+    text = render(AuditFile.model_validate(record))
     assert text.index("It &lt;rises&gt;.") < text.index('id="findings"') < text.index("<svg")
     assert not re.search(r'src=|href="(?!#)|url\(|@import', text)
 

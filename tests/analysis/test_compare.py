@@ -22,8 +22,7 @@ from fake_run import write_json
 from caveat.analysis.compare import runner
 from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.folder import KILLED, ComparisonFolder, FinishedRun, looked_up
-from caveat.analysis.compare.grid import Grid, PlannedRun, slug, swept
-from caveat.analysis.compare.options import asked
+from caveat.analysis.compare.grid import Grid, PlannedRun, asked, slug, swept
 from caveat.analysis.compare.runner import compare, grid_of, opened, write
 from caveat.analysis.compare.texts import markdown
 from caveat.config import load

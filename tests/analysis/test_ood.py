@@ -12,9 +12,7 @@ from commands import caveat as command
 from commands import one_error
 
 import caveat
-from caveat.analysis.ood import Row, federations, measure
-from caveat.analysis.ood.detection import OWN, variants
-from caveat.analysis.ood.inputs import foreign
+from caveat.analysis.ood import OWN, Row, federations, foreign, measure, variants
 from caveat.config import load
 from caveat.core import Data, Silo
 from caveat.data import from_arrays
@@ -104,7 +102,7 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
 
 @pytest.mark.parametrize("name", federations())
 def test_every_federation_is_a_configuration(name: str) -> None:
-    from caveat.analysis.ood.detection import FEDERATIONS
+    from caveat.analysis.ood import FEDERATIONS
 
     config = load(str(FEDERATIONS / f"{name}.toml"))
     assert config.rounds is not None
@@ -113,7 +111,7 @@ def test_every_federation_is_a_configuration(name: str) -> None:
 
 @pytest.mark.parametrize("name", variants())
 def test_every_variant_fits_its_method(name: str) -> None:
-    from caveat.analysis.ood.detection import FEDERATIONS
+    from caveat.analysis.ood import FEDERATIONS
 
     config = load(str(FEDERATIONS / "digits.toml"), variants()[name].partition(": ")[2].split())
     assert config.method.name in METHODS

@@ -10,8 +10,7 @@ from commands import caveat, one_error
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.runner import compare, opened, write
-from caveat.analysis.reproduce import table
-from caveat.analysis.reproduce.table import Scale
+from caveat.analysis.reproduce import Scale
 from caveat.core import ConfigurationError
 from caveat.files.schema.comparison import read_comparison
 from caveat.runs.progress import Silent
@@ -63,7 +62,7 @@ tuning = [0.002, 0.02]
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "tiny.toml").write_text(TINY)
-    monkeypatch.setattr(table, "FOLDER", tmp_path / "tables")
+    monkeypatch.setattr(reproduce, "FOLDER", tmp_path / "tables")
     return "tiny"
 
 
@@ -98,10 +97,10 @@ def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
     assert grid.published.claims == ("fedavg > alone (not tested: one seed)",)
     contrast = '[[contrasts]]\nclaim = "fedavg > alone"\na = "FedAvg"\nb = "alone"\ncolumn = "even"\n'
     for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
-        (table.FOLDER / "tiny.toml").write_text(text)
+        (reproduce.FOLDER / "tiny.toml").write_text(text)
         with pytest.raises(ValueError, match="claim 'fedavg > alone': either a contrast makes it, or not_tested says"):
             reproduce.named(tiny)
-    (table.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
+    (reproduce.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
     assert reproduce.named(tiny).claims[0].told == "fedavg > alone"
 
 
@@ -144,12 +143,13 @@ pooled = true
 """
 
 
-def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> table.PaperTable:
+def deciding(tiny: str, monkeypatch: pytest.MonkeyPatch) -> reproduce.PaperTable:
     """The tiny table with contrasts, tuned on a seed that is none of its own."""
     text = TINY.replace("values = [0.001, 0.01]", "values = [0.001, 0.01]\non = [9]\nextensions = 1")
     head, rest = text.split("[tuning]", 1)
     said, parts = CONTRASTS.split("[[contrasts]]", 1)
-    (table.FOLDER / "tiny.toml").write_text(f"{head}{said}[tuning]{rest}\n[rows.then]\nkey = 'training.weight_decay'\n"
+    then = "[rows.then]\nkey = 'training.weight_decay'\n"
+    (reproduce.FOLDER / "tiny.toml").write_text(f"{head}{said}[tuning]{rest}\n{then}"
                                             f"values = [0.0, 0.5]\n[[contrasts]]{parts}")  # fmt: skip
     return reproduce.named(tiny)
 
@@ -191,11 +191,11 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
 def test_a_contrast_by_input_and_by_share_of_known_inputs_is_refused() -> None:
     """One of both would have no effect."""
     with pytest.raises(ValueError, match="pooled and known: shares of known inputs are counted silo by silo"):
-        table.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
+        reproduce.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
 
 
 def test_figures_without_a_place_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    monkeypatch.setattr(reproduce, "FOLDER", tmp_path)
     for wrong in (TINY.replace("even = {acc", "odd = {acc"), TINY.replace("even = {accuracy", "even = {speed")):
         (tmp_path / "wrong.toml").write_text(wrong)
         with pytest.raises(ValueError, match="row FedAvg: figures"):

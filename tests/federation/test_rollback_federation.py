@@ -19,7 +19,7 @@ from caveat.federation.server.log import lock_of, log_of, status_of
 from caveat.files.ledger import read_ledger
 from caveat.files.locks import held
 from caveat.files.payloads import read_payload
-from caveat.html.pages.run.page import write_report
+from caveat.html.run.page import write_report
 
 pytestmark = pytest.mark.long
 

@@ -47,8 +47,8 @@ from caveat.files.schema.small_files import (
 )
 from caveat.files.schema.summary import Summary
 from caveat.files.writing import write_json, write_record
-from caveat.html.pages.run.page import write_report
 from caveat.runs.inputs import kept_preparation
+from caveat.html.run.page import write_report
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "run.json": RunFile,

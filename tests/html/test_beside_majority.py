@@ -14,8 +14,8 @@ import caveat
 from caveat import data
 from caveat.files.run_folder import RunFolder, read_run
 from caveat.html.intervals import auroc_interval, wilson
-from caveat.html.pages.run.classification import beside_majority, classification, judged, judged_together
-from caveat.terminal.run import class_table
+from caveat.html.run.classification import beside_majority, classification, judged, judged_together
+from caveat.terminal.results import class_table
 
 NAMES = ("healthy", "ill")
 

@@ -20,14 +20,12 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.core.text import cut, duration, megabytes, probability
 from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
-from caveat.html.charts.axes import limits
-from caveat.html.pages.comparison.numbers import bracketed, figure, signed
-from caveat.html.pages.comparison.page import render
-from caveat.html.pages.comparison.pictures import differences, headline
-from caveat.html.pages.comparison.plots import course, silo_plot
-from caveat.html.pages.comparison.tables import run_table, tuning_table
-from caveat.html.pages.comparison.verdict import ranked, state, unequal_budgets, verdict
-from caveat.terminal.comparison import comparison_table, conclusion
+from caveat.html.comparison.page import differences, headline, render
+from caveat.html.comparison.plots import course, silo_plot
+from caveat.html.comparison.tables import run_table, tuning_table
+from caveat.html.comparison.wording import bracketed, figure, ranked, signed, state, unequal_budgets, verdict
+from caveat.html.svg import limits
+from caveat.terminal.results import comparison_table, conclusion
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)

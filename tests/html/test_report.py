@@ -20,11 +20,11 @@ from caveat.files.run_folder import natural, read_run
 from caveat.files.schema.figures import Reliability
 from caveat.files.schema.logs import RoundRow
 from caveat.files.schema.summary import Codewords
-from caveat.html.charts.axes import ticks
 from caveat.html.intervals import wilson
-from caveat.html.pages.run.page import write_report
-from caveat.html.pages.run.rounds import growth, mean_line
-from caveat.terminal.run import result_table
+from caveat.html.run.page import write_report
+from caveat.html.run.rounds import growth, mean_line
+from caveat.html.svg import ticks
+from caveat.terminal.results import result_table
 
 SECTIONS = [
     "overview",

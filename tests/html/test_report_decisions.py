@@ -15,11 +15,11 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.files.run_folder import read_run
 from caveat.html.intervals import score_interval, wilson
-from caveat.html.pages.run.decisions import share_bar
-from caveat.html.pages.run.decisions import told_shares as told
-from caveat.html.pages.run.guarantee import guarantee_lines, kept
-from caveat.html.pages.run.page import write_report
-from caveat.terminal.run import model_table
+from caveat.html.run.decisions import share_bar
+from caveat.html.run.decisions import told_shares as told
+from caveat.html.run.guarantee import guarantee_lines, kept
+from caveat.html.run.page import write_report
+from caveat.terminal.results import model_table
 
 
 @pytest.fixture(scope="module")

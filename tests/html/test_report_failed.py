@@ -12,7 +12,7 @@ from html_page import Page
 from caveat.files.run_folder import read_run
 from caveat.files.schema.small_files import Failure
 from caveat.files.writing import write_record
-from caveat.html.pages.run.page import render
+from caveat.html.run.page import render
 
 
 def failed(folder: Path, **known: Any) -> str:

@@ -18,8 +18,8 @@ from caveat.core import DataError
 from caveat.core.text import plain, ranges
 from caveat.files.ledger import read_sent
 from caveat.files.run_folder import read_run
-from caveat.html.pages.run.page import write_report
-from caveat.terminal.run import ledger_tables
+from caveat.html.run.page import write_report
+from caveat.terminal.results import ledger_tables
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,9 @@ from html_page import Page
 from caveat.core import DataError
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
 from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
-from caveat.html.pages.run import gallery
-from caveat.html.pages.run.gallery import within_budget
-from caveat.html.pages.run.page import write_report
-from caveat.html.pages.run.uncertainty import evidence_figures, quantile
-from caveat.html.pages.run.uncertainty import told_histogram as told
+from caveat.html.run.page import within_budget, write_report
+from caveat.html.run.uncertainty import evidence_figures, quantile
+from caveat.html.run.uncertainty import told_histogram as told
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +107,7 @@ def test_images_of_quadrants_never_displace_those_of_the_most_and_least_certain(
     item = Item(image="abcd", label=0, predicted=0, probability=1.0)
     cell = Quadrant(stream="ind", model="local", abstained=False, items=[item] * 2)
     silos = [GallerySilo(name=str(i), certain=[item], uncertain=[item], quadrants=[cell]) for i in range(8)]
-    monkeypatch.setattr(gallery, "_IMAGE_BUDGET", 4 * (16 + 3))
+    monkeypatch.setattr("caveat.html.run.page._IMAGE_BUDGET", 4 * (16 + 3))
     kept = within_budget(Gallery(silos=silos))
     assert kept is not None
     assert all(one.image for silo in kept.silos for one in [*silo.certain, *silo.uncertain])

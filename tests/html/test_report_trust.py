@@ -16,11 +16,10 @@ from scipy.stats import betabinom
 from caveat.files.run_folder import read_run
 from caveat.files.schema.figures import Metrics
 from caveat.files.schema.summary import SiloRecord
-from caveat.html.charts.diagrams import oracle_risk, risk_curve
-from caveat.html.pages.run.calibration import SureErrors, confidence
-from caveat.html.pages.run.familiarity import familiarity, least, too_many, too_many_in_all
-from caveat.html.pages.run.page import render
-from caveat.html.pages.run.trust import Trust, trust
+from caveat.html.diagrams import oracle_risk, risk_curve
+from caveat.html.run.familiarity import familiarity, least, too_many, too_many_in_all
+from caveat.html.run.page import render
+from caveat.html.run.trust import SureErrors, Trust, confidence, trust
 
 RIGHT = [(40, 39, 0.975)] * 9
 """Silos whose confidence is right."""

@@ -41,7 +41,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the extra is not installed."""
-    for module in ("caveat.nn.efficientnet", "caveat.analysis.reproduce.table"):
+    for module in ("caveat.nn.efficientnet", "caveat.analysis.reproduce"):
         monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
 
 

@@ -18,7 +18,7 @@ from caveat.cli.main import app
 from caveat.config import loads
 from caveat.core import CaveatError, ConfigurationError
 from caveat.files.run_folder import read_run
-from caveat.html.pages.run.page import render
+from caveat.html.run.page import render
 from caveat.metrics import custom_metrics as own
 
 MLP = caveat.ModelSettings(name="mlp", width=4)

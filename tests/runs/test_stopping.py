@@ -13,7 +13,7 @@ import caveat
 from caveat import config
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
-from caveat.html.pages.run.page import write_report
+from caveat.html.run.page import write_report
 from caveat.methods import APFL, FedAvg, FedBABU
 
 ROUNDS = 12

@@ -14,7 +14,7 @@ import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
 from caveat.files.schema.figures import PrivacyRecord
-from caveat.html.pages.run.ledger import protection
+from caveat.html.run.ledger import protection
 from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
 from caveat.wrappers.private import clip
 

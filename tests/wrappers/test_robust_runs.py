@@ -21,7 +21,7 @@ from caveat.core.robust import combined
 from caveat.data import Silos, from_arrays
 from caveat.files.payloads import read_payload
 from caveat.files.run_folder import read_rows
-from caveat.html.pages.run.page import write_report
+from caveat.html.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
 from caveat.wrappers.private import Private

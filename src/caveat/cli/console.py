@@ -257,7 +257,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 def say_lacking(run: RunFolder) -> None:
     """Print a line on standard error if baselines of a finished run are missing."""
     from ..core.text import escaped
-    from ..html.pages.run.incidents import lacking
+    from ..html.run.incidents import lacking
 
     if names := lacking(run):
         typer.echo(escaped(f"{run.path}: baselines missing: {names}; run them with `caveat resume`"), err=True)

@@ -81,7 +81,7 @@ def ledger(folder: RunArgument) -> None:
     folder that a silo keeps: STATE/FEDERATION/METHOD.
     """
     with reported(named=True):
-        from ..terminal.run import ledger_tables
+        from ..terminal.results import ledger_tables
 
         for table in ledger_tables(folder):
             show(table)

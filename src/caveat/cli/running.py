@@ -172,7 +172,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
     except Exception:
         from ..core import CaveatError
         from ..files.run_folder import FAILURE
-        from ..html.pages.run.page import write_report
+        from ..html.run.page import write_report
 
         if any(folder.glob(FAILURE)) or any(folder.glob(f"baselines/*/{FAILURE}")):
             with suppress(CaveatError, OSError):  # report the run's own error instead
@@ -183,10 +183,10 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 def _show_result(folder: Path) -> None:
     from ..core.text import escaped
     from ..files.run_folder import read_run
-    from ..html.pages.run.guarantee import guarantee_lines
-    from ..html.pages.run.incidents import afresh
-    from ..html.pages.run.page import write_report
-    from ..terminal.run import class_table, model_table, result_table
+    from ..html.run.guarantee import guarantee_lines
+    from ..html.run.incidents import afresh
+    from ..html.run.page import write_report
+    from ..terminal.results import class_table, model_table, result_table
 
     page = write_report(folder)
     finished = read_run(folder)

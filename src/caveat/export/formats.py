@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError
 from .model_card import sizes
-from .onnx_graph import Graph, Ref
+from .onnx_nodes import Graph, Ref
 from .onnx_steps import STEPS
 from .predictor import RawInputs
 from .program import Program, Size, Value

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import onnx_nodes as nodes
-from .onnx_graph import Graph, Ref
+from .onnx_nodes import Graph, Ref
 
 Step = Callable[..., Any]
 

@@ -7,21 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import (
-    ConfigurationError,
-    Data,
-    Decision,
-    Method,
-    Payload,
-    Prediction,
-    Replies,
-    Round,
-    SiloContext,
-    State,
-    TestContext,
-    is_evaluation,
-    seeded,
-)
+from .. import core
 from ..core.silo import LateData
 from ..engines.executor import Executor
 from ..engines.process_pool import EmbeddedEngine
@@ -54,7 +40,7 @@ class LateJoin(Participation):
 
     joins: int = 0
 
-    def cohort(self, t: int, step: Round, silos: Any) -> Any:
+    def cohort(self, t: int, step: core.Round, silos: Any) -> Any:
         return [silo for silo in silos if silo != "silo-2" or t >= self.joins]
 
 
@@ -103,7 +89,7 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
     method, whole = trial.method, trial.whole
     down, state, silo = method.broadcast(whole.server), whole.states()["silo-1"], whole.place.silos["silo-1"]
 
-    def refuse() -> Data:
+    def refuse() -> core.Data:
         raise Violation("a prediction looks at a silo's data, which a finished run does not have elsewhere")
 
     expected = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
@@ -112,7 +98,7 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
     check(torch.equal(found.probs, expected.probs), "without a silo's data another prediction is made")
 
 
-def check_well_formed(prediction: Prediction, count: int) -> None:
+def check_well_formed(prediction: core.Prediction, count: int) -> None:
     """Raises Violation for probabilities that do not add up, and for uncertainties that are no numbers or too small."""
     check(len(prediction) == count, f"{len(prediction)} predictions of {count} inputs")
     sums, ones = prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64)
@@ -126,11 +112,11 @@ def check_well_formed(prediction: Prediction, count: int) -> None:
     for name in known:
         check((prediction.uncertainty[name] >= 0).all(), f"{name} uncertainty is negative")
     check((prediction.total >= prediction.aleatoric).all(), "aleatoric uncertainty is more than the total")
-    check(set(prediction.decision.tolist()) <= set(Decision), "a decision is none of caveat.Decision")
+    check(set(prediction.decision.tolist()) <= set(core.Decision), "a decision is none of caveat.Decision")
 
 
 def _names(decisions: Any) -> str:
-    return ", ".join(sorted(Decision(each).name for each in decisions)) or "nobody"
+    return ", ".join(sorted(core.Decision(each).name for each in decisions)) or "nobody"
 
 
 def nothing_passed_in_is_mutated(trial: CheckedMethod) -> None:
@@ -141,7 +127,7 @@ def nothing_passed_in_is_mutated(trial: CheckedMethod) -> None:
             server = _round_unmutated(federation, t, step, server)
 
 
-def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: State) -> State:
+def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, server: core.State) -> core.State:
     place = federation.place
     sent = step.broadcast(server)
     kept = copy.deepcopy((server, sent))
@@ -162,7 +148,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: Round, server: S
         place.states.begin()
         place.states.save(name, t, after)
     updates_before = copy.deepcopy(updates)
-    new = step.aggregate(server, Replies(updates, len(updates)), federation.context)
+    new = step.aggregate(server, core.Replies(updates, len(updates)), federation.context)
     with explained(f"the aggregation of {step.name} mutates the server's state that it was passed"):
         assert_same(server, kept[0])
     with explained(f"the aggregation of {step.name} mutates what was broadcast"):
@@ -192,10 +178,10 @@ def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
 
 def no_work_of_a_schedule_sees_the_test_split(trial: CheckedMethod) -> None:
     for step in trial.method.schedule():
-        check(not is_evaluation(step.task), f"{step.name} is an evaluation, which no schedule may hold")
+        check(not core.is_evaluation(step.task), f"{step.name} is an evaluation, which no schedule may hold")
     for name in trial.whole.place.silos:
         context = trial.whole.place.context(name)
-        check(not isinstance(context, TestContext), f"{name} hands its test split to works")
+        check(not isinstance(context, core.TestContext), f"{name} hands its test split to works")
         check(not hasattr(context, "test"), f"{name} hands its test split to works")
 
 
@@ -203,8 +189,8 @@ def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
     kind, whole, seen = type(trial.method), trial.whole, list[bool]()
     answer, inherited = kind.answer, "answer" not in vars(kind)
 
-    def spy(self: Method, down: Payload, state: State, context: Any, x: Tensor) -> Any:
-        seen.append(isinstance(context, TestContext) or hasattr(context, "test"))
+    def spy(self: core.Method, down: core.Payload, state: core.State, context: Any, x: Tensor) -> Any:
+        seen.append(isinstance(context, core.TestContext) or hasattr(context, "test"))
         return answer(self, down, state, context, x)
 
     kind.answer = spy  # type: ignore[method-assign]
@@ -229,7 +215,7 @@ def what_it_reports_has_names_of_its_own(trial: CheckedMethod) -> None:
             numbers = method.describe(down, state, whole.place.context(name), silo.test.x)
             if numbers:
                 check_silo_entries(method, method.summarize(numbers))
-    except ConfigurationError as error:
+    except core.ConfigurationError as error:
         raise Violation(str(error)) from None
 
 
@@ -249,7 +235,7 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
         raise Violation(f"{error}; {drawn}") from None
 
 
-def _check_answers(place: Executor, method: Method, down: Payload) -> None:
+def _check_answers(place: Executor, method: core.Method, down: core.Payload) -> None:
     """Raises Violation unless silos predict the same when they are asked twice."""
     for name, silo in place.silos.items():
         state = kept_state(place, name)
@@ -257,8 +243,8 @@ def _check_answers(place: Executor, method: Method, down: Payload) -> None:
         check(torch.equal(one, other), f"{name} predicts other probabilities when it is asked again")
 
 
-def _asked(method: Method, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensor:
-    with seeded("asked"):
+def _asked(method: core.Method, down: core.Payload, state: core.State, context: core.SiloContext, x: Tensor) -> Tensor:
+    with core.seeded("asked"):
         return method.predict(down, state, context, x).probs
 
 
@@ -326,7 +312,7 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
     other = trial.federation("curious")
 
     class Curious(EmbeddedEngine):
-        def exchange(self, t: int, address: str, payload: Payload, cohort: Any, *more: Any) -> Any:
+        def exchange(self, t: int, address: str, payload: core.Payload, cohort: Any, *more: Any) -> Any:
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, trial.method.broadcast(other.server), self.silos)
                 every = all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())
@@ -340,7 +326,7 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
 def permuting_test_labels_changes_no_bit(trial: CheckedMethod) -> None:
     data = small_silos()
     for name, silo in data.items():
-        object.__setattr__(silo, "test", Data(silo.test.x, silo.test.y.flip(0)))
+        object.__setattr__(silo, "test", core.Data(silo.test.x, silo.test.y.flip(0)))
         check(not torch.equal(silo.test.y, trial.whole.place.silos[name].test.y), "the labels are the same")
     other = trial.federation("permuted", data=data)
     other.run()

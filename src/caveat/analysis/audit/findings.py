@@ -19,20 +19,8 @@ from numpy.typing import NDArray
 from ...files.schema.audit import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.distributions import ranks as ranked
-from .observations import (
-    LOGITS,
-    Jackknifed,
-    Observation,
-    Observed,
-    Spread,
-    has,
-    log_log_slope,
-    mean_of_known,
-    partial_correlation,
-    rank_correlation,
-    stacked,
-    without_each,
-)
+from . import observations
+from .observations import Observation, Observed, Spread
 
 SLOWEST = -0.25
 """Exponent of n above which an uncertainty does not count as falling. Uncertainty about what data tell falls as n^-1
@@ -65,7 +53,7 @@ def silent(runs: Sequence[Observed]) -> bool:
 def open_because(
     verdict: Verdict,
     seeds: int,
-    spread: Spread | Jackknifed | None = None,
+    spread: Spread | observations.Jackknifed | None = None,
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
@@ -98,7 +86,9 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     if len(sizes) < 2 or any(row[name] <= 0 for row in rows):
         reason = "One share of the data" if len(sizes) < 2 else f"A mean {called} of zero"
         return Finding(title, claim, "cannot say", f"{reason} has no slope.", {})
-    slopes = Spread(tuple(log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed))
+    slopes = Spread(
+        tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
+    )
     verdict = decide(*slopes.interval, SLOWEST, "below")
     left = [mine[-1][name] / mine[0][name] for mine in by_seed]
     measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(np.mean(left))}
@@ -143,7 +133,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     claim = "aleatoric and epistemic uncertainty are two things, one of the data and one of the model"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
-    found = [mean_of_known(_between_names(o) for o in run.values()) for run in runs]
+    found = [observations.mean_of_known(_between_names(o) for o in run.values()) for run in runs]
     if None in found:
         return Finding(title, claim, "cannot say", "One of the two is constant over the test inputs.", {})
     spread = Spread(tuple(value for value in found if value is not None))
@@ -168,7 +158,7 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     pairs = list(combinations(runs, 2))
-    known = [mean_of_known(_between(one, other, silo) for silo in one) for one, other in pairs]
+    known = [observations.mean_of_known(_between(one, other, silo) for silo in one) for one, other in pairs]
     found = [value for value in known if value is not None]
     if not found or len(found) < len(pairs):
         reason = "One seed has nothing to be compared with." if not pairs else "It is constant over the test inputs."
@@ -177,7 +167,7 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     relative = float(np.std(means, ddof=1) / np.mean(means))
     changed = float(np.mean([float((a[s].label != b[s].label).double().mean()) for a, b in pairs for s in a]))
     by_pair = dict(zip(combinations(range(len(runs)), 2), found, strict=True))
-    spread = Jackknifed(float(np.mean(found)), _means_without(by_pair))
+    spread = observations.Jackknifed(float(np.mean(found)), _means_without(by_pair))
     verdict = decide(*spread.interval, STABLE, "above")
     over = f" ({min(found):z.2f} to {max(found):z.2f} over pairs)" if len(found) > 1 else ""
     sentence = (
@@ -203,11 +193,11 @@ def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
 
 
 def _between_names(seen: Observation) -> float | None:
-    return rank_correlation(seen.uncertainty["aleatoric"], seen.uncertainty["epistemic"])
+    return observations.rank_correlation(seen.uncertainty["aleatoric"], seen.uncertainty["epistemic"])
 
 
 def _between(one: Observed, other: Observed, silo: str) -> float | None:
-    return rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
+    return observations.rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
 
 
 ADDS = 0.2
@@ -239,11 +229,11 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     if whole is None:
         return Finding(title, claim, "cannot say", "There is nothing to rank: it is constant over the test inputs.", {})
     # Two seeds less one do not disagree.
-    fewer = without_each(len(runs)) if len(runs) > 2 else []
+    fewer = observations.without_each(len(runs)) if len(runs) > 2 else []
     left = [found for kept in fewer if (found := _correlations(runs, ranks, kept)) is not None]
     known = left if len(left) == len(fewer) else []
     epistemic, aleatoric, beyond = (
-        Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
+        observations.Jackknifed(whole[name], tuple(found[name] for found in known)) for name in (*NAMES, BEYOND)
     )
     verdict = decide(*beyond.interval, ADDS, "above")
     sentence = (
@@ -266,7 +256,7 @@ def _correlations(
     disagreement, and the partial one. None if a seed has no silo in which all three rank anything.
     """
     chosen = [runs[i] for i in kept]
-    real = {silo: _ranks(plug_in_mutual_information(stacked(chosen, silo)).numpy()) for silo in chosen[0]}
+    real = {silo: _ranks(plug_in_mutual_information(observations.stacked(chosen, silo)).numpy()) for silo in chosen[0]}
     by_seed: list[dict[str, float]] = []
     for seed in kept:
         silos = []
@@ -277,7 +267,7 @@ def _correlations(
             said = float(epistemic @ between)
             # A constant says nothing of anything.
             other, shared = (0.0, 0.0) if aleatoric is None else (aleatoric @ between, aleatoric @ epistemic)
-            partial = partial_correlation(said, float(other), float(shared))
+            partial = observations.partial_correlation(said, float(other), float(shared))
             silos.append({"epistemic": said, "aleatoric": float(other), BEYOND: partial})
         if not silos:
             return None
@@ -301,18 +291,20 @@ def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
 
     Whether it orders inputs otherwise than aleatoric uncertainty does, and whether another seed orders them alike.
     """
-    if not has(runs, LOGITS):
+    if not observations.has(runs, observations.LOGITS):
         return ()
     in_its_place = [
         {
-            silo: dataclasses.replace(seen, uncertainty={**seen.uncertainty, "epistemic": seen.uncertainty[LOGITS]})
+            silo: dataclasses.replace(
+                seen, uncertainty={**seen.uncertainty, "epistemic": seen.uncertainty[observations.LOGITS]}
+            )
             for silo, seen in run.items()
         }
         for run in runs
     ]
     return (
-        _named(two_things(in_its_place), f"aleatoric and {LOGITS}"),
-        _named(seeds_agree(in_its_place), f"seeds, {LOGITS}"),
+        _named(two_things(in_its_place), f"aleatoric and {observations.LOGITS}"),
+        _named(seeds_agree(in_its_place), f"seeds, {observations.LOGITS}"),
     )
 
 

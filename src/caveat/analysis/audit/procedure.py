@@ -22,7 +22,7 @@ from ...files.schema.audit import AuditFile, Finding, FusedCopies
 from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
 from ...files.writing import write_bytes, write_record
-from ...html.pages.audit.page import render
+from ...html.audit import render
 from ...runs import python_calls
 from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
@@ -30,10 +30,18 @@ from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
 from . import findings as promises
 from .calibration import against_chance, calibration, judged
+from .experiments import (
+    RULES,
+    Sweep,
+    copies_are_no_evidence,
+    fused_with_copies,
+    mean_size,
+    no_opinions,
+    observed,
+    with_equal_steps,
+)
 from .findings import about_logits, disagreement
-from .fusion import RULES, copies_are_no_evidence, fused_with_copies, no_opinions
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
-from .sweep import Sweep, mean_size, observed, with_equal_steps
 
 PLANE = 12
 """Cells along each side of the plane of aleatoric and epistemic ranks."""

@@ -7,20 +7,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...core import DataError
-from ...files.schema.comparison import (
-    ComparedMethod,
-    ComparedRun,
-    Comparison,
-    DifferenceRecord,
-    IntervalRecord,
-    MeasureTable,
-    Paper,
-    Printed,
-    Result,
-    SiloFigures,
-    Trial,
-    TuningReport,
-)
+from ...files.schema import comparison as schema
 from ...files.schema.grid import Measure, MethodVariant, Setting
 from ...files.schema.record import SCHEMA
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
@@ -30,7 +17,7 @@ from .folder import ComparisonFolder, FinishedRun
 from .grid import OWN, Grid
 
 
-def comparison_of(results: ComparisonFolder) -> Comparison:
+def comparison_of(results: ComparisonFolder) -> schema.Comparison:
     """The whole comparison as it is now, finished or not. Numbers that do not exist are None.
 
     Raises DataError if runs to be compared had different data.
@@ -38,14 +25,16 @@ def comparison_of(results: ComparisonFolder) -> Comparison:
     grid = results.grid
     _check_data(results)
     tables = tuple(_table(results, setting, measure) for setting in grid.columns for measure in grid.measures)
-    return Comparison(
+    return schema.Comparison(
         schema=SCHEMA,
         version=__version__,
         title=grid.title,
         command=grid.command,
         about=grid.about,
         seeds=grid.seeds,
-        rows=tuple(ComparedMethod(name=m.name, method=grid.method_of(m), sets=m.sets, note=m.note) for m in grid.rows),
+        rows=tuple(
+            schema.ComparedMethod(name=m.name, method=grid.method_of(m), sets=m.sets, note=m.note) for m in grid.rows
+        ),
         columns=grid.columns,
         match_rounds=grid.match_rounds,
         tuning=_tuning(grid),
@@ -67,10 +56,10 @@ def _check_data(results: ComparisonFolder) -> None:
                 raise DataError(f"{other.folder} and {found.folder} had different data; remove the older one")
 
 
-def _tuning(grid: Grid) -> TuningReport | None:
+def _tuning(grid: Grid) -> schema.TuningReport | None:
     if grid.tuning is None:
         return None
-    return TuningReport(
+    return schema.TuningReport(
         key=grid.tuning.key,
         values={method.name: list(grid.values(method)) for method in grid.rows},
         seed=grid.seeds[0],
@@ -80,7 +69,7 @@ def _tuning(grid: Grid) -> TuningReport | None:
     )
 
 
-def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> ComparedRun:
+def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> schema.ComparedRun:
     """One place of the table: its run if it is done, else why there is none."""
     tried = _trials(results, setting, method) if seed == results.grid.seeds[0] else ()
     planned = results.planned(setting, method, seed)
@@ -91,7 +80,7 @@ def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, see
         folder, tuned = planned.folder, dict(each.split("=", 1) for each in planned.tuned)
         why, found = results.failure(planned) or "", results.done(planned)
     figures = {} if found is None else _figures(results.grid, found)
-    return ComparedRun(
+    return schema.ComparedRun(
         row=method.name,
         column=setting.name,
         seed=seed,
@@ -104,9 +93,9 @@ def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, see
     )
 
 
-def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> tuple[Trial, ...]:
+def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> tuple[schema.Trial, ...]:
     return tuple(
-        Trial(
+        schema.Trial(
             value=value,
             score=score[0] if (score := results.tuning.score(runs)) else None,
             error=next((why for run in runs if (why := results.failure(run))), ""),
@@ -125,7 +114,7 @@ def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
         "bytes_up": traffic and traffic.bytes_up,
         "bytes_down": traffic and traffic.bytes_down,
         "silos": tuple(
-            SiloFigures(
+            schema.SiloFigures(
                 name=silo.name,
                 domain=silo.domain,
                 figures={name: values[silo.name] for name, values in per_silo.items() if silo.name in values},
@@ -137,7 +126,7 @@ def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
     }
 
 
-def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> MeasureTable:
+def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> schema.MeasureTable:
     methods = results.grid.rows
     finished = {method.name: _finished(results, setting, method) for method in methods}
     values = {name: _values(found, measure) for name, found in finished.items()}
@@ -147,7 +136,7 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> Mea
     ranks = mean_ranks(known, measure.higher) if measure.higher is not None and measure.figure else {}
     best = _best([found.mean for found in intervals.values()], measure)
     rows = tuple(
-        Result(
+        schema.Result(
             row=name,
             seeds=len(finished[name]),
             failed=sum(_has_failed(results, setting, method, seed) for seed in results.grid.seeds),
@@ -157,7 +146,7 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> Mea
         )
         for name, method in ((method.name, method) for method in methods)
     )
-    return MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known, steps))
+    return schema.MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known, steps))
 
 
 def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> dict[int, FinishedRun]:
@@ -209,7 +198,7 @@ def _worst(values: Values, measure: Measure) -> float | None:
 
 def _groups(
     values: Values, domains: Mapping[str, str], measure: Measure, finished: Mapping[int, FinishedRun]
-) -> dict[str, dict[str, IntervalRecord]]:
+) -> dict[str, dict[str, schema.IntervalRecord]]:
     """The measure by domain, where there are several, and by silo."""
     names, steps = list(dict.fromkeys(domains.values())), steps_of(finished, measure)
     by_domain = {
@@ -229,17 +218,17 @@ def _groups(
     }
 
 
-def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[DifferenceRecord, ...]:
+def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[schema.DifferenceRecord, ...]:
     """Every pair of methods, on the seeds and silos that both have; p-values also as Holm corrects them."""
     found = [(a, b, paired(values[a], values[b], steps=steps[a])) for b, a in itertools.combinations(values, 2)]
     corrected = holm([difference.p for _, _, difference in found])
     return tuple(
-        DifferenceRecord(a=a, b=b, **vars(difference), p_holm=p)
+        schema.DifferenceRecord(a=a, b=b, **vars(difference), p_holm=p)
         for (a, b, difference), p in zip(found, corrected, strict=True)
     )
 
 
-def _paper(grid: Grid, tables: Sequence[MeasureTable]) -> Paper | None:
+def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | None:
     """The paper's figures beside ours."""
     if (paper := grid.published) is None:
         return None
@@ -248,7 +237,7 @@ def _paper(grid: Grid, tables: Sequence[MeasureTable]) -> Paper | None:
     for each in paper.figures:
         found = ours[each.column, each.measure, each.row]
         figures.append(
-            Printed(
+            schema.Printed(
                 row=each.row,
                 column=each.column,
                 measure=each.measure,
@@ -259,7 +248,7 @@ def _paper(grid: Grid, tables: Sequence[MeasureTable]) -> Paper | None:
                 difference=None if found.mean is None else found.mean - each.value,
             )
         )
-    return Paper(source=paper.source, differs=paper.differs, claims=paper.claims, figures=tuple(figures))
+    return schema.Paper(source=paper.source, differs=paper.differs, claims=paper.claims, figures=tuple(figures))
 
 
 TELLING = frozenset({"auroc_error", "fpr95_error"})
@@ -277,18 +266,18 @@ def steps_of(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
     }
 
 
-def ends_of(found: Interval, measure: Measure) -> IntervalRecord:
+def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
     """An interval cut to what the measure can be, which no true mean is beyond: it covers that as often as before.
 
     One that reaches from end to end says nothing, and is left out.
     """
     if measure.figure.startswith(f"{OWN}/"):  # of which nothing is known
-        return IntervalRecord(mean=found.mean, low=found.low, high=found.high)
+        return schema.IntervalRecord(mean=found.mean, low=found.low, high=found.high)
     most = _largest(measure)
     low, high = max(found.low, 0.0), min(found.high, most)
     if low == 0.0 and high == most < math.inf and found.low < found.high:
         low, high = math.nan, math.nan
-    return IntervalRecord(mean=found.mean, low=low, high=high)
+    return schema.IntervalRecord(mean=found.mean, low=low, high=high)
 
 
 def _largest(measure: Measure) -> float:

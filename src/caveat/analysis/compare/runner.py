@@ -23,8 +23,8 @@ from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import grid_record
 from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
 from ...files.writing import forget_parts, write_bytes, write_json, write_record
-from ...html.pages.comparison.page import render
-from ...html.pages.run.page import write_report
+from ...html.comparison.page import render
+from ...html.run.page import write_report
 from ...runs.opening import open_run
 from ...runs.progress import Progress
 from ...runs.spec_file import read_run_file

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
 from ...files.schema.grid import Measure
 from ...files.writing import as_text
-from ...html.pages.comparison.verdict import named, said
+from ...html.comparison.wording import named, said
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 

@@ -29,7 +29,7 @@ from ...files.schema.record import SCHEMA, Record, as_json
 from ...files.schema.small_files import KeptState, Started
 from ...files.schema.summary import Summary
 from ...files.writing import owner_only, write_json, write_record
-from ...html.pages.run.page import write_report
+from ...html.run.page import write_report
 from ...runs.base import BaseRun, Engine
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun

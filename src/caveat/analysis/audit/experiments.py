@@ -1,0 +1,287 @@
+"""The experiments of an audit: runs on shares of the training data, and opinions fused with copies of themselves."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
+from ...core.settings import plain
+from ...data import Silos, splits_record
+from ...files.locks import locked, nothing_begun
+from ...files.reading import checked, record_of
+from ...files.schema.audit import AuditPlan, Finding, Participating
+from ...files.schema.record import as_json
+from ...files.writing import write_record
+from ...runs import python_calls
+from ...runs.execution import carry_out
+from ...runs.local import LocalRun, Run
+from ...runs.progress import Progress
+from ...runs.spec_file import check_begun, check_same_data
+from ...training.fit import Training
+from ...uncertainty import opinions
+from .findings import decide, open_because
+from .observations import Observation, Observed, Spread, has, mean_of_known
+
+
+def nested_order(y: Tensor, *parts: object) -> Tensor:
+    """(N,) positions of labels (N,) in an order of which every beginning has the classes in about their shares.
+
+    A function of the labels and the key alone, so that the first n1 < n2 positions are among the first n2.
+    """
+    rng = np.random.default_rng(key("share", *parts))
+    place = torch.empty(len(y), dtype=torch.float64)
+    for label in np.unique(y.numpy()):
+        index = (y == int(label)).nonzero().squeeze(1)
+        shuffled = index[torch.from_numpy(rng.permutation(len(index)))]
+        place[shuffled] = (torch.arange(len(index), dtype=torch.float64) + rng.random()) / len(index)
+    return place.argsort(stable=True)
+
+
+def reduced(silos: Silos, share: float, seed: int) -> Silos:
+    """The silos with that share of their training data; all other splits are the same. Raises DataError if too little.
+
+    The shares of a seed are nested. What prepares inputs (a table's encoders) stays as fitted on all of them.
+    """
+    if share == 1:
+        return silos
+    fewer = dataclasses.replace(silos, silos=tuple(_reduced(silo, share, seed) for silo in silos))
+    try:
+        fewer.check(2)
+    except DataError as error:
+        raise DataError(f"with a share of {share:g} of the training data: {error}") from None
+    return fewer
+
+
+def _reduced(silo: Silo, share: float, seed: int) -> Silo:
+    size = max(1, round(share * len(silo.train)))
+    kept = nested_order(silo.train.y, seed, silo.name)[:size].sort().values
+    indices = dict(silo.indices)
+    if "train" in indices:
+        indices["train"] = indices["train"][kept]
+    return dataclasses.replace(silo, train=silo.train.part(kept), indices=indices)
+
+
+def with_equal_steps(method: Method, silos: Silos) -> Method:
+    """The method with its epochs as optimiser steps, as many as a silo takes on average with all of its data.
+
+    With epochs, a tenth of the data would mean a tenth of the training too, and a model that is merely less trained
+    is less certain: only with as many steps is it the data that make the difference. What a method trains by epochs
+    of its own (fine-tuning) stays as it is.
+    """
+    training = getattr(method, "training", None)
+    if not isinstance(training, Training) or training.local_steps is not None:
+        return method
+    per_epoch = np.mean([math.ceil(len(silo.train) / training.batch_size) for silo in silos])
+    steps = max(1, round((training.local_epochs or 1) * float(per_epoch)))
+    training = dataclasses.replace(training, local_epochs=None, local_steps=steps)
+    return dataclasses.replace(method, training=training)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs of a specification by share and seed, each in a folder of its own; what is finished is not run again."""
+
+    whole: LocalRun
+    """With all data; its folder is the audit's, its seed unused."""
+    shares: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+    def check(self) -> None:
+        """Raises ConfigurationError or DataError for what cannot be run, before anything is."""
+        for share in self.shares:
+            if not 0 < share <= 1:
+                raise ConfigurationError(
+                    f"fractions: {share:g} is no share of the training data, expected 0 < share <= 1"
+                )
+        for name, values in (("shares", self.shares), ("seeds", self.seeds)):
+            if len(set(values)) < len(values):
+                raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
+        if 1 not in self.shares:
+            raise ConfigurationError("fractions: 1 is missing; all findings but one are about runs with all data")
+        if not self.seeds:
+            raise ConfigurationError("seeds: expected one or more whole numbers from 0")
+        for share in self.shares:
+            for seed in self.seeds:
+                reduced(self.whole.silos, share, seed)
+        self.whole.silos.check(2)
+        self.whole.spec.check(self.whole.info)
+
+    def check_folder(self) -> None:
+        """Raises ConfigurationError if the folder holds something else than runs that have the same in common.
+
+        More seeds and shares may be asked of the same folder.
+        """
+        folder, plan = self.whole.folder, self.whole.folder / "plan.json"
+        common = self.common()
+        begun = record_of(plan, AuditPlan)
+        if begun is not None:
+            asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
+            if other := ", ".join(name for name, value in asked if getattr(begun, name) != value):
+                raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
+        elif not nothing_begun(folder):
+            raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the folder, in which what the runs have in common is written. Raises what `check_folder` does."""
+        folder = self.whole.folder
+        self.check_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
+        with locked(folder / "runs"):
+            self.check_folder()
+            if not (folder / "plan.json").exists():
+                write_record(folder / "plan.json", self.common())
+            yield
+
+    def common(self) -> AuditPlan:
+        """What decides the results of the runs, apart from shares and seeds."""
+        whole, spec = self.whole, self.whole.spec
+        return AuditPlan(
+            method=plain(whole.method) | {"name": type(whole.method).__name__},
+            model=spec.model.described,
+            uncertainty=plain(spec.uncertainty),
+            privacy={} if spec.privacy.clip_norm is None else vars(spec.privacy),
+            server={} if spec.server.optimizer == "none" else vars(spec.server),
+            participation=Participating(share=spec.participation.share, least=spec.participation.least),
+            personal=[model.text for model in spec.personal],
+            data=splits_record(whole.silos),
+        )
+
+    def run_of(self, share: float, seed: int) -> LocalRun:
+        """One of the runs."""
+        return dataclasses.replace(
+            self.whole,
+            folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",
+            silos=reduced(self.whole.silos, share, seed),
+            spec=dataclasses.replace(self.whole.spec, seed=seed),
+        )
+
+    def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
+        """Every run, finished, by share and seed, those with all data last."""
+        number, count = 0, len(self.shares) * len(self.seeds)
+        for share in sorted(self.shares):
+            for seed in self.seeds:
+                number += 1
+                run = self.run_of(share, seed)
+                check_same_data(run.folder, run.silos)
+                run.folder.mkdir(parents=True, exist_ok=True)
+                check_begun(run.folder)
+                python_calls.check_call(run)
+                if (run.folder / "summary.json").exists():
+                    run.check_code()  # what is judged together has to be of one model
+                carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
+                yield share, seed, Run(run)
+
+
+def observed(run: Run) -> Observed:
+    """What a run's predictors, the silos' own or the federation's as the method decides, say of the test splits.
+
+    Raises RunError for numbers that are not finite.
+    """
+    seen = {silo.name: Observation.of(run.predictor(silo.name)(silo.test.x), silo.test.y) for silo in run.silos}
+    for name, observation in seen.items():
+        if not all(values.isfinite().all() for values in (observation.probs, *observation.uncertainty.values())):
+            raise RunError(f"{run.folder}: predictions of silo {name!r} are not finite: training has diverged")
+    return seen
+
+
+def mean_size(silos: Sequence[Silo]) -> float:
+    """Training examples of a silo, mean over silos."""
+    return float(np.mean([len(silo.train) for silo in silos]))
+
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+Row = dict[str, float | None]
+RULES: dict[str, Rule] = {"Dempster's rule": opinions.dempster, "averaging": opinions.averaging}
+COPIES = 5
+UNCHANGED = 0.9
+"""Share of its vacuity that an opinion keeps at least if copies are not taken for evidence."""
+NO_DIRICHLET = "These predictions are no Dirichlet distributions."
+VACUOUS = 0.99
+"""Vacuity above which an opinion holds no evidence that could be counted twice."""
+
+
+def log_evidence(observation: Observation) -> Tensor:
+    """(N, K) logarithms of the evidence for each class, -inf for none: alpha = K p / vacuity, less the prior's 1.
+
+    p is the model's own: a temperature changes probabilities, and not the evidence behind them.
+    """
+    probs = observation.probs if observation.uncalibrated is None else observation.uncalibrated
+    vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
+    log_alpha = probs.log() + math.log(probs.shape[-1]) - vacuity.log()[:, None]
+    positive = log_alpha.clamp_min(1e-300)
+    return torch.where(log_alpha > 0, positive + torch.log(-torch.expm1(-positive)), -torch.inf)
+
+
+def with_copies(own: Tensor, rule: Rule) -> list[Row]:
+    """Opinions (N, K), log-evidence, of which 1, 2 .. 5 copies are fused: mean vacuity and confidence.
+
+    And the share of vacuity that is kept, a geometric mean over the opinions that hold evidence; None if none does.
+    """
+    fused, before = own, opinions.log_vacuity(own)
+    holding, rows = before < math.log(VACUOUS), []
+    for copies in range(1, COPIES + 1):
+        if copies > 1:
+            fused = rule(fused, own)
+        kept = (opinions.log_vacuity(fused) - before)[holding]
+        rows.append({
+            "copies": copies,
+            "vacuity": float(opinions.vacuity(fused).mean()),
+            "confidence": float(opinions.log_alpha(fused).softmax(-1).amax(-1).mean()),
+            "kept": float(kept.mean().exp()) if len(kept) else None,
+        })  # fmt: skip
+    return rows
+
+
+def no_opinions(runs: Sequence[Observed]) -> str | None:
+    """Why these predictions hold no opinions to fuse; None where they do."""
+    return None if has(runs, "vacuity") else NO_DIRICHLET
+
+
+def fused_with_copies(runs: Sequence[Observed]) -> dict[str, list[list[Row]]]:
+    """Per rule and seed a row for each number of copies, means over silos, of runs with opinions (`no_opinions`)."""
+    return {name: [_mean([with_copies(log_evidence(o), rule) for o in run.values()]) for run in runs]
+            for name, rule in RULES.items()}  # fmt: skip
+
+
+def _mean(silos: Sequence[Sequence[Row]]) -> list[Row]:
+    return [{key: mean_of_known(row[key] for row in rows) for key in rows[0]} for rows in zip(*silos, strict=True)]
+
+
+def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) -> Finding:
+    """Whether a rule leaves an opinion that it fuses with its own copies as it is; or why there is no opinion."""
+    title, claim = f"fusion by {name}", f"fused with copies of itself by {name}, an opinion stays what it was"
+    if isinstance(by_seed, str):
+        return Finding(title, claim, "does not apply", by_seed, {})
+    shares = [share for rows in by_seed if (share := rows[-1]["kept"]) is not None]
+    if len(shares) < len(by_seed):
+        return Finding(title, claim, "cannot say", "These opinions hold no evidence that could be counted twice.", {})
+    kept = Spread(tuple(shares))
+    verdict = decide(*kept.interval, UNCHANGED, "above")
+    first, last = _mean([[rows[0], rows[-1]] for rows in by_seed])
+    sentence = (
+        f"Fused from {COPIES} copies, an opinion that holds evidence keeps {kept.mean:.2g} of its vacuity (geometric "
+        f"mean); over all test inputs mean vacuity goes from {first['vacuity']:.2g} to {last['vacuity']:.2g}, mean "
+        f"confidence from {first['confidence']:.2f} to {last['confidence']:.2f}."
+    )
+    if verdict == "does not hold":
+        sentence += " Copies count as new evidence: do not fuse so what shares data, an encoder or a start."
+    measured: dict[str, Any] = {
+        "vacuity_kept": kept.record,
+        "limit": UNCHANGED,
+        "by_copies": [list(r) for r in by_seed],
+    }
+    return Finding(
+        title, claim, verdict, sentence + open_because(verdict, len(by_seed), kept, UNCHANGED, (0, 1)), measured
+    )

@@ -1,0 +1,318 @@
+"""How well runs detect out-of-distribution inputs, by every score: finished runs, or federations trained for it."""
+
+import csv
+import dataclasses
+import io
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..core import ConfigurationError, Decision, Prediction, Silo, key
+from ..core.errors import one_of
+from ..files.writing import write_bytes
+from ..runs.local import Run
+from ..runs.opening import open_run
+from ..runs.progress import Progress
+from ..terminal.tables import Heading, TextTable, text_table
+from ..uncertainty.familiarity import SCORE
+from .compare.folder import ComparisonFolder
+from .compare.grid import asked
+from .compare.runner import compare
+
+LEVELS = (8, 24, 38, 76, 255)
+"""Standard deviations of noise in grey levels, of which the range of pixels has 255."""
+FAR_GREY, FAR_COLOR = 24, 38
+"""From which noise is far, in images of one channel and of several."""
+DISTANCES = (2, 5, 20)
+"""By how many standard deviations the columns of a table are moved; from 5 on it is far."""
+ONE_COLUMN = 10
+"""By how many the first column alone is moved."""
+NUMBERS = 10
+"""Different values of a column from which on it counts as one of numbers, not of codes."""
+STREAMS = {"ood_global": "other data", "ood_local": "what other silos know"}
+SHARES = (0.25, 0.5, 1.0)
+"""Of ids of tokens that are replaced by others."""
+MOST = 500
+"""Inputs of a silo that are tried."""
+
+
+class Foreign(NamedTuple):
+    """Inputs of one kind, and whether they are far from what the federation knows."""
+
+    kind: str
+    far: bool
+    x: Tensor
+
+
+def foreign(silo: Silo, seed: int) -> Iterator[Foreign]:
+    """All kinds of foreign inputs of a silo. What is drawn depends on the seed, the kind and the silo alone."""
+    x = silo.test.x[:MOST]
+    kinds = _images if x.ndim == 4 else _rows if x.is_floating_point() else _tokens
+    yield from kinds(silo, x, seed)
+    for name, stream in silo.streams.items():
+        if len(stream):
+            yield Foreign(STREAMS.get(name, name), name == "ood_global", stream.x[:MOST])
+
+
+def _images(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
+    low, high = float(silo.train.x.min()), float(silo.train.x.max())
+    far = FAR_GREY if x.shape[1] == 1 else FAR_COLOR
+    noise = torch.randn(x.shape, generator=_generator(seed, "noise", silo))
+    for level in LEVELS:
+        yield Foreign(f"noise of {level}", level >= far, x + noise * (level / 255 * (high - low)))
+    yield Foreign("pure noise", True, (low + high) / 2 + noise * (high - low) / 4)
+    yield Foreign("black", True, torch.full_like(x, low))
+    yield Foreign("white", True, torch.full_like(x, high))
+    order = torch.randperm(x[0, 0].numel(), generator=_generator(seed, "shuffled", silo))
+    yield Foreign("shuffled pixels", True, x.flatten(2)[:, :, order].view_as(x))
+    yield Foreign("inverted", False, low + high - x)
+    yield Foreign("blurred", False, F.avg_pool2d(x, 5, 1, 2, count_include_pad=False))
+    side = max(1, x.shape[-1] // 5)
+    yield Foreign("shifted", False, x.roll((side, side), (2, 3)))
+
+
+def _rows(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
+    train = silo.train.x
+    columns = [c for c in range(x.shape[1]) if len(torch.unique(train[:, c])) > NUMBERS] or list(range(x.shape[1]))
+    deviation = train.std(0)
+    signs = torch.randn(x.shape, generator=_generator(seed, "moved", silo)).sign()
+    for distance in DISTANCES:
+        moved = x.clone()
+        moved[:, columns] += distance * signs[:, columns] * deviation[columns]
+        yield Foreign(f"moved by {distance} sd", distance >= 5, moved)
+    one = x.clone()
+    one[:, columns[0]] += ONE_COLUMN * deviation[columns[0]]
+    yield Foreign(f"one column by {ONE_COLUMN} sd", True, one)
+    if len(columns) > 1:
+        swapped = x.clone()
+        swapped[:, columns[:2]] = x[:, [columns[1], columns[0]]]
+        yield Foreign("columns swapped", False, swapped)
+
+
+def _tokens(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
+    """Ids of a model's vocabulary, so that it can be asked: those that the silo trains with."""
+    generator = _generator(seed, "tokens", silo)
+    known = torch.unique(silo.train.x)
+    other = known[torch.randint(len(known), x.shape, generator=generator)]
+    for share in SHARES:
+        replaced = torch.rand(x.shape, generator=generator) < share
+        yield Foreign(f"{share:.0%} of ids replaced", share == 1, torch.where(replaced, other, x))
+    yield Foreign("one id throughout", True, other[:, :1].expand_as(x).contiguous())
+    order = torch.randperm(x.shape[1], generator=generator)
+    yield Foreign("shuffled order", False, x[:, order])
+
+
+def _generator(seed: int, purpose: str, silo: Silo) -> torch.Generator:
+    return torch.Generator().manual_seed(key(seed, "foreign", purpose, silo.name))
+
+
+OWN = "own test inputs"
+"""The kind of inputs that are not foreign."""
+UNKNOWN = 1e9
+"""What a score that is no number counts as: the least certain."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of inputs under one score, as means over a run's silos; a row of `ood.csv`."""
+
+    federation: str
+    method: str
+    seed: int
+    inputs: str
+    far: bool
+    score: str
+    silos: int
+    auroc: float | None
+    """Of foreign against own test inputs; None for own ones."""
+    worst_silo: float | None
+    fpr95: float | None
+    """Share of own inputs that are flagged where 95 % of the foreign ones are."""
+    flagged: float
+    """Share that is called unfamiliar."""
+    answered: float
+    """Share that is not abstained from."""
+    wrong: float | None
+    """Share of errors among own inputs that are answered; None for foreign ones, which have no right answer."""
+
+
+def measure(run: Run, federation: str, seed: int) -> list[Row]:
+    """A row per kind of inputs and score of a finished run. Test labels only say which own answers are wrong."""
+    found: dict[tuple[str, bool, str], list[tuple[float, float]]] = defaultdict(list)
+    about: dict[tuple[str, bool], list[tuple[float, float, float | None]]] = defaultdict(list)
+    for silo in run.silos:
+        predict = run.predictor(silo.name)
+        own = predict(silo.test.x[:MOST])
+        about[OWN, False].append((*_shares(own), _wrong(own, silo.test.y[:MOST])))
+        for kind, far, x in foreign(silo, seed):
+            told = predict(x)
+            about[kind, far].append((*_shares(told), None))
+            for score in own.scores:
+                found[kind, far, score].append(_separation(own.score(score), told.score(score)))
+    method = run.experiment.method.name
+    rows = [Row(federation, method, seed, OWN, False, "", *_counted(about[OWN, False]))]
+    for (kind, far, score), pairs in found.items():
+        aurocs, rates = zip(*pairs, strict=True)
+        shares = _counted(about[kind, far])
+        rows.append(
+            Row(federation, method, seed, kind, far, score, shares[0], fmean(aurocs), min(aurocs), fmean(rates),
+                *shares[4:])
+        )  # fmt: skip
+    return rows
+
+
+def _counted(
+    shares: Sequence[tuple[float, float, float | None]],
+) -> tuple[int, None, None, None, float, float, float | None]:
+    flagged, answered, wrong = zip(*shares, strict=True)
+    known = [each for each in wrong if each is not None]
+    return len(shares), None, None, None, fmean(flagged), fmean(answered), fmean(known) if known else None
+
+
+def _shares(found: Prediction) -> tuple[float, float]:
+    """What share is called unfamiliar, and what share is answered."""
+    answered = found.decision != Decision.ABSTAIN
+    return float(found.is_unfamiliar.double().mean()), float(answered.double().mean())
+
+
+def _wrong(found: Prediction, y: Tensor) -> float | None:
+    answered = found.decision != Decision.ABSTAIN
+    return float((found.label != y)[answered].double().mean()) if answered.any() else None
+
+
+def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
+    """AUROC and FPR at 95 % found, foreign inputs being positive."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # scikit-learn takes a second to import
+
+    label = torch.cat([torch.zeros(len(own)), torch.ones(len(told))]).numpy()
+    values = torch.cat([own, told]).double().nan_to_num(nan=UNKNOWN, posinf=UNKNOWN, neginf=-UNKNOWN).numpy()
+    false, true, _ = roc_curve(label, values)
+    return float(roc_auc_score(label, values)), float(false[(true >= 0.95).argmax()])
+
+
+def means(rows: Iterable[Row]) -> dict[tuple[str, str, str, bool, str], tuple[float, float, int]]:
+    """By federation, method, inputs, whether far, and score: mean AUROC over seeds, mean share flagged, and seeds."""
+    cells: dict[tuple[str, str, str, bool, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.auroc is not None:
+            cells[row.federation, row.method, row.inputs, row.far, row.score].append(row)
+    return {
+        cell: (fmean(row.auroc or 0.0 for row in each), fmean(row.flagged for row in each), len(each))
+        for cell, each in cells.items()
+    }
+
+
+FEDERATIONS = Path(__file__).parent / "ood_federations"
+METHODS = Path(__file__).parent / "ood_methods.toml"
+
+
+def variants() -> dict[str, str]:
+    """The methods of the battery by name, and their settings as a comparison takes them."""
+    return {name: f"{name}: {sets}" for name, sets in tomllib.loads(METHODS.read_text()).items()}
+
+
+def federations() -> list[str]:
+    """The names of the battery's federations."""
+    return sorted(path.stem for path in FEDERATIONS.glob("*.toml"))
+
+
+def battery(
+    names: Sequence[str],
+    methods: Sequence[str],
+    sets: Sequence[str],
+    seeds: str,
+    out: Path,
+    workers: int,
+    progress: Progress,
+) -> list[Row]:
+    """Train the named federations with each method and seed below `out`, and measure every run.
+
+    The same call continues what was interrupted. Raises ConfigurationError for a name that there is not.
+    """  # fmt: skip
+    for given, known, option in ((names, federations(), "--federations"), (methods, [*variants()], "--methods")):
+        for name in given:
+            if name not in known:
+                raise ConfigurationError(f"{option} {name}: there is no such name{one_of(name, known)}")
+    prepare(out)
+    rows: list[Row] = []
+    for name in names:
+        rows_of = [variants()[method] for method in methods]
+        recipe = str(FEDERATIONS / f"{name}.toml")
+        grid = asked(recipe, None, rows_of, seeds, sets, (), None, 1, None)
+        compare(grid, out / name, workers, progress)
+        results = ComparisonFolder(grid, out / name)
+        for run in results.known():
+            if results.done(run) is not None:
+                found = measure(open_run(results.place(run)), name, run.seed)
+                rows += [dataclasses.replace(row, method=run.method.name) for row in found]
+        write(rows, out / "ood.csv")
+    return rows
+
+
+def prepare(out: Path) -> None:
+    """Make the folder for results. Raises ConfigurationError if that cannot be, before anything is measured."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}") from error
+
+
+def of_runs(folders: Sequence[Path]) -> list[Row]:
+    """Measure finished runs, each of which counts as a federation of its own."""
+    rows: list[Row] = []
+    for folder in folders:
+        run = open_run(folder)
+        rows += measure(run, str(folder), int(run.summary["seed"] or 0))
+    return rows
+
+
+def write(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in dataclasses.fields(Row)])
+    for row in rows:
+        writer.writerow(["" if value is None else value for value in dataclasses.astuple(row)])
+    write_bytes(path, text.getvalue().encode())
+
+
+def result_tables(rows: Sequence[Row]) -> list[TextTable]:
+    """Per federation, a row per kind of inputs: how well each method's familiarity, and its best other score, tell."""
+    found = means(rows)
+    shown = []
+    for federation in dict.fromkeys(row.federation for row in rows):
+        methods = list(dict.fromkeys(row.method for row in rows if row.federation == federation))
+        kinds = dict.fromkeys((row.inputs, row.far) for row in rows if row.federation == federation and row.score)
+        cells = [
+            (f"{kind}{' *' if far else ''}", *(_cell(found, federation, method, kind, far) for method in methods))
+            for kind, far in kinds
+        ]
+        heads = [Heading("inputs", words=True, wraps=True), *(Heading(name, wraps=True) for name in methods)]
+        title = f"{federation}: AUROC of unfamiliar (best other score)"
+        shown.append(text_table(heads, cells, title, "* far from all that the federation knows", gap=2))
+    return shown
+
+
+def _cell(
+    found: dict[tuple[str, str, str, bool, str], tuple[float, float, int]],
+    federation: str, method: str, kind: str, far: bool,
+) -> str:  # fmt: skip
+    cells = {key[-1]: value[0] for key, value in found.items() if key[:4] == (federation, method, kind, far)}
+    others = [value for score, value in cells.items() if score != SCORE]
+    best = f" ({_short(max(others))})" if others else ""
+    return f"{_short(cells[SCORE])}{best}" if SCORE in cells else best.strip()
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+__all__ = ["Row", "battery", "federations", "measure", "of_runs", "prepare", "result_tables", "write"]

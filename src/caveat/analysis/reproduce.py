@@ -1,0 +1,275 @@
+"""Tables of papers as TOML files below `paper_tables/`: what to run at which scale, and what the paper reports."""
+
+import os
+import tomllib
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from ..core import ConfigurationError
+from ..core.errors import one_of
+from ..files.schema.grid import (
+    Contrast,
+    Measure,
+    MethodVariant,
+    PaperFigure,
+    Published,
+    Refinement,
+    Sets,
+    Setting,
+    TuningPlan,
+)
+from ..terminal.tables import Heading, TextTable, text_table
+
+if TYPE_CHECKING:
+    from .compare.grid import Grid
+
+FOLDER = Path(__file__).parent / "paper_tables"
+Keys = dict[str, Any]
+FORBID = ConfigDict(extra="forbid")
+
+
+class Scale(StrEnum):
+    """How much of the paper's work is done."""
+
+    cpu = "cpu"
+    """Narrower, shorter, fewer data: two CPU cores."""
+    paper = "paper"
+    """The paper's width, rounds and data, for a GPU."""
+
+
+class TablePart(BaseModel):
+    """A part of a file of `paper_tables/`, in which no key is unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, config=FORBID)
+class TableMeasure(Measure):
+    """A measure that has either a figure or a path."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if bool(self.figure) == bool(self.path):
+            raise ValueError("a measure has a figure or a path")
+        return self
+
+
+@dataclass(frozen=True, config=FORBID)
+class TableTuning(TuningPlan):
+    """What every method of a table tries."""
+
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+    seeds: Annotated[int, Field(gt=0)] = 1
+
+
+@dataclass(frozen=True, config=FORBID)
+class TableContrast(Contrast):
+    """What a table decides, said before it is made."""
+
+    known: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _counted_by_silo(self) -> Self:
+        if self.pooled and self.known is not None:
+            raise ValueError("pooled and known: shares of known inputs are counted silo by silo")
+        return self
+
+
+@dataclass(frozen=True, config=FORBID)
+class TableRefinement(Refinement):
+    """What a row tries of a key of its own."""
+
+
+class TableSetting(TablePart):
+    """A setting, and what differs in it at either scale."""
+
+    name: str
+    recipe: str = ""
+    sets: Keys = {}
+    cpu: Keys = {}
+    paper: Keys = {}
+
+
+class TableMethod(TablePart):
+    """A method, and what differs in it at either scale."""
+
+    name: str
+    sets: Keys
+    cpu: Keys = {}
+    paper: Keys = {}
+    figures: dict[str, dict[str, float]] = {}
+    """What the paper prints, by column and measure."""
+    note: str = ""
+    tuning: tuple[Any, ...] = ()
+    then: TableRefinement | None = None
+
+
+class TableClaim(TablePart):
+    """What a paper claims of its table, and why this table does not test it, unless a contrast of it does."""
+
+    text: str
+    not_tested: str = ""
+
+    @property
+    def told(self) -> str:
+        return f"{self.text} (not tested: {self.not_tested})" if self.not_tested else self.text
+
+
+class PaperTable(TablePart):
+    """A file of `tables/`."""
+
+    name: str
+    title: str
+    source: str
+    differs: str
+    claims: tuple[TableClaim, ...] = ()
+    data: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    """What has to be installed beside caveat, as it is imported."""
+    recipe: str
+    minutes: dict[Scale, float]
+    """Expected, with three seeds: on two cores; on a GPU."""
+    tuning: TableTuning
+    match_rounds: str = ""
+    cpu: Keys = {}
+    paper: Keys = {}
+    measures: Annotated[tuple[TableMeasure, ...], Field(min_length=1)]
+    columns: Annotated[tuple[TableSetting, ...], Field(min_length=1)]
+    rows: Annotated[tuple[TableMethod, ...], Field(min_length=1)]
+    seeds: tuple[int, ...] = ()
+    """Seeds of a table that decides contrasts: none of them was used before, and none is added after a look."""
+    contrasts: tuple[TableContrast, ...] = ()
+
+    @model_validator(mode="after")
+    def _figures_have_places(self) -> Self:
+        columns, measures = {c.name for c in self.columns}, {m.name for m in self.measures}
+        for row in self.rows:
+            if other := row.figures.keys() - columns:
+                raise ValueError(f"row {row.name}: figures for {sorted(other)}, no columns")
+            for found in row.figures.values():
+                if other := found.keys() - measures:
+                    raise ValueError(f"row {row.name}: figures of {sorted(other)}, no measures")
+        return self
+
+    @model_validator(mode="after")
+    def _claims_are_tested_or_not(self) -> Self:
+        tested = {contrast.claim for contrast in self.contrasts}
+        for claim in self.claims:
+            if bool(claim.not_tested) == (claim.text in tested):
+                raise ValueError(f"claim {claim.text!r}: either a contrast makes it, or not_tested says why none does")
+        return self
+
+
+def tables() -> list[str]:
+    """The names of all tables."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def named(name: str) -> PaperTable:
+    """Raises ConfigurationError if there is no table of that name."""
+    if name not in tables():
+        raise ConfigurationError(f"{name}: no such table{one_of(name, tables())}")
+    return PaperTable(name=name, **tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+
+
+def seeds_of(table: PaperTable, count: int | None) -> tuple[int, ...]:
+    """The seeds of a table: its own where it has contrasts, which decide with all of them, else so many from 0 on."""
+    if table.seeds:
+        if count not in (None, len(table.seeds)):
+            raise ConfigurationError(
+                f"--seeds {count}: {table.name} decides contrasts with its own {len(table.seeds)} seeds; leave it out"
+            )
+        return table.seeds
+    return tuple(range(count or 3))
+
+
+def missing(table: PaperTable) -> list[str]:
+    """The files that the table needs and that are not below $CAVEAT_DATA."""
+    folder = os.environ.get("CAVEAT_DATA")
+    return [file for file in table.data if not Path(file).exists() and not (folder and (Path(folder) / file).exists())]
+
+
+def absent(table: PaperTable) -> list[str]:
+    """The packages that the table needs and that are not installed."""
+    return [name for name in table.packages if find_spec(name) is None]
+
+
+def listing() -> TextTable:
+    """Name, title, size, expected time, data and packages of every table."""
+    wrapping = ("what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA, packages")
+    rows = []
+    for table in map(named, tables()):
+        times = (duration(table.minutes[scale]) if scale in table.minutes else "" for scale in Scale)
+        rows.append((table.name, table.title, str(runs_of(table, None)), *times, _needs(table)))
+    return text_table(
+        [Heading("table", words=True), *(Heading(name, words=True, wraps=True) for name in wrapping)], rows, gap=2
+    )
+
+
+def runs_of(table: PaperTable, count: int | None) -> int:
+    """One per row, column and seed, and one per value on every seed on which values are tried."""
+    seeds = seeds_of(table, count)
+    tried = set(table.tuning.on or seeds[: table.tuning.seeds])
+    places = len(table.rows) * len(table.columns) * (len(table.tuning.values) * len(tried) + len({*seeds} - tried))
+    return places + len(table.columns) * len(tried) * sum(len(row.then.values) for row in table.rows if row.then)
+
+
+def duration(minutes: float) -> str:
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+
+
+def _needs(table: PaperTable) -> str:
+    gone = {*missing(table), *absent(table)}
+    return ", ".join(f"{name} (missing)" if name in gone else name for name in (*table.data, *table.packages))
+
+
+def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> "Grid":
+    """Return the comparison that reproduces the table."""
+    from .compare.grid import Grid  # which imports torch, unlike the rest of this module
+
+    shared: Keys = getattr(table, scale)
+    columns = tuple(
+        Setting(part.name, part.recipe or table.recipe,
+               _sets(shared | part.sets | getattr(part, scale)))
+        for part in table.columns
+    )  # fmt: skip
+    return Grid(
+        title=f"{table.title} ({scale} scale)",
+        rows=tuple(
+            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note, part.then)
+            for part in table.rows
+        ),
+        columns=columns,
+        seeds=seeds,
+        tuning=table.tuning,
+        match_rounds=table.match_rounds,
+        measures=table.measures,
+        command=command,
+        about=table.differs,
+        published=Published(table.source, table.differs, _figures(table), tuple(c.told for c in table.claims)),
+        contrasts=table.contrasts,
+    )
+
+
+def _figures(table: PaperTable) -> tuple[PaperFigure, ...]:
+    return tuple(
+        PaperFigure(row.name, column, measure, value)
+        for row in table.rows
+        for column, found in row.figures.items()
+        for measure, value in found.items()
+    )
+
+
+def _sets(keys: Keys) -> Sets:
+    return tuple(f"{key}={_text(value)}" for key, value in keys.items())
+
+
+def _text(value: Any) -> str:
+    from ..config.text import toml
+
+    return toml(tuple(value) if isinstance(value, list) else value)

@@ -1,0 +1,147 @@
+"""The audit's page: findings, a chart over shares of the data, and tables."""
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from markupsafe import Markup
+
+from ..core.text import percent
+from ..files.schema.audit import AuditFile, FusedCopies
+from . import templates
+from .diagrams import rank_plane
+from .svg import Axes, Chart, Line, draw, key, line, plot, strokes, text
+from .templates import Table, column, table
+
+Rows = Sequence[Mapping[str, float]]
+CURVES = ("epistemic", "vacuity", "aleatoric", "total")
+
+
+def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, float]]:
+    """(n, mean over seeds, minimum, maximum) of a number, by n."""
+    sizes = sorted({row["n"] for row in rows})
+    values = [[row[name] for row in rows if row["n"] == size] for size in sizes]
+    return [(size, sum(v) / len(v), min(v), max(v)) for size, v in zip(sizes, values, strict=True)]
+
+
+def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
+    """The uncertainties that every run has and that are never zero, because logarithms cannot show zero."""
+    found = {name: means_by_size(rows, name) for name in CURVES if all(name in row for row in rows)}
+    return {name: points for name, points in found.items() if min(low for _, _, low, _ in points) > 0}
+
+
+def sweep_chart(rows: Rows) -> Markup | None:
+    """Mean uncertainties over training examples per silo, both on logarithmic axes; None for a single share."""
+    drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
+    if len(sizes) < 2 or not drawn:
+        return None
+    lowest = min(low for points in drawn.values() for _, _, low, _ in points)
+    if "epistemic" in drawn:  # What falls as 1/n from its first point on stays in the frame.
+        lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
+    highest = max(high for points in drawn.values() for _, _, _, high in points)
+    exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+    x_range = (math.log10(sizes[0]), math.log10(sizes[-1]))
+    frame = Axes(56, 10, 388, 260, x_range, (exponents[0], max(exponents[-1], exponents[0] + 1)))
+    every = -(-len(exponents) // 8)
+    x_ticks = [(math.log10(n), f"{n:.4g}") for n in sizes]
+    y_ticks = [(e, f"{10.0**e:g}") for e in exponents if not e % every]
+    body = [*_references(frame, drawn.get("epistemic")), *(_curve(frame, *each) for each in drawn.items())]
+    label = "Mean uncertainties over training examples per silo"
+    return plot(frame, label, x_ticks, y_ticks, "training examples per silo", *body)
+
+
+def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
+    """Lines from the first point that fall as n^-1/2 and as n^-1; their names stand next to the frame."""
+    drawn: list[Markup] = []
+    if not points:
+        return drawn
+    name_y = -math.inf
+    for exponent, name in ((-0.5, "1/\N{SQUARE ROOT}n"), (-1.0, "1/n")):
+        x, y = math.log10(points[0][0]), math.log10(points[0][1])
+        end = frame.x_range[1], y + exponent * (frame.x_range[1] - x)
+        drawn.append(line(frame.at((x, y)), frame.at(end), "diagonal"))
+        name_y = max(frame.y(end[1]) + 4, name_y + 13)
+        drawn.append(text(frame.right + 8, name_y, name, "start", "note"))
+    return drawn
+
+
+def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
+    """The means, each with a stroke from the minimum to the maximum over seeds."""
+    logs = [[math.log10(value) for value in point] for point in points]
+    ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
+    means = [(n, mean) for n, mean, _, _ in logs]
+    return draw(frame, Line(means, CURVES.index(name), name, marked=means), ranges)
+
+
+def legend(rows: Rows) -> list[tuple[Markup, str]]:
+    """A sample and a name for each curve."""
+    return [(key(CURVES.index(name)), name) for name in curves(rows)]
+
+
+_TEMPLATE = "audit.html.j2"
+
+
+def render(audit: AuditFile) -> str:
+    """The text of the page of audit.json."""
+    return templates.render(
+        _TEMPLATE,
+        audit=audit,
+        broken=[finding for finding in audit.findings if finding.verdict == "does not hold"],
+        open=[finding for finding in audit.findings if finding.verdict == "cannot say"],
+        sweep=sweep_table(audit.runs),
+        chart=sweep_figure(audit.runs),
+        legend_entries=legend(audit.runs),
+        plane=plane_figure(audit.plane),
+        fusion=fusion_table(audit.fusion),
+        shares=", ".join(map(fraction, audit.shares)),
+    )
+
+
+def fraction(share: float) -> str:
+    """A share as 1/4 if a denominator up to 1000 gives it exactly, else in decimals."""
+    near = Fraction(share).limit_denominator(1000)
+    return str(near) if float(near) == share else f"{share:g}"
+
+
+def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
+    """Mean uncertainties over the training examples of a silo."""
+    drawn = sweep_chart(rows)
+    if drawn is None:
+        return None
+    without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
+    about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
+    about += "over seeds. The dashed lines fall like a variance and like a standard deviation."
+    return Chart("More data", drawn, about + (f" Zero somewhere, so not drawn: {without}." if without else ""))
+
+
+def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
+    """The number of test inputs by ranks of both uncertainties."""
+    label = "Ranks of epistemic against ranks of aleatoric uncertainty"
+    about = "Test inputs with all training data, ranked in their silo by both uncertainties, over all silos and seeds; "
+    about += "darker is more. A diagonal means that both uncertainties order inputs alike."
+    return Chart("Aleatoric against epistemic", rank_plane(plane, ("aleatoric", "epistemic"), label), about)
+
+
+def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
+    """A row per share: means over seeds."""
+    names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
+    columns = [
+        column("training examples", (f"{size:.4g}" for size, *_ in accuracy), "of a silo, mean over silos"),
+        column("accuracy", (percent(mean) for _, mean, _, _ in accuracy)),
+        *(column(name, (f"{mean:.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
+    ]
+    return table(columns, "Means over test inputs, silos and seeds; uncertainties in nats, vacuity as a share.")
+
+
+def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:
+    """A row per number of copies, two columns per rule: means over silos and seeds."""
+    if not fusion:
+        return None
+    copies = [row.copies for row in next(iter(fusion.values()))[0]]
+    columns = [column("copies", (f"{count:.0f}" for count in copies))]
+    for rule, by_seed in fusion.items():
+        for name in ("vacuity", "confidence"):
+            means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
+            columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
+    caption = "Means over the test inputs of runs with all data: a rule that recognises copies leaves both as they "
+    return table(columns, f"{caption}are.")

@@ -1,1 +1,0 @@
-"""The drawing kit of all pages."""

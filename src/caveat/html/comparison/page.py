@@ -1,0 +1,240 @@
+"""The page of a comparison, and which plots it shows; it is self-contained and loads nothing from the network."""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal
+
+from ...core.text import duration, megabytes
+from ...core.text import tick as plain_tick
+from ...files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
+from .. import templates
+from ..svg import Chart, Point, Write, swatch
+from . import wording
+from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
+from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
+
+_MOST_PAIRS = 15
+"""Pairs that one figure shows before it is divided."""
+_FAR = 2.0
+"""Settings share an axis unless it is so many times as long as the longest of their own."""
+
+
+def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
+    """A dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
+    rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
+    own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
+    shared = _shared(list(own.values()))
+    charts = []
+    for name, each in rows.items() if own else ():
+        of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
+        shown = shared or own.get(name, (0.0, 1.0))
+        charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
+    intervals = wording.intervals_said(row.value for each in rows.values() for row in each)
+    said = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
+    if any(row.seeds for each in rows.values() for row in each):
+        said += " A small dot is one seed; few seeds are shown one by one."
+    if any(row.paper is not None for each in rows.values() for row in each):
+        said += " A hollow diamond is the paper's result."
+    return charts, said + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
+
+
+def _shared(ranges: Sequence[Point]) -> Point | None:
+    """One range for all; None if the settings lie too far apart for it."""
+    if not ranges:
+        return None
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    return (low, high) if high - low <= _FAR * max(high - low for low, high in ranges) else None
+
+
+def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[MethodRow]:
+    rows = []
+    for row in record.rows:
+        failed, missing = (record.runs(row, setting, status) for status in ("failed", "missing"))
+        absent = "failed" if failed else "to come" if missing else "no result"
+        result, printed = record.result(row, setting, measure), record.printed(row, setting, measure)
+        seeds = wording.per_seed(record, row, setting, measure) if len(record.seeds) < wording.SEEDS else {}
+        rows.append(MethodRow(row.name, record.series[row.name], result, printed, absent, seeds))
+    order = [result.row for result in wording.ranked(record.results(setting, measure).rows, measure)]
+    return sorted(rows, key=lambda row: order.index(row.name) if row.name in order else len(order))
+
+
+def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
+    """Every pair; if there are many, those of the leading method first and the others in a second figure."""
+    results = record.results(setting, measure)
+    pairs = list(results.pairs)
+    parts = [pairs]
+    if len(pairs) > _MOST_PAIRS and (order := wording.ranked(results.rows, measure)):
+        leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
+        parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
+    corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
+    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is over {corrected}; "
+    caption += f"below {wording.LEVEL:g} a mark is coloured and its p dark."
+    about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
+    return [
+        Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
+        for part in parts
+        if part
+    ]
+
+
+def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
+    """A mark per silo and method, silos by domain."""
+    places = record.places(setting, "silos")
+    domains = domains_of(record.runs(setting=setting))
+    order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
+    grouped = groupby(sorted(places, key=lambda place: order[domains.get(place, "")]), lambda p: domains.get(p, ""))
+    methods = {row.name: record.result(row, setting, measure).silos for row in record.rows}
+    methods = {name: found for name, found in methods.items() if found}
+    about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
+    drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
+    intervals = wording.intervals_said(value for found in methods.values() for value in found.values())
+    cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
+    return (
+        None
+        if drawn is None
+        else Chart(wording.header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
+    )
+
+
+def curves(record: Comparison, setting: Setting) -> list[Chart]:
+    """Accuracy and entropy on validation data over rounds, means over the seeds that finished."""
+    kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
+        (1, "Accuracy on validation data, %", lambda value: plain_tick(100 * value)),
+        (2, "Entropy on validation data, nats", plain_tick),
+    )
+    figures = []
+    for which, title, write in kinds:
+        rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
+        courses = [found for name, runs in rows if (found := course(name, record.series[name], runs, which))]
+        if courses:
+            caption = "Mean over seeds; the band reaches from the lowest seed to the highest."
+            figures.append(Chart(title, course_chart(courses, f"{title}, of {len(courses)} methods", write), caption))
+    return figures
+
+
+def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
+    """The first measure against every other, and against time and bytes."""
+    first = record.measures[0]
+    against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
+        (
+            wording.directed(wording.header(m), m),
+            m.name,
+            partial(wording.tick, m),
+            [record.result(row, setting, m) for row in record.rows],
+        )
+        for m in record.measures[1:]
+    ]
+    megabytes_of = ("MB of a run, up and down", ["bytes_up", "bytes_down"], 1e6)
+    for name, keys, unit in (("seconds of a run", ["seconds"], 1.0), megabytes_of):
+        costs = [_cost(record.runs(row, setting, "done"), keys, unit) for row in record.rows]
+        against.append((name, name, wording.setting_value, [IntervalRecord(mean=value) for value in costs]))
+    figures = []
+    for axis, name, write, values in against:
+        title = f"{first.name.capitalize()} against {name}"
+        places = _places(record, setting, first, name, values)
+        axes = (axis, wording.directed(wording.header(first), first))
+        if (drawn := plane(places, axes, (write, partial(wording.tick, first)), title)) is not None:
+            figures.append(Chart(title, drawn))
+    return figures
+
+
+def _places(
+    record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
+) -> list[Place]:
+    """The methods that have both figures."""
+    places = []
+    for row, value in zip(record.rows, values, strict=True):
+        x, y = wording.dot(value), wording.dot(record.result(row, setting, first))
+        if x and y:
+            note = f"{row.name}: {wording.figure(first, y.value)} {first.name}, {x.value:.4g} {name}"
+            places.append(Place(row.name, record.series[row.name], x, y, note))
+    return places
+
+
+def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
+    """The sum of what a run cost on average; None if any of it is not known."""
+    known = [cost for key in keys if (cost := wording.mean_of(runs, key)) is not None]
+    return sum(known) / unit if len(known) == len(keys) else None
+
+
+def facts(record: Comparison) -> list[tuple[str, str]]:
+    """The size and the cost of the comparison."""
+    silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
+    seconds = [run.seconds for run in record.cells if run.seconds is not None]
+    sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
+    found = [
+        ("methods", str(len(record.rows))),
+        ("settings", str(len(record.columns)) if len(record.columns) > 1 else ""),
+        ("seeds", str(len(record.seeds))),
+        ("silos", " or ".join(map(str, sorted(silos_of)))),
+        ("runs", str(len(record.cells))),
+        ("time of all runs", duration(sum(seconds)) if seconds else ""),
+        ("MB moved in all", megabytes(sum(sent)) if any(sent) else ""),
+    ]
+    return [(name, value) for name, value in found if value]
+
+
+_TEMPLATE = "comparison/comparison.html.j2"
+
+
+def render(record: Comparison) -> str:
+    """The text of the page."""
+    wholes = [_whole(record, setting) for setting in record.columns]
+    parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
+    known, alarm = wording.state(record)
+    return templates.render(
+        _TEMPLATE,
+        record=record,
+        known=known,
+        alarm=alarm,
+        failed=[run for run in record.cells if run.status == "failed"],
+        leaders=wording.leaders(record),
+        budgets=[
+            (one.name, told, wording.equal_by(record, one))
+            for one in record.columns
+            if (told := wording.unequal_budgets(record, one))
+        ],
+        facts=facts(record),
+        methods=[(swatch(series), name) for name, series in record.series.items()],
+        verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
+        settings=_settings(record),
+        headlines=[(m.name, *headline(record, m)) for m in record.measures],
+        wholes=wholes,
+        contrast_table=contrast_table(record),
+        parts=parts,
+        tuning_table=tuning_table(record),
+        paper_table=paper_table(record),
+        run_table=run_table(record),
+    )
+
+
+def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
+    """The parts of one setting that do not depend on the chosen measure."""
+    return {
+        "setting": setting.name,
+        "verdict": wording.verdict(record, setting),
+        "table": main_table(record, setting),
+        "curves": curves(record, setting),
+        "trade_offs": trade_offs(record, setting),
+    }
+
+
+def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
+    """The parts of one setting and one measure."""
+    several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
+    return {
+        "setting": setting.name,
+        "measure": measure.name,
+        "differences": differences(record, setting, measure),
+        "pairs": pair_table(record, setting, measure),
+        "domains": place_table(record, setting, measure, "domains", of_domain) if several else None,
+        "silos": silos(record, setting, measure),
+        "silo_table": place_table(record, setting, measure, "silos", "silo, mean over seeds"),
+    }
+
+
+def _settings(record: Comparison) -> str:
+    """What each method and setting sets, a name followed by its lines."""
+    sets = [(one.name, one.sets) for one in record.rows] + [(one.name, one.sets) for one in record.columns if one.name]
+    return "\n".join(line for name, keys in sets for line in (name, *(f"    {key}" for key in keys)))

@@ -1,0 +1,238 @@
+"""Pictures of a comparison: dot plots, forests of differences, curves over rounds, and planes of two measures."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from markupsafe import Markup
+
+from ...core.text import MINUS, cut, probability
+from ...files.schema.comparison import ComparedRun, DifferenceRecord, IntervalRecord, Measure
+from .. import svg
+from ..diagrams import Dot, Groups, dot_plot, dots, lay_out, named
+from ..svg import Point, Write
+from .wording import LEVEL, bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
+
+BySilo = Mapping[str, IntervalRecord]
+"""By silo."""
+_SIDE = 21
+"""Letters of each name of a pair."""
+_MOST_TITLES = 1500
+"""A title per mark is most of the size of a picture of many silos."""
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A line of a plot of methods."""
+
+    name: str
+    series: int
+    value: IntervalRecord
+    paper: float | None = None
+    absent: str = ""
+    """What stands where there is no figure."""
+    seeds: Mapping[int, float] = field(default_factory=dict)
+    """The figure of each seed, where these are few."""
+
+
+def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
+    printed = [row.paper for row in rows if row.paper is not None]
+    seeds = [value for row in rows for value in row.seeds.values()]
+    return svg.limits([*known(row.value for row in rows), *printed, *seeds], measure.percent)
+
+
+def scale(measure: Measure, shown: Point) -> svg.Ticks:
+    """Numbers along an axis of the measure."""
+    return [(value, tick(measure, value)) for value in svg.inner_ticks(shown)]
+
+
+def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
+    """A line per method, in the order given: mean and interval, the paper's result hollow, the mean in digits."""
+    rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
+    drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
+    unit = directed(measure.name, measure)
+    return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), *drawn, class_="measured")
+
+
+def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Markup:
+    printed = "" if one.paper is None else f"; the paper: {with_unit(measure, one.paper)}"
+    drawn = [] if one.paper is None else [svg.hollow(svg.DIAMOND, (frame.x(one.paper), y), 4.4)]
+    if found := dot(one.value):
+        drawn.append(dots(frame, one.series, [(found, y)], 4.6))
+        for seed, value in one.seeds.items():
+            said = f"{one.name}, seed {seed}: {with_unit(measure, value)}"
+            drawn.append(svg.group(said, svg.marks(0, [(frame.x(value), y + 8)], 2.4, "seed"), class_="one-seed"))
+        drawn.append(svg.text(svg.WIDTH, y + 4, figure(measure, found.value), "end"))
+    else:
+        drawn.append(svg.text(frame.left + 6, y + 4, one.absent, "start", "alarm"))
+    each = ", ".join(figure(measure, value) for value in one.seeds.values())
+    note = f"{one.name}: {bracketed(measure, one.value) or one.absent}{printed}{f'; seeds: {each}' if each else ''}"
+    return svg.group(note, *drawn, class_=svg.color(one.series), name=one.name)
+
+
+def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
+    """A line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
+
+    Pairs without a difference are listed, and say so.
+    """
+    names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
+    shown = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
+    width = max(520.0, 320 + 7.0 * max(map(len, names), default=0))
+    rows = lay_out([("", names)], 22, shown, top=34, right=104, most=2 * _SIDE + 3, width=width)
+    frame = rows.frame
+    zero = frame.x(0)
+    heads = [
+        svg.text(frame.right + 46, 12, "difference", "end", "tick"),
+        svg.text(rows.width, 12, "Holm p", "end", "tick"),
+    ]
+    if measure.higher is not None:
+        left, right = ("worse", "better") if measure.higher else ("better", "worse")
+        heads.append(svg.text(zero - 8, 26, f"first {left}", "end", "tick"))
+        heads.append(svg.text(zero + 8, 26, f"first {right}", "start", "tick"))
+    drawn = [_pair(frame, pair, y, measure) for pair, y in zip(pairs, rows.at, strict=True)]
+    unit = "difference in points" if measure.percent else "difference"
+    rule = svg.line((zero, frame.top - 4), (zero, frame.bottom), "boundary")
+    return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), rule, *heads, *drawn, class_="forest")
+
+
+def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Markup:
+    found, p = dot(pair), probability(pair.p_holm)
+    clear = pair.p_holm is not None and pair.p_holm < LEVEL
+    said = bracketed(measure, pair) or "no seed that both have"
+    title = f"{pair.a} {MINUS} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
+    if found is None:
+        return svg.group(title, svg.text(frame.left + 6, y + 4, said, "start", "tick"))
+    drawn = [
+        dots(frame, 0, [(found, y)], 4.2),
+        svg.text(frame.right + 46, y + 4, signed(measure, pair.mean), "end"),
+        svg.text(frame.right + 104, y + 4, p or "no test", "end", "" if clear else "tick"),
+    ]
+    return svg.group(title, *drawn, class_="found" if clear else "open")
+
+
+def silo_plot(
+    groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
+) -> Markup | None:
+    """A line per silo, grouped by domain, with a mark and an interval per method; None without values.
+
+    `methods` has each method's values by silo.
+    """
+    shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
+    if shown is None:
+        return None
+    step = max(3.4, min(6.5, 26 / len(methods)))
+    rows = lay_out(groups, max(18.0, step * (len(methods) - 1) + 11), shown, most=16)
+    titles, size = len(rows.at) * len(methods) <= _MOST_TITLES, 3.4 if len(methods) <= 4 else 2.6
+    corners = [(rows.frame.left, y - rows.height / 2) for y in rows.at[::2]]
+    drawn = [*(svg.rect(corner, rows.frame.width, rows.height, "track") for corner in corners), *named(rows)]
+    for i, (method, values) in enumerate(methods.items()):
+        offset = step * (i - (len(methods) - 1) / 2)
+        found = [
+            (one, y + offset)
+            for silo, y in rows.places
+            if silo in values and (one := dot(values[silo], _titled(method, silo, values[silo], measure)))
+        ]
+        if titles:
+            marked = [svg.group(one.note, dots(rows.frame, series[method], [(one, y)], size)) for one, y in found]
+        else:
+            marked = [dots(rows.frame, series[method], found, size)]
+        drawn.append(svg.group("", *marked, class_=svg.color(series[method]), name=method))
+    return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
+
+
+def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> str:
+    return ", ".join(filter(None, [f"{method}, {silo}: {bracketed(measure, value)}", few(value)]))
+
+
+def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
+    """A range with room for all means, and for the intervals up to the span of the means on either side.
+
+    With two or three seeds, a silo's interval may be many times as long as the difference between silos.
+    """
+    means = [one.mean for one in values if one.mean is not None]
+    full, own = svg.limits(known(values), measure.percent), svg.limits(means, measure.percent)
+    if full is None or own is None:
+        return None
+    span = own[1] - own[0]
+    low, high = max(full[0], own[0] - span), min(full[1], own[1] + span)
+    return (max(0.0, low), min(1.0, high)) if measure.percent and own[0] >= 0 and own[1] <= 1 else (low, high)
+
+
+_MOST_POINTS = 150
+"""Rounds that a curve shows at most."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A method's metric over rounds: the mean over seeds, with the minimum and the maximum."""
+
+    name: str
+    series: int
+    mean: Sequence[Point]
+    low: Sequence[Point]
+    high: Sequence[Point]
+
+
+def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
+    """A method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
+    curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
+    found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
+    shared = sorted(set.intersection(*map(set, found))) if found else []
+    if not shared:
+        return None
+    step = math.ceil(len(shared) / _MOST_POINTS)
+    # From the end, so that the last round is always there.
+    values = {at: [one[at] for one in found] for at in shared[::-1][::step][::-1]}
+    means = [(at, math.fsum(row) / len(row)) for at, row in values.items()]
+    low, high = ([(at, of(row)) for at, row in values.items()] for of in (min, max))
+    return Course(name, series, means, low, high)
+
+
+def course_chart(courses: Sequence[Course], about: str, write: Write) -> Markup:
+    """Lines over rounds, each with the band of its seeds."""
+    values = [value for one in courses for _, value in (*one.low, *one.high)]
+    frame = svg.round_frame([at for one in courses for at, _ in one.mean], svg.limits(values) or (0.0, 1.0), 230)
+    bands = [svg.band(frame, one.low, one.high, one.series, one.name) for one in courses]
+    lines = [svg.draw(frame, svg.Line(one.mean, one.series, one.name, name=one.name)) for one in courses]
+    y_ticks = svg.written(svg.inner_ticks(frame.y_range), write)
+    return svg.plot(frame, about, svg.round_ticks(frame), y_ticks, "round", *bands, *lines)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A method in a plane of two measures."""
+
+    name: str
+    series: int
+    x: Dot
+    y: Dot
+    note: str
+
+
+def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, Write], about: str) -> Markup | None:
+    """A mark per method, with both intervals; None without any."""
+    x_range = svg.limits([end for place in places for end in place.x.known])
+    y_range = svg.limits([end for place in places for end in place.y.known])
+    if x_range is None or y_range is None:
+        return None
+    frame = svg.Axes(50, 24, 256, 190, x_range, y_range)
+    x_ticks, y_ticks = (
+        svg.written(svg.inner_ticks(x_range, 4), write[0]),
+        svg.written(svg.inner_ticks(y_range, 4), write[1]),
+    )
+    drawn = [svg.text(2, 12, names[1], "start", "tick"), *(_place(frame, place) for place in places)]
+    return svg.plot(frame, about, x_ticks, y_ticks, names[0], *drawn, width=320)
+
+
+def _place(frame: svg.Axes, place: Place) -> Markup:
+    x, y = place.x, place.y
+    ends = []
+    if x.low is not None and x.high is not None:
+        ends.append((frame.at((x.low, y.value)), frame.at((x.high, y.value))))
+    if y.low is not None and y.high is not None:
+        ends.append((frame.at((x.value, y.low)), frame.at((x.value, y.high))))
+    mark = svg.marks(place.series, [frame.at((x.value, y.value))], 4.6)
+    return svg.group(
+        place.note, svg.strokes(ends, "whisker thin"), mark, class_=svg.color(place.series), name=place.name
+    )

@@ -1,0 +1,229 @@
+"""The tables of a comparison's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ...core.text import MINUS, count, decimal, duration, megabytes, probability
+from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
+from ..svg import element, swatch
+from ..templates import Cell, Column, Table, column, table, words
+from . import wording
+
+_ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
+_EDGE = "at the edge of the values that were tried: a better value may lie beyond"
+
+
+def main_table(record: Comparison, setting: Setting) -> Table | None:
+    """A row per method: every measure, rank and worst silo, costs, and tuned values."""
+    runs = [record.runs(row, setting) for row in record.rows]
+    keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
+    columns = [
+        words("method", (_name(record, row) for row in record.rows)),
+        words("runs", map(_runs, runs), "done, of those planned"),
+        *(_measured(record, setting, measure) for measure in record.measures),
+        *(one for measure in record.measures for one in _ranked(record, setting, measure)),
+        column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
+        column(
+            "MB up",
+            (megabytes(wording.mean_of(each, "bytes_up")) for each in runs),
+            "sent by all silos, except for metrics",
+        ),
+        column("MB down", (megabytes(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
+        *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
+    ]
+    caption = (
+        "Mean over silos and seeds above its 95 % interval, the best in bold; costs are those of one run, mean over "
+    )
+    caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
+    return table(columns, caption, [row.name for row in record.rows])
+
+
+def _name(record: Comparison, row: ComparedMethod) -> Markup:
+    note = element("small", row.note, class_="bounds") if row.note else ""
+    return swatch(record.series[row.name]) + Markup(" ") + row.name + note
+
+
+def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
+    cells = []
+    for row in record.rows:
+        found = record.result(row, setting, measure)
+        cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
+    return column(wording.header(measure) + _ARROWS[measure.higher], cells)
+
+
+def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
+    """The mean over its interval."""
+    if value.mean is None:
+        return ""
+    # What rests on a handful of errors has an interval that is no better known than the figure.
+    bounds = wording.few(value) or wording.interval(measure, value)
+    below = element("small", bounds, class_="bounds") if bounds else ""
+    return element("b" if best else "span", wording.figure(measure, value.mean)) + below
+
+
+def _ranked(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
+    name, results = measure.name, [record.result(row, setting, measure) for row in record.rows]
+    worst, ranks = [wording.figure(measure, one.worst) for one in results], [decimal(one.rank, 1) for one in results]
+    about_rank = f"mean rank by {name} among the methods, over seeds and silos; 1 is best"
+    return [
+        column(f"worst silo, {name}", worst, f"{name} of each seed's worst silo, mean over seeds", name),
+        column(f"rank, {name}", ranks, about_rank, name),
+    ]
+
+
+def _values(runs: Sequence[ComparedRun], key: str) -> str:
+    return ", ".join(dict.fromkeys(wording.setting_value(run.tuned[key]) for run in runs if key in run.tuned))
+
+
+def _runs(runs: Sequence[ComparedRun]) -> Cell:
+    done = f"{sum(run.status == 'done' for run in runs)} of {len(runs)}"
+    errors = "; ".join(run.error or "failed" for run in runs if run.status == "failed")
+    return Cell(", ".join([done, *wording.not_done(runs)]), errors)
+
+
+def place_table(
+    record: Comparison, setting: Setting, measure: Measure, part: Literal["domains", "silos"], caption: str
+) -> Table | None:
+    """A row per domain or silo, a column per method; None without methods."""
+    places = record.places(setting, part)
+    columns = [words(part.removesuffix("s"), places)]
+    shown = list[IntervalRecord]()
+    for found in (record.result(row, setting, measure) for row in record.rows):
+        of: Mapping[str, IntervalRecord] = getattr(found, part)
+        each = [of.get(place, IntervalRecord()) for place in places]
+        columns.append(column(found.row, (_mean(measure, value) for value in each)))
+        shown += each
+    return (
+        table(columns, f"{measure.name} by {caption}, {wording.intervals_said(shown)}.") if len(columns) > 1 else None
+    )
+
+
+def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
+    """A row per pair of methods, with their difference and its tests."""
+    pairs = record.results(setting, measure).pairs
+    columns = [
+        words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
+        column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
+        column("95 % interval", (wording.interval(measure, pair) for pair in pairs)),
+        column("p", (probability(pair.p) for pair in pairs), "paired t test over seeds"),
+        column("Holm p", (probability(pair.p_holm) for pair in pairs), "corrected for all pairs"),
+    ]
+    return table(columns, f"Differences in {measure.name}, first minus second, on seeds and silos that both have.")
+
+
+def tuning_table(record: Comparison) -> Table | None:
+    """A row per method and setting: the values tried, with their scores, and the one chosen."""
+    tuning = record.tuning
+    if tuning is None:
+        return None
+    found = [(row, setting, record.runs(row, setting)) for setting in record.columns for row in record.rows]
+    caption = f"{tuning.key}, chosen by {tuning.by}"
+    if tuning.seed is not None:
+        caption += f" with seed {', '.join(map(str, tuning.seeds)) or tuning.seed}"
+    caption += f", {tuning.runs} runs for every method" if tuning.runs else ""
+    caption += "; scores stand next to the values, the chosen one in bold. A triangle marks a choice at the edge of "
+    columns = [
+        words("method", (_name(record, row) for row, _, _ in found)),
+        words("setting", (setting.name for _, setting, _ in found)),
+        words("chosen", (_chosen(runs, tuning.key) for _, _, runs in found)),
+        words("tried", (_tried(record, runs, tuning.key, tuning.by) for _, _, runs in found)),
+    ]
+    return table(columns, f"{caption}the values that were tried.", [row.name for row, _, _ in found])
+
+
+def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
+    """Every value of the first run that tried any, with its score, the chosen one in bold."""
+    run = next((run for run in runs if run.tuning), None)
+    if run is None:
+        return ""
+    measure = next((m for m in record.measures if by.startswith(m.name)), Measure(name=""))
+    chosen, parts = wording.setting_value(run.tuned.get(key)), []
+    for trial in run.tuning:
+        value = wording.setting_value(trial.value)
+        score = element("small", wording.figure(measure, trial.score) or "failed", title=trial.error or None)
+        parts.append(element("span", element("b" if value == chosen else "span", value), " ", score, class_="trial"))
+    return Markup(" ").join(parts)
+
+
+def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
+    """Flagged if the best value is the smallest or the largest that was tried: a better value may lie beyond."""
+    tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
+    if tuned is None:
+        return Cell(_values(runs, key))
+    numbers = sorted(number for trial in tuned.tuning if (number := wording.as_number(trial.value)) is not None)
+    edge = len(numbers) > 1 and wording.as_number(tuned.tuned[key]) in (numbers[0], numbers[-1])
+    return Cell(_values(runs, key), _EDGE if edge else "")
+
+
+def paper_table(record: Comparison) -> Table | None:
+    """The paper's results next to ours."""
+    measures = {measure.name: measure for measure in record.measures}
+    printed = record.paper.figures if record.paper else ()
+    found = [(one, measures[one.measure]) for one in printed if one.measure in measures and one.row in record.series]
+    ours = [IntervalRecord(mean=one.ours, low=one.low, high=one.high) for one, _ in found]
+    columns = [
+        words("method", (one.row for one, _ in found)),
+        words("setting", (one.column for one, _ in found)),
+        words("measure", (wording.header(measure) for _, measure in found)),
+        column("paper", (wording.figure(measure, one.paper) for one, measure in found)),
+        column("here", (wording.bracketed(m, own) for (_, m), own in zip(found, ours, strict=True)), "95 % interval"),
+        column(
+            "difference", (wording.signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"
+        ),
+    ]
+    caption = "The paper's results and those measured here, with 95 % intervals."
+    return table(columns, caption, [one.row for one, _ in found])
+
+
+def run_table(record: Comparison) -> Table | None:
+    """A row per run, with its report; failed ones with their error."""
+    runs = record.cells
+    columns = [
+        words("run", map(_link, runs)),
+        words("setting", (run.column for run in runs)),
+        column("seed", (str(run.seed) for run in runs)),
+        words("state", map(_state, runs)),
+        column("rounds", (count(run.rounds) for run in runs)),
+        column("time", (duration(run.seconds) for run in runs)),
+        column("MB up", (megabytes(run.bytes_up) for run in runs)),
+        column("MB down", (megabytes(run.bytes_down) for run in runs)),
+    ]
+    caption = "Links lead to the runs' own pages, in folders next to this one; caveat report FOLDER writes a page that "
+    return table(columns, f"{caption}is missing.", [run.row for run in runs])
+
+
+def _link(run: ComparedRun) -> str:
+    if run.status != "done" or not run.folder or run.folder.startswith("/"):
+        return run.row
+    return element("a", run.row, href=f"{quote(run.folder)}/report.html")
+
+
+def _state(run: ComparedRun) -> Cell:
+    if run.status == "failed":
+        return Cell(f"failed: {run.error or 'the error was not recorded'}", run.error)
+    return Cell("to come" if run.status == "missing" else "done")
+
+
+_ABOUT = (
+    "Contrasts and margins were fixed before the table was made. Intervals treat test inputs and seeds as random and "
+    "silos as fixed; p-values are corrected by Holm's method over all contrasts, both for difference and for "
+    "equality within the margin."
+)
+
+
+def contrast_table(record: Comparison) -> Table | None:
+    """A row per contrast; None for a comparison without contrasts."""
+    found = record.contrasts
+    columns = [
+        words("claim", (each.claim for each in found)),
+        words("contrast", map(wording.named, found)),
+        column("difference in points", (wording.points(each.mean) for each in found)),
+        column("95 % interval", map(wording.points_interval, found)),
+        words("verdict", map(wording.said, found)),
+        column("Holm p, different", (probability(each.p_different) for each in found)),
+        column("Holm p, equal", (probability(each.p_equal) for each in found)),
+    ]
+    return table(columns, _ABOUT) if found else None

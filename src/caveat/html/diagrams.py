@@ -1,0 +1,378 @@
+"""Dot plots, dumbbells, heat maps, sparklines, reliability diagrams and risk-coverage curves."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from markupsafe import Markup
+
+from ..core.text import cut, percent, percent_tick, tick
+from ..files.schema.figures import Reliability
+from . import svg
+from .intervals import score_interval, wilson
+from .svg import Point
+
+Groups = Sequence[tuple[str, Sequence[str]]]
+"""Headings, empty for rows without one, each with the names of its rows."""
+_LETTER = 6.9
+"""How wide a letter of a name is, at most, in the units of a drawing."""
+_LOWEST = 17.0
+"""The height of a row that has room for a name."""
+_HEAD = 24.0
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value with the interval that it lies in, if there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+    @property
+    def known(self) -> list[float]:
+        """The value and the ends of its interval."""
+        return [end for end in (self.value, self.low, self.high) if end is not None]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where rows are, and the frame that holds them."""
+
+    frame: svg.Axes
+    width: float
+    """The width of the whole drawing."""
+    height: float
+    at: Sequence[float]
+    """The middles of the rows of `names`."""
+    names: Sequence[str]
+    heads: Sequence[tuple[str, float]]
+    """Headings and where their text stands."""
+    most: int
+    """Letters of a name that are shown."""
+
+    @property
+    def named(self) -> bool:
+        """Whether there is room for names."""
+        return self.height >= _LOWEST
+
+    @property
+    def places(self) -> list[tuple[str, float]]:
+        """Names with the middles of their rows."""
+        return list(zip(self.names, self.at, strict=True))
+
+
+def lay_out(
+    groups: Groups,
+    height: float,
+    shown: Point,
+    top: float = 4,
+    right: float = 10,
+    most: int = 18,
+    width: float = svg.WIDTH,
+) -> Rows:
+    """Rows of a height in a drawing of a width, with room at the right and for names of at most so many letters."""
+    names = [name for _, members in groups for name in members]
+    left = _LETTER * min(max(map(len, names)), most) + 14 if height >= _LOWEST else 12.0
+    y, at, heads = top, list[float](), list[tuple[str, float]]()
+    for head, members in groups:
+        if head:
+            heads.append((head, y + 17))
+            y += _HEAD
+        at += [y + height * (i + 0.5) for i in range(len(members))]
+        y += height * len(members)
+    frame = svg.Axes(left, top, width - left - right, y - top, shown, (0, 1))
+    return Rows(frame, width, height, at, names, heads, most)
+
+
+def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
+    """A line per row with its name if there is room, and headings with the marks that `series` gives."""
+    drawn = []
+    for head, y in rows.heads:
+        own = series[head] if series else None
+        mark = svg.marks(own, [(4, y - 4)], 3.6) if own is not None else ""
+        title = svg.text(12 if series else 0, y, cut(head, 40), "start", "head")
+        drawn.append(svg.group("", mark, title, class_=svg.color(own) if own is not None else ""))
+    if rows.named:
+        for name, y in rows.places:
+            drawn.append(svg.line((rows.frame.left, y), (rows.frame.right, y), "lane"))
+            drawn.append(label(rows.frame.left - 9, y + 4, name, rows.most))
+    return drawn
+
+
+def label(x: float, y: float, name: str, most: int) -> Markup:
+    """A name that ends at `x`, cut if it is too long, with the whole name as a title."""
+    shown = svg.text(x, y, cut(name, most), "end")
+    return shown if len(name) <= most else svg.group(name, shown)
+
+
+def dot_plot(rows: Rows, about: str, ticks: svg.Ticks, unit: str, *drawn: Markup, class_: str = "") -> Markup:
+    """A drawing of rows with an axis below; `about` is its alternative text."""
+    axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
+    bottom = rows.frame.bottom + (38 if unit else 22)
+    return svg.drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
+
+
+def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size: float, class_: str = "fill") -> Markup:
+    """Marks of one series at their heights, over their intervals, which are cut at the edges of the frame."""
+
+    def x(value: float) -> float:
+        return min(max(frame.x(value), frame.left), frame.right)
+
+    spans = [((x(dot.low), y), (x(dot.high), y)) for dot, y in found if dot.low is not None and dot.high is not None]
+    return svg.strokes(spans) + svg.marks(series, [(frame.x(dot.value), y) for dot, y in found], size, class_)
+
+
+_BESIDE = 110.0
+"""Room for words at the right."""
+NAMED = 40
+"""The most rows that have a name."""
+_TALL, _LOW = 22.0, 17.0
+"""Heights of rows that are few, and of those that have a name."""
+_TALLEST = 560.0
+"""Height of all rows that have no name."""
+
+
+@dataclass(frozen=True)
+class Dumbbell:
+    """`first` is the measured value with its interval, `second` the predicted value."""
+
+    name: str
+    number: str
+    first: Dot
+    second: float
+    words: str
+    alarm: bool
+    note: str
+
+
+def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
+    """Discs and rings joined by lines, in the order given; `number` names the numbers next to the names."""
+    ends = [end for row in rows for end in (*row.first.known, row.second)]
+    values = svg.ticks(min(ends), 1.0)
+    height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
+    shown, labels = len(rows) <= NAMED, [f"{row.name} {row.number}" for row in rows]
+    places = lay_out(
+        [("", labels)], height, (values[0], min(values[-1], 1.0)), top=18 if shown else 4, most=20,
+        right=_BESIDE if shown else 10,
+    )  # fmt: skip
+    drawn = [_dumbbell(row, places.frame, y, height) for row, y in zip(rows, places.at, strict=True)]
+    heads = [svg.text(0, 10, f"silo, {number}", "start", "tick")] if shown else []
+    return dot_plot(
+        places, about, svg.written(values, percent_tick), "", *named(places), *heads, *drawn, class_="bells"
+    )
+
+
+def _dumbbell(row: Dumbbell, frame: svg.Axes, y: float, height: float) -> Markup:
+    x, right = frame.x, frame.right
+    size = min(4.2, max(1.4, height / 3.6))
+    between = svg.strokes([((x(row.first.value), y), (x(row.second), y))], "between")
+    low, high = row.first.low, row.first.high
+    span = (
+        svg.strokes([((x(low), y), (x(high), y))], "whisker thin")
+        if height >= _LOW and low is not None and high is not None
+        else ""
+    )
+    said = [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    ring = svg.hollow(0, (x(row.second), y), size)
+    disc = svg.marks(0, [(x(row.first.value), y)], size)
+    kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
+    return svg.group(row.note, span, between, ring, disc, *said, class_=f"bell {kind}", name=row.name)
+
+
+_MOST_TITLES = 6000  # a title per cell is most of a heat map's size
+_LONGEST = 18
+
+
+def heat_map(names: Sequence[str], counts: Sequence[Sequence[int]], shared: int | None, label: str) -> Markup:
+    """A row per name, a column per codeword, darker for more tokens on a log scale; a rule after the `shared` first."""
+    columns = max(map(len, counts))
+    width, row, top = max(4.0, min(12.0, 700 / columns)), 16, 20
+    left = 6.5 * min(max(map(len, names)), _LONGEST) + 8
+    most = math.log1p(max(max(use, default=0) for use in counts))
+    titles = sum(map(len, counts)) <= _MOST_TITLES
+    right, bottom = left + width * columns + 4, top + row * len(names)
+    drawn: list[Markup] = []
+    for i, (name, use) in enumerate(zip(names, counts, strict=True)):
+        y = float(top + row * i)
+        drawn.append(svg.text(left - 6, y + 11, cut(name, _LONGEST), "end", "tick"))
+        drawn.append(svg.rect((left, y), width * len(use), row - 2, "track"))
+        for j, count in enumerate(use):
+            if count:
+                title = f"{name}, {j}: {count}" if titles else ""
+                shade = 0.08 + 0.92 * math.log1p(count) / most
+                drawn.append(_cell((left + width * j, y), width, row - 2, shade, title))
+    body = svg.drawing(
+        right, bottom + 2, label, *drawn, *_boundary(left, width, bottom, columns, shared), class_="heat"
+    )
+    return svg.element("div", body, style=f"min-width:{right * 0.8:.0f}px; max-width:{right * 1.3:.0f}px")
+
+
+def _boundary(left: float, width: float, bottom: float, columns: int, shared: int | None) -> list[Markup]:
+    if not shared or shared >= columns:
+        return [svg.text(left, 14, "shared" if shared else "codewords", "start", "note")]
+    x = left + width * shared
+    rule = svg.line((x, 6), (x, bottom), "boundary")
+    return [rule, svg.text(x - 5, 14, "shared", "end", "note"), svg.text(x + 5, 14, "own", "start", "note")]
+
+
+def _cell(at: Point, width: float, height: float, shade: float, title: str) -> Markup:
+    titled = [svg.element("title", title)] if title else []
+    return svg.rect(at, width - 0.6, height, "cell", *titled, fill_opacity=shade)
+
+
+def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
+    """How many inputs have which ranks of two scores, called `names`, darker for more.
+
+    A row of `counts` is a band of ranks of the second score, the lowest first; a column one of the first score.
+    """
+    cells = len(counts)
+    frame, side = svg.Axes(46, 10, 300, 300, (0, cells), (0, cells)), 300 / cells
+    most = max(max(row) for row in counts) or 1
+    drawn = [
+        _cell(frame.at((j, i + 1)), side, side - 0.6, count / most, f"{count} inputs")
+        for i, row in enumerate(counts)
+        for j, count in enumerate(row)
+        if count
+    ]
+    ends = [svg.text(frame.left, frame.bottom + 15, "lowest", "start", "tick")]
+    ends.append(svg.text(frame.right, frame.bottom + 15, "highest", "end", "tick"))
+    axis = f"rank of {names[0]} (across), of {names[1]} (up)"
+    return svg.plot(frame, label, [], [(0, "low"), (cells, "high")], axis, *ends, *drawn, width=366)
+
+
+def sparkline(counts: Sequence[int], names: Sequence[str]) -> Markup:
+    """A tiny bar per class; the counts are its alternative text."""
+    most, width = max([*counts, 1]), 64 / max(len(counts), 1)
+    label = ", ".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
+    bars = [
+        svg.rect((width * i, 14 - 14 * c / most), max(width - 0.7, 0.4), 14 * c / most, "bar")
+        for i, c in enumerate(counts)
+    ]
+    return svg.drawing(64, 15, label, *bars, svg.line((0, 14.5), (64, 14.5), "axis"), class_="spark")
+
+
+_SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1)
+
+
+def reliability_diagram(bins: Reliability, label: str) -> Markup:
+    """Accuracy against confidence per bin with 95 % intervals, over a histogram of the confidences."""
+    frame, below = (
+        svg.Axes(46, 10, 300, 300, (0, 1), (0, 1)),
+        svg.Axes(46, 316, 300, 46, (0, 1), (0, max(bins.count) or 1)),
+    )
+    labels = svg.written(_SHARES, tick)
+    numbers = [svg.text(below.x(v), below.bottom + 15, name, "middle", "tick") for v, name in labels]
+    body = [
+        frame.axes([], labels),
+        *_accuracies(frame, bins, 4),
+        *_histogram(below, bins),
+        *numbers,
+        below.named("confidence"),
+    ]
+    return svg.drawing(frame.right + 12, below.bottom + 38, label, *body, class_="reliability")
+
+
+def small_reliability_diagram(bins: Reliability, label: str) -> Markup:
+    """The same diagram in little space, without numbers at its axes."""
+    frame, below = (
+        svg.Axes(8, 6, 104, 104, (0, 1), (0, 1)),
+        svg.Axes(8, 116, 104, 20, (0, 1), (0, max(bins.count) or 1)),
+    )
+    grid = [svg.line((frame.left, frame.y(v)), (frame.right, frame.y(v)), "grid") for v in (0, 0.5, 1)]
+    body = [*grid, *_accuracies(frame, bins, 2.2), *_histogram(below, bins)]
+    return svg.drawing(frame.right + 8, below.bottom + 4, label, *body, class_="reliability small")
+
+
+def _histogram(frame: svg.Axes, bins: Reliability) -> list[Markup]:
+    drawn, width = [], frame.width / len(bins.count)
+    for i, count in enumerate(bins.count):
+        at, title = (frame.left + i * width + 0.5, frame.y(count)), svg.element("title", f"{count} predictions")
+        drawn.append(svg.rect(at, width - 1, frame.bottom - at[1], "bar", title))
+    return drawn
+
+
+def _accuracies(frame: svg.Axes, bins: Reliability, size: float) -> list[Markup]:
+    drawn = [svg.line(frame.at((0, 0)), frame.at((1, 1)), "diagonal")]
+    for count, confidence, correct in zip(bins.count, bins.confidence, bins.correct, strict=True):
+        if count:
+            x, (low, high) = confidence / count, wilson(correct, count)
+            note = f"{count} predictions: confidence {x:.3f}, accuracy {correct / count:.3f}"
+            span = svg.strokes([(frame.at((x, low)), frame.at((x, high)))], "whisker thin")
+            drawn.append(svg.group(note, span, svg.marks(0, [frame.at((x, correct / count))], size), class_="c0"))
+    return drawn
+
+
+def risk_curve(
+    coverage: Sequence[float],
+    risk: Sequence[float],
+    inputs: int,
+    limit: float | None,
+    policy: Point | None,
+    label: str,
+) -> Markup:
+    """Risk over coverage with a 95 % band over `inputs`, compared with an oracle that answers all correct predictions
+    first. `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
+    """
+    top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
+    y_ticks = svg.ticks(0.0, 1.15 * top)
+    frame = svg.Axes(46, 10, 418, 220, (0, 1), (0, y_ticks[-1]))
+    drawn = [_risk_band(frame, coverage, risk, inputs)] if inputs else []
+    drawn.append(svg.polyline(list(map(frame.at, zip(coverage, risk, strict=True))), "stroke"))
+    drawn.append(svg.polyline([frame.at((c, oracle_risk(c, risk[-1]))) for c in coverage], "oracle"))
+    if limit is not None:
+        y = frame.y(limit)
+        drawn += [
+            svg.line((frame.left, y), (frame.right, y), "event"),
+            svg.text(frame.left + 4, y - 5, "guaranteed", "", "note"),
+        ]
+    if policy:
+        note = f"{policy[0]:.1%} answered, {policy[1]:.1%} of these wrong"
+        drawn.append(svg.group(note, svg.marks(svg.DIAMOND, [frame.at(policy)], 5, "dot")))
+    x_ticks, y_written = svg.written(_SHARES, percent_tick), svg.written(y_ticks, percent_tick)
+    return svg.plot(frame, label, x_ticks, y_written, "answered", svg.group("", *drawn, class_="line mean"))
+
+
+def oracle_risk(coverage: float, errors: float) -> float:
+    """The least risk at this coverage, if the share `errors` of all predictions is wrong."""
+    return max(0.0, coverage - (1 - errors)) / coverage if coverage > 0 else 0.0
+
+
+def _risk_band(frame: svg.Axes, coverage: Sequence[float], risk: Sequence[float], inputs: int) -> Markup:
+    """Wilson intervals point by point, cut at the top of the frame."""
+    spans = [score_interval(r, max(c * inputs, 1.0)) for c, r in zip(coverage, risk, strict=True)]
+    most = frame.y_range[1]
+    upper = [frame.at((c, min(high, most))) for c, (_, high) in zip(coverage, spans, strict=True)]
+    lower = [frame.at((c, low)) for c, (low, _) in zip(coverage, spans, strict=True)]
+    return svg.polygon([*upper, *reversed(lower)], "band")
+
+
+def stacked_bar(
+    shares: Mapping[str, float], at: Point, size: Point, class_: str, names: Mapping[str, str] | None = None
+) -> list[Markup]:
+    """A bar at (x, y) of (width, height), divided by shares; `names` are those of the parts, if not the keys."""
+    return [
+        _part((at[0] + size[0] * start, at[1]), size[0] * share, size[1], f"{class_} {kind}",
+              svg.element("title", f"{(names or {}).get(kind, kind)} {percent(share)}"))
+        for kind, start, share in spans(shares)
+    ]  # fmt: skip
+
+
+def stack_swatch(kind: str, class_: str) -> Markup:
+    """The sample of a part of stacked bars, for a legend."""
+    return svg.sample(_part((1, 1), 20, 12, f"{class_} {kind}"), 22)
+
+
+def spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """For each part of a bar of width 1 its key, where it begins, and how wide it is."""
+    starts = accumulate(shares.values(), initial=0.0)
+    return [(kind, start, share) for (kind, share), start in zip(shares.items(), starts, strict=False)]
+
+
+def _part(at: Point, width: float, height: float, class_: str, *title: Markup) -> Markup:
+    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap separates neighbours.
+    inset = 0.7
+    inside = max(width - 2 * inset, 0.3), height - 2 * inset
+    return svg.rect((at[0] + inset, at[1] + inset), *inside, class_, *title)

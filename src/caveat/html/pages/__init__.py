@@ -1,1 +1,0 @@
-"""The pages: of a run, of a comparison, of an audit."""

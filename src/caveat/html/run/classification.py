@@ -1,0 +1,339 @@
+"""How well predictions tell classes: metrics with intervals, the majority class, confusions, custom metrics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.text import count, decimal, joined, percent
+from ...files.run_folder import RunFolder
+from ...files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
+from ...files.schema.summary import SiloRecord, Summary
+from ..intervals import auroc_interval, wilson
+from ..templates import Cell, Table, column, table, words
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """A metric with the number of its inputs and its 95 % interval over these, if they are known."""
+
+    value: float
+    of: int = 0
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Majority:
+    """The rule that ignores the input: always the class that is most frequent in a silo's training data."""
+
+    right: int
+    inputs: int
+    name: str = ""
+    """That class; empty where silos differ in it."""
+
+    @property
+    def share(self) -> float:
+        return self.right / self.inputs
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The metrics of one silo, or of all silos' inputs together."""
+
+    inputs: int
+    accuracy: Ranged | None
+    majority: Majority | None
+    auroc: Ranged | None
+    sensitivity: Ranged | None
+    specificity: Ranged | None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the majority is correct more often."""
+        return bool(self.accuracy and self.majority and self.accuracy.value < self.majority.share - 1e-9)
+
+
+def judged(run: RunFolder) -> list[Judged]:
+    """A record for each of the run's silos; all of them empty if classes were not counted."""
+    names = (run.summary.classes if run.summary else None) or []
+    positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
+    return [_judged(silo.test, silo.classification, majority(silo, names), names, positive) for silo in run.silos]
+
+
+def judged_together(run: RunFolder) -> Judged:
+    """The metrics over all silos' test inputs, with each silo's own majority, and without newcomers."""
+    summary = run.summary
+    if summary is None:
+        return Judged(0, None, None, None, None, None)
+    names, found = summary.classes or [], summary.classification
+    of_silos = [majority(silo, names) for silo in run.silos if not silo.newcomer]
+    known = [each for each in of_silos if each]
+    together = None
+    if known and len(known) == len(of_silos):
+        together = Majority(sum(each.right for each in known), sum(each.inputs for each in known))
+    return _judged(summary.pooled, found, together, names, found.positive if found else "")
+
+
+def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
+    """None if the silo's training or test inputs were not counted by class. Of equal counts it is the first class."""
+    counts, found = silo.class_counts, silo.classification
+    if not counts or found is None or not found.confusion or len(counts) != len(found.confusion):
+        return None
+    inputs = [sum(row) for row in found.confusion]
+    most = counts.index(max(counts))
+    name = names[most] if len(names) == len(counts) else str(most)
+    return Majority(inputs[most], sum(inputs), name) if sum(inputs) else None
+
+
+def beside_majority(run: RunFolder) -> str:
+    """The accuracy of the majority in a sentence, for two classes or if it exceeds a silo's accuracy; else empty."""
+    pairs = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True) if not silo.newcomer]
+    shares = [each.majority.share for _, each in pairs if each.majority]
+    two = run.summary is not None and run.summary.classification is not None and run.summary.classification.positive
+    behind = [name for name, each in pairs if each.behind]
+    if not shares or not (two or behind):
+        return ""
+    said = (
+        "Always predicting the most frequent class of a silo's training data has accuracy "
+        f"{percent(sum(shares) / len(shares))}"
+    )
+    if len(shares) == 1:
+        return f"{said}{', which is more than this run has' if behind else ''}."
+    return f"{said}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
+
+
+def _judged(
+    test: Metrics, found: ClassificationRecord | None, most: Majority | None, names: Sequence[str], positive: str
+) -> Judged:
+    confusion = (found.confusion if found else None) or []
+    inputs, right = sum(map(sum, confusion)), sum(row[k] for k, row in enumerate(confusion))
+    auroc = None if test.auroc is None else Ranged(test.auroc)
+    if auroc and positive in names and len(confusion) == len(names) == 2:
+        own = sum(confusion[list(names).index(positive)])
+        auroc = Ranged(auroc.value, inputs, auroc_interval(auroc.value, own, inputs - own))
+    at = (found.operating if found else None) or OperatingRecord()
+    return Judged(
+        inputs,
+        _ranged(test.accuracy, right, inputs),
+        most,
+        auroc,
+        _ranged(test.sensitivity, at.true_positives, at.true_positives + at.false_negatives),
+        _ranged(test.specificity, at.true_negatives, at.true_negatives + at.false_positives),
+    )
+
+
+def _ranged(value: float | None, right: int, of: int) -> Ranged | None:
+    if value is None:
+        return None
+    return Ranged(value, of, wilson(right, of)) if of else Ranged(value)
+
+
+_TIED = 0.01
+"""The tolerance above which a figure is marked."""
+_MOST_CLASSES = 20
+"""Classes up to which the table of all of them is shown; of more, the most frequent mistakes."""
+_MOST_MISTAKES = 15
+_HIGHER = ("accuracy", "sensitivity", "specificity", "auroc", "balanced_accuracy", "average_precision", "f1")
+"""The figures of the table, all of which are better the higher they are."""
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Notes on classes, the table of metrics by silo, and confusion matrices."""
+
+    notes: Sequence[str]
+    figures: Table | None
+    confusion: Sequence[Table]
+
+
+def classification(run: RunFolder) -> Classified | None:
+    """None for a run without these metrics: unfinished, or of too many classes."""
+    summary = run.summary
+    if summary is None or summary.classification is None:
+        return None
+    found = summary.classification
+    names = summary.classes or list(map(str, range(len(found.confusion or []))))
+    return Classified(_notes(summary, found), _figures(run, summary), _confusion(found, names))
+
+
+def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
+    if not found.positive:
+        return ["Every class is compared with all others; a metric is the mean over the classes that a silo has."]
+    said = f"Metrics are those of the class {found.positive!r}."
+    at = found.operating
+    if at is None:
+        return [f"{said} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
+    told = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
+    whose = [each.whose for each in told if each is not None]
+    said += f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+    if shared := whose.count("federation"):
+        which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
+        inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
+        said += f" {which} too few of these for a threshold of their own and use the federation's, "
+        said += f"{decimal(at.threshold)}, "
+        said += f"from {inputs}."
+    return [said]
+
+
+def _rule(rule: str) -> str:
+    kind, _, target = rule.partition(" ")
+    if kind != "sensitivity":
+        return f"the largest sum of both ({rule})"
+    return f"a sensitivity of {float(target):.3g}, which holds on average over calibration splits"
+
+
+def _figures(run: RunFolder, summary: Summary) -> Table | None:
+    """A row per silo, then the mean over silos, the worst value of each metric, and all inputs together."""
+    silos = run.silos
+    if not silos or INSIDE not in summary.tested:
+        return None
+    rows = [*(silo.test for silo in silos), run.mean, _worst_of_each(silos), summary.pooled]
+    of = [*judged(run), *(_bare(row) for row in rows[-3:-1]), judged_together(run)]
+    at = [silo.classification.operating if silo.classification else None for silo in silos]
+    columns = [
+        words("silo", [*(silo.name for silo in silos), "mean", "worst of each", "pooled"]),
+        column("test", [*(count(silo.n_test) for silo in silos), "", "", count(of[-1].inputs or None)], "test inputs"),
+        column("accuracy", [_accuracy(each) for each in of], "share of inputs whose most probable class is correct"),
+        column("majority", [*map(_majority, of[:-3]), *_majority_over_silos(of)], _ALWAYS),
+        column("sensitivity", [_share(each.sensitivity) for each in of], "share of a class that is called positive"),
+        column("specificity", [_share(each.specificity) for each in of], "share of other inputs that is not"),
+        column("threshold", [*map(_threshold, at), "", "", ""], "probability above which an input is called positive"),
+        column("AUROC", map(_auroc, of, rows), "0.5 is chance, 1 is best"),
+        column("balanced accuracy", [percent(row.balanced_accuracy) for row in rows], "of the most probable class"),
+        column(
+            "average precision",
+            [_within(decimal(row.average_precision), row.average_precision_tolerance) for row in rows],
+            "chance is the share of the class, 1 is best",
+        ),
+        column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
+    ]
+    caption = "Metrics on each silo's test split. Brackets hold 95 % intervals over these inputs; a share comes "
+    caption += (
+        "with its number of inputs. The majority is the accuracy of always predicting the most frequent class of "
+    )
+    caption += "the silo's training data; worst of each holds, for each metric, the worst silo's value"
+    marked = any(cell.flag for each in columns for cell in each.cells)
+    caption += "; a triangle marks values to be careful with." if marked else "."
+    return table(columns, caption, [silo.name for silo in silos], 3)
+
+
+def _worst_of_each(silos: Sequence[SiloRecord]) -> Metrics:
+    """The worst value of each metric, which may be that of different silos."""
+    found = {name: [getattr(silo.test, name) for silo in silos] for name in _HIGHER}
+    known = {name: [value for value in values if value is not None] for name, values in found.items()}
+    return Metrics.model_validate({name: min(values) for name, values in known.items() if values})
+
+
+_ALWAYS = "share that is correct if every prediction is the most frequent class of the silo's training data"
+
+
+def _bare(row: Metrics) -> Judged:
+    """A row over several silos, whose metrics have no number of inputs."""
+    each = (row.accuracy, row.auroc, row.sensitivity, row.specificity)
+    accuracy, auroc, sensitivity, specificity = (None if value is None else Ranged(value) for value in each)
+    return Judged(0, accuracy, None, auroc, sensitivity, specificity)
+
+
+def _accuracy(of: Judged) -> Cell:
+    return Cell(_share(of.accuracy), "the majority is correct more often" if of.behind else "")
+
+
+def _majority(of: Judged) -> str:
+    if of.majority is None:
+        return ""
+    return f"{percent(of.majority.share)}{f' ({of.majority.name})' if of.majority.name else ''}"
+
+
+def _majority_over_silos(of: Sequence[Judged]) -> list[str]:
+    """The mean over silos, the worst silo, and all inputs together."""
+    shares = [each.majority.share for each in of[:-3] if each.majority]
+    if not shares:
+        return ["", "", ""]
+    return [percent(sum(shares) / len(shares)), percent(min(shares)), _majority(of[-1])]
+
+
+def _auroc(of: Judged, row: Metrics) -> Cell:
+    found = of.auroc
+    if found is None or found.interval is None:
+        return _within(decimal(row.auroc), row.auroc_tolerance)
+    low, high = found.interval
+    return _within(f"{decimal(found.value)} ({decimal(low, 2)} to {decimal(high, 2)})", row.auroc_tolerance)
+
+
+def _within(text: str, tolerance: float | None) -> Cell:
+    tied = f"so many probabilities are equal that the value is only known to within {tolerance or 0:.3f}"
+    return Cell(text, tied if text and (tolerance or 0) > _TIED else "")
+
+
+def _share(found: Ranged | None) -> str:
+    """A share with its number of inputs and its interval, as far as these are known."""
+    if found is None or found.interval is None:
+        return percent(found.value if found else None)
+    low, high = found.interval
+    return f"{percent(found.value)} of {found.of:,} ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+def _threshold(at: OperatingRecord | None) -> str:
+    if at is None:
+        return ""
+    return decimal(at.threshold) if at.whose == "silo" else f"{decimal(at.threshold)} (federation's)"
+
+
+def _confusion(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
+    if not found.confusion or len(names) != len(found.confusion):
+        return []
+    if len(names) > _MOST_CLASSES:
+        return [_mistakes(found.confusion, names)]
+    columns = [
+        words("class", [*names]),
+        *(column(name, [count(row[k]) for row in found.confusion]) for k, name in enumerate(names)),
+        column("in total", [count(sum(row)) for row in found.confusion]),
+    ]
+    caption = "All silos' test inputs by their class (rows) and the most probable class (columns)."
+    return [Table(columns, caption), *_called(found, names)]
+
+
+def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
+    """The confusion matrix at thresholds, for two classes."""
+    at = found.operating
+    if at is None or found.positive not in names:
+        return []
+    positive = [name == found.positive for name in names]
+    no = [at.false_negatives if each else at.true_negatives for each in positive]
+    yes = [at.true_positives if each else at.false_positives for each in positive]
+    columns = [
+        words("class", [*names]),
+        column(f"not called {found.positive}", map(count, no)),
+        column(f"called {found.positive}", map(count, yes)),
+        column("in total", [count(a + b) for a, b in zip(no, yes, strict=True)]),
+    ]
+    return [Table(columns, "The same inputs by whether they are called positive, each at its silo's threshold.")]
+
+
+def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table:
+    """The most frequent mistakes first."""
+    cells = [(n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k]
+    most = sorted(cells, key=lambda cell: (-cell[0], *cell[1:]))[:_MOST_MISTAKES]
+    columns = [
+        words("class", [names[i] for _, i, _ in most]),
+        words("predicted as", [names[k] for _, _, k in most]),
+        column("inputs", [count(n) for n, _, _ in most]),
+        column("of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
+    ]
+    return Table(columns, f"The most frequent of {count(len(cells))} kinds of mistakes, over all silos' test inputs.")
+
+
+def own_metrics(run: RunFolder) -> Table | None:
+    """A row per silo, then the mean over silos and the worst of each metric; None for a run without such metrics."""
+    summary = run.summary
+    if summary is None or not summary.metrics:
+        return None
+    names = [silo.name for silo in run.silos]
+    metrics = {silo.name: silo.metrics for silo in summary.silos}
+    columns = [words("silo", [*names, "mean", "worst of each"])]
+    for name, over in summary.metrics.items():
+        values = [metrics.get(silo, {}).get(name) for silo in names]
+        better = "higher" if over.higher_is_better else "lower"
+        columns.append(
+            column(name, map(decimal, (*values, over.mean, over.worst)), f"{better} is better; defined at {over.silos}")
+        )
+    return table(columns, "Custom metrics on each silo's test split; a metric that is not defined there is left out.",
+                 names, 2)  # fmt: skip

@@ -1,0 +1,189 @@
+"""Inputs that are called unfamiliar: false alarms among a silo's own, and detection of those that it does not know."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ...core.text import count, decimal, listed, percent, percent_tick, plural
+from ...files.run_folder import RunFolder
+from ...files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
+from ...files.schema.summary import SiloRecord
+from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
+from ..diagrams import Dot, dot_plot, dots
+from ..intervals import wilson
+from ..svg import Chart, group, line, text, ticks, written
+from ..templates import Cell, Table, column, table, words
+from .silos import SiloRows, rows_of
+
+SCORE = "unfamiliar"
+_ALARM = 0.05
+"""Where a run's settings are not known."""
+_LEVEL = 0.05
+_ONE_SIDED = 1.645
+"""The 95 % quantile of a normal distribution."""
+_MOST = 6
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """False alarms by silo, and detection by stream."""
+
+    sentence: str
+    alarm: bool
+    figure: Chart | None
+    table: Table | None
+    notes: Sequence[str]
+
+
+def promised(run: RunFolder) -> float:
+    """The largest expected share of inputs like its own that a silo calls unfamiliar."""
+    found = run.section("uncertainty").get("alarm")
+    return float(found) if isinstance(found, int | float) else _ALARM
+
+
+def least(alarm: float) -> int:
+    """The number of calibration inputs below which no input can be called unfamiliar."""
+    return math.ceil(1 / alarm - 1 - 1e-9) if alarm > 0 else 0
+
+
+def familiarity(run: RunFolder) -> Familiarity | None:
+    """None if no input can be called unfamiliar, or if no silo has counted them."""
+    silos, alarm = [silo for silo in run.silos if silo.test.unfamiliar is not None], promised(run)
+    if run.summary is None or not silos or not alarm:
+        return None
+    mute = [silo for silo in silos if silo.n_calibration is not None and silo.n_calibration < least(alarm)]
+    in_all = too_many_in_all(silos, alarm)
+    broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
+    foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
+    said, notes = _sentence(silos, foreign, alarm), []
+    if mute and len(mute) == len(silos):
+        said = f"No silo can call an input unfamiliar, because that takes {least(alarm)} calibration inputs at "
+        said += f"{100 * alarm:.3g} %: nothing that silos do not know is detected."
+    elif mute:
+        names = listed([silo.name for silo in mute], _MOST)
+        notes.append(
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot call inputs unfamiliar, because that takes "
+            f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
+        )
+    if broken:
+        names = listed([silo.name for silo in broken], _MOST)
+        notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
+    elif in_all:
+        notes.append("All silos together raise more false alarms than guaranteed, beyond what chance explains.")
+    return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
+
+
+def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
+    """Whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
+
+    The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
+    inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
+    """
+    n, inputs, share = silo.n_calibration, silo.n_test, silo.test.unfamiliar
+    if not n or not inputs or share is None:
+        return False
+    k = math.floor(alarm * (n + 1) + 1e-9)
+    found = round(share * inputs)
+    return found > 0 and (k == 0 or beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos)
+
+
+def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
+    """The same for all silos together, whose sum is about normal; False if a count is not known."""
+    found, mean, variance = 0.0, 0.0, 0.0
+    for silo in silos:
+        n, inputs = silo.n_calibration, silo.n_test
+        if n is None or not inputs:
+            return False
+        k = math.floor(alarm * (n + 1) + 1e-9)
+        found += (silo.test.unfamiliar or 0.0) * inputs
+        if k:
+            of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
+            mean, variance = mean + of_silo[0], variance + of_silo[1]
+    return found - mean > _ONE_SIDED * math.sqrt(variance)
+
+
+def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
+    inputs = [silo.n_test or 0 for silo in silos]
+    if sum(inputs):
+        own = sum((silo.test.unfamiliar or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
+    else:
+        own = sum(silo.test.unfamiliar or 0.0 for silo in silos) / len(silos)
+    promise = f"guaranteed: {100 * alarm:.3g} % at most"
+    if own > alarm and not too_many_in_all(silos, alarm):
+        promise += "; chance explains the excess"
+    said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
+    told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
+    return f"{said}, and {_and(told)}." if told else f"{said}. It was not tested on other inputs (data.ood)."
+
+
+def _and(told: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
+
+
+def _noticed(stream: Stream) -> Metrics:
+    """The metrics of all silos' inputs together."""
+    return stream.chosen.pooled
+
+
+def _has(stream: Stream) -> bool:
+    return _noticed(stream).unfamiliar is not None
+
+
+def _table(foreign: Mapping[str, Stream]) -> Table | None:
+    """A row per stream: how much of it is detected, and how well the score separates it from what silos know."""
+    found = {name: each for name, each in foreign.items() if _has(each)}
+    if not found:
+        return None
+    told = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
+    nobody = [name == NOBODY for name in found]
+    answered = [_noticed(each).answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)]
+    columns = [
+        words("inputs that silos do not know", list(found)),
+        column("inputs", [count(each.examples) for each in found.values()]),
+        column("detected", [percent(_noticed(each).unfamiliar) for each in found.values()], "called unfamiliar"),
+        column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
+        column("AUROC", [decimal(each.auroc) for each in told], "of the score; 0.5 is chance, 1 is best"),
+        column("FPR95", [percent(each.fpr95) for each in told], "share of own inputs flagged when 95 % of these are"),
+    ]
+    caption = "Inputs that silos do not know: the share that is detected, and how well the score unfamiliar tells them "
+    return table(columns, f"{caption}from their own test split.")
+
+
+def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
+    rows, known = rows_of(run), {silo.name: silo for silo in silos}
+    found = {name: _dot(silo, alarm) for name, silo in known.items()}
+    label = f"False alarms of {len(silos)} silos, guaranteed at most {percent(alarm)}. "
+    highest = sorted(silos, key=lambda silo: -(silo.test.unfamiliar or 0.0))[:_MOST]
+    label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
+    caption = "Share of a silo's own test inputs that it calls unfamiliar, with 95 % intervals (Wilson); the dashed "
+    caption += "rule is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
+    return Chart("False alarms", _plot(rows, found, alarm, label), caption)
+
+
+def _dot(silo: SiloRecord, alarm: float) -> Dot:
+    share = silo.test.unfamiliar or 0.0
+    low, high = wilson(round(share * silo.n_test), silo.n_test) if silo.n_test else (None, None)
+    few = silo.n_calibration is not None and silo.n_calibration < least(alarm)
+    n = f", {silo.n_calibration} calibration inputs" if silo.n_calibration is not None else ""
+    note = f"{percent(share)}{n}{', too few for any alarm' if few else ''}"
+    return Dot(share, low, high, note)
+
+
+def _plot(silos: SiloRows, found: Mapping[str, Dot], alarm: float, label: str) -> Markup:
+    values = ticks(0.0, max([2 * alarm, *(end for dot in found.values() for end in dot.known)]))
+    rows = silos.laid_out(1, (values[0], values[-1]))
+    x = rows.frame.x(alarm)
+    drawn = [line((x, rows.frame.top), (x, rows.frame.bottom), "event")]
+    for name, y in rows.places:
+        if (dot := found.get(name)) is None:
+            continue
+        few = dot.note.endswith("any alarm")
+        mark = (
+            text(rows.frame.left + 6, y + 4, "no alarm possible", "start", "tick")
+            if few and rows.named
+            else dots(rows.frame, silos.series[name], [(dot, y)], 4.0 if rows.named else 2.4)
+        )
+        drawn.append(group(f"{name}: {dot.note}", mark, class_=f"c{silos.series[name] % 6}", name=name))
+    return dot_plot(rows, label, written(values, percent_tick), "", *silos.named(rows), *drawn)

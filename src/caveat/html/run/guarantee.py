@@ -1,0 +1,301 @@
+"""A run's guarantee about errors, and how it holds on the test split."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.text import percent
+from ...files.run_folder import RunFolder
+from ...files.schema.figures import INSIDE, Metrics, Stream
+from ...files.schema.summary import GuaranteeRecord, SiloRecord, Summary
+from ..intervals import score_interval
+from ..templates import Cell, Table, column, table, words
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Errors among answered test inputs, with silos mixed as in calibration."""
+
+    wrong: int
+    answered: int
+    inputs: int
+    share: float
+    """The share of inputs that was answered, of the mixture."""
+    risk: float | None
+    """The share of errors among these, of the mixture; None where nothing was answered."""
+    effective: float
+    """As many answered inputs of equal weight would be as good to judge by (Kish, 1965)."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, by Wilson."""
+        return (0.0, 1.0) if self.risk is None else score_interval(self.risk, self.effective)
+
+    def broken(self, promised: float) -> bool:
+        """Whether there are more errors than guaranteed, beyond what so few inputs leave open."""
+        return self.interval[0] > promised
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the mixture differs from that of the test inputs."""
+        return self.risk is not None and abs(self.risk - self.wrong / self.answered) > 1e-9
+
+
+def kept(summary: Summary) -> Kept | None:
+    """The errors of all silos that took part; None without test metrics."""
+    silos = [silo for silo in summary.silos if not silo.newcomer]
+    if all(silo.n_calibration for silo in silos) and (found := kept_by(silos)):
+        return found
+    # If a silo has no calibration inputs, nothing says how to mix silos: take test inputs as they come.
+    return _alone(summary.pooled, sum(silo.n_test or 0 for silo in silos))
+
+
+def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
+    """The errors of these silos, mixed as in calibration; None if one of them has no test metrics."""
+    parts = [_alone(silo.test, silo.n_test or 0) for silo in silos]
+    found = [part for part in parts if part]
+    if not found or len(found) < len(parts):
+        return None
+    weights = [(silo.n_calibration or 1) / part.inputs for silo, part in zip(silos, found, strict=True)]
+    mixed = list(zip(weights, found, strict=True))
+    answered = sum(w * part.answered for w, part in mixed)
+    squares = sum(w * w * part.answered for w, part in mixed)
+    return Kept(
+        sum(part.wrong for part in found),
+        sum(part.answered for part in found),
+        sum(part.inputs for part in found),
+        answered / sum(w * part.inputs for w, part in mixed),
+        sum(w * part.wrong for w, part in mixed) / answered if answered else None,
+        answered**2 / squares if answered else 0.0,
+    )
+
+
+def _alone(test: Metrics, inputs: int) -> Kept | None:
+    """The errors of one silo, or of pooled inputs."""
+    if test.answered is None or not inputs:
+        return None
+    answered = round(test.answered * inputs)
+    wrong = round((1 - (test.accuracy_answered or 0.0)) * answered)
+    return Kept(wrong, answered, inputs, answered / inputs, wrong / answered if answered else None, answered)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Correct and wrong answers as shares of one stream's inputs."""
+
+    right: float
+    wrong: float
+
+    @property
+    def answered(self) -> float:
+        return self.right + self.wrong
+
+
+def foreign(summary: Summary) -> dict[str, Shares]:
+    """The shares by stream of inputs that silos do not know, without the mixture of both."""
+    return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
+
+
+def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:
+    """The silo that answers most of a stream wrongly, if there are several."""
+    found = {
+        silo.name: _of(next(iter(each.models.values())))
+        for silo in summary.silos
+        if (each := silo.streams.get(stream)) and each.models
+    }
+    known = {name: each for name, each in found.items() if each}
+    return max(known.items(), key=lambda each: each[1].wrong) if len(known) > 1 else None
+
+
+def shares_of(summary: Summary) -> dict[str, Shares]:
+    """The shares by stream."""
+    found = {name: _of_stream(each) for name, each in summary.tested.items()}
+    return {name: each for name, each in found.items() if each}
+
+
+def _of_stream(stream: Stream) -> Shares | None:
+    return _of(stream.chosen.pooled)
+
+
+def _of(found: Metrics) -> Shares | None:
+    if found.answered is None:
+        return None
+    right = found.answered * (found.accuracy_answered or 0.0)
+    return Shares(right, found.answered - right)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The guarantee and what the test split says about it; the verdict is the caption of the table, if there is one."""
+
+    statement: str
+    verdict: str
+    alarm: bool
+    table: Table | None
+    foreign: Table | None = None
+    """What was answered of inputs that no promise is about."""
+
+
+def guarantee_lines(run: RunFolder) -> list[str]:
+    """For the terminal: the guarantee, and test results; empty for a run without a guarantee."""
+    if run.summary is None or run.summary.guarantee is None:
+        return []
+    found, own = run.summary.guarantee, _with_promises(run.summary)
+    if own:
+        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]
+    else:
+        test = kept(run.summary) if found.guaranteed else None
+        lines = [f"guarantee: {found.statement}"]
+        lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
+    about = foreign(run.summary) if found.guaranteed or own else {}
+    told = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
+    return lines + [f"foreign:   {'; '.join(told)}; no guarantee covers these" for _ in told[:1]]
+
+
+def promise(run: RunFolder) -> Promise | None:
+    """None for a run without a guarantee."""
+    if run.summary is None or run.summary.guarantee is None:
+        return None
+    found, own = run.summary.guarantee, _with_promises(run.summary)
+    statement = _unbroken(f"{found.statement[:1].upper()}{found.statement[1:]}.")
+    streams, trusted = _foreign_table(run.summary, found.risk)
+    if own:
+        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        caption = _unbroken(f"{_told(own, broken)}. {_ABOUT_GROUPS}{trusted}")
+        alarm = bool(broken or trusted) or not any(silo.promise.guaranteed for silo in own if silo.promise)
+        return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption), streams)
+    if not found.guaranteed:
+        verdict = "So the run abstains from every input; predictions keep the label of the model that was asked last."
+        return Promise(statement, verdict, True, None)
+    test = kept(run.summary)
+    verdict, broken_ = _unbroken(_verdict(found, test) + trusted), test is not None and test.broken(found.risk)
+    alarm = bool(broken_ or trusted)
+    return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None, streams)
+
+
+def _with_promises(summary: Summary) -> list[SiloRecord]:
+    """The silos that have guarantees of their own, or of a group."""
+    return [silo for silo in summary.silos if silo.promise is not None]
+
+
+def _broken_at(silo: SiloRecord, risk: float) -> bool:
+    """Whether a silo's own guarantee is broken; one silo does not decide about a group's guarantee."""
+    test = kept_by([silo]) if silo.promise and silo.promise.whose == "silo" else None
+    return test is not None and test.broken(risk)
+
+
+def _told(silos: list[SiloRecord], broken: list[str]) -> str:
+    by = [silo.promise.whose for silo in silos if silo.promise]
+    answering = sum(silo.promise.guaranteed for silo in silos if silo.promise)
+    counts = ", ".join(f"{by.count(whose)} of {text}" for whose, text in _WHOSE.items() if whose in by)
+    said = f"{len(silos)} silos have guarantees ({counts}), and {answering} answer under them"
+    if broken:
+        return f"{said}; more errors than guaranteed, beyond chance at 95 %, at {', '.join(broken)}"
+    return f"{said}; nowhere more errors than guaranteed, beyond chance at 95 %" if "silo" in by else said
+
+
+_WHOSE = {"silo": "their own", "domain": "their domain", "federation": "the federation"}
+_ABOUT_GROUPS = (
+    "A guarantee is about inputs like the calibration inputs of the silos that it covers; that of a domain or of the "
+    "federation says nothing about a single silo. "
+)
+
+
+def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None:
+    records = [(silo, silo.promise, kept_by([silo])) for silo in silos if silo.promise]
+    flag = "more errors than guaranteed"
+    wrong = [Cell(_wrong(test) if test else "", flag if _broken_at(silo, risk) else "") for silo, _, test in records]
+    columns = [
+        words("silo", [silo.name for silo, _, _ in records]),
+        words("guarantee of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),
+        column("answered, calibration", [_granted(each) for _, each, _ in records], "of the inputs it was tested on"),
+        column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the silo's own"),
+        column("wrong among these", wrong, f"at most {100 * risk:.6g} % are guaranteed"),
+        words("in words", [_more(each.statement) for _, each, _ in records]),
+    ]
+    return table(columns, caption, [silo.name for silo, _, _ in records])
+
+
+def _granted(found: GuaranteeRecord) -> str:
+    return _share(found.answered, found.total) if found.guaranteed else "none"
+
+
+def _more(statement: str) -> str:
+    """The part of a statement that says what it would take to answer more."""
+    return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
+
+
+def _foreign_table(summary: Summary, risk: float) -> tuple[Table | None, str]:
+    """The answers to inputs that silos do not know, and a sentence if too many are wrong."""
+    found = foreign(summary)
+    if not found:
+        return None, ""
+    too_much = [name for name, each in found.items() if each.wrong > risk]
+    why = "wrong answers to inputs that no guarantee covers"
+    columns = [
+        words("inputs that silos do not know", list(found)),
+        column("answered", [percent(each.answered) for each in found.values()]),
+        column("right", [percent(each.right) for each in found.values()], "share of all of them"),
+        column("wrong", [Cell(percent(each.wrong), why if each.wrong > risk else "") for each in found.values()]),
+    ]
+    told = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
+    alarm = f" Inputs that silos do not know are not covered: {told}." if told else ""
+    return table(columns, "No guarantee covers these inputs."), _unbroken(alarm)
+
+
+def _unbroken(sentence: str) -> str:
+    """With percent signs that stay on the line of their number."""
+    return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
+    if test is None:
+        return _ABOUT
+    if test.risk is None:
+        return f"No test input was answered. {_ABOUT}"
+    low, high = test.interval
+    mixed = ", silos weighted as in calibration," if test.weighted else ""
+    share = f"On the test split{mixed} {percent(test.risk)} of the answered inputs are wrong "
+    share += f"(95 % interval {percent(low)} to {percent(high)}), "
+    if test.risk <= found.risk:
+        return f"{share}within the guarantee. {_ABOUT}"
+    if low <= found.risk:
+        return f"{share}more than guaranteed, but so few inputs leave it open. {_ABOUT}"
+    unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"
+    return f"{share}more than guaranteed, which a guarantee at this confidence level allows for {unlucky}. {_ABOUT}"
+
+
+_ABOUT = (
+    "The guarantee covers inputs like the calibration inputs, with silos mixed as there: neither a single silo "
+    "nor inputs that silos do not know."
+)
+
+
+def _compared(found: GuaranteeRecord, test: Kept, verdict: str) -> Table | None:
+    above = "more errors than guaranteed" if test.broken(found.risk) else ""
+    errors: list[Cell | str] = [
+        f"at most {100 * found.risk:.6g} %",
+        _share(found.errors, found.answered),
+        Cell(_wrong(test), above),
+    ]
+    answered = ["", _share(found.answered, found.total), _answered(test)]
+    columns = [
+        words("", ["guaranteed", "calibration", "test"]),
+        column("errors among answered", errors, "all silos together"),
+        column("answered", answered, "all silos together"),
+    ]
+    return table(columns, verdict)
+
+
+def _answered(test: Kept) -> str:
+    return f"{percent(test.share)} ({test.answered:,} of {test.inputs:,})"
+
+
+def _wrong(test: Kept) -> str:
+    if test.risk is None:
+        return "none"
+    return f"{percent(test.risk)} ({test.wrong:,} of {test.answered:,}{', weighted' if test.weighted else ''})"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{percent(part / whole)} ({part:,} of {whole:,})" if whole else "none"

@@ -1,0 +1,148 @@
+"""What went wrong: failures, silos that were left out or lost their state, and unusual updates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...core.text import listed, percent, plain, ranges
+from ...files.rollback import can_go_back
+from ...files.run_folder import RunFolder, natural
+from ...files.schema.logs import LeftOut, purpose
+from ...files.schema.small_files import Failure
+from ..templates import Table, table, words
+
+_MOST_ROWS = 60
+_MOST_RANGES = 8
+_MOST_NAMES = 12
+_LONGEST_REASON = 300
+
+
+def absence(run: RunFolder) -> Table | None:
+    """A row per silo, task and reason, those of most rounds if there are too many; None if no silo was left out."""
+    cases: dict[tuple[str, str, str], list[int]] = {}
+    for row in run.left_out:
+        cases.setdefault(_case(row), []).append(row.round)
+    often = sorted(cases, key=lambda case: -len(set(cases[case])))[:_MOST_ROWS]
+    shown = sorted(often, key=lambda case: (natural(case[0]), min(cases[case])))
+    hidden = len(cases) - len(shown)
+    caption = "Silos whose replies were not included: these rounds aggregated the other silos."
+    if hidden:
+        caption += f" Shown are the {_MOST_ROWS} cases with most rounds; {hidden:,} are not."
+    columns = [
+        words("silo", (plain(silo) for silo, _, _ in shown)),
+        words("rounds", (ranges(cases[case], _MOST_RANGES) for case in shown)),
+        words("asked to", (plain(asked) for _, asked, _ in shown)),
+        words("why it was not included", (why for _, _, why in shown)),
+    ]
+    return table(columns, caption)
+
+
+def _case(row: LeftOut) -> tuple[str, str, str]:
+    return row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
+
+
+def newcomers(run: RunFolder) -> str:
+    """The silos that took no part, with the global model's accuracy there; empty without any."""
+    return listed([f"{plain(s.name)} ({percent(s.test.accuracy)})" for s in run.newcomers], _MOST_NAMES)
+
+
+def absent(run: RunFolder) -> str:
+    """The silos without final metrics, in words; empty without any."""
+    return listed([plain(name) for name in run.absent], _MOST_NAMES)
+
+
+def lacking(run: RunFolder) -> str:
+    """The methods that a finished run was to be compared with and that have no result; empty without any."""
+    return listed([plain(name) for name in run.lacking], _MOST_NAMES)
+
+
+def afresh(run: RunFolder) -> str:
+    """The silos that lost their state during the run, and when; empty without any."""
+    reset = run.summary.reset if run.summary else []
+    return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
+
+
+def went_back(run: RunFolder) -> str:
+    """The rollbacks of the run, in words; empty without any."""
+    backs = run.summary.rollbacks if run.summary else []
+    return listed([f"after round {each.undone} to round {each.to}" for each in backs], _MOST_NAMES)
+
+
+def unlike(run: RunFolder) -> str:
+    """The silos whose updates exceeded the norm bound or were far from all others; empty without any."""
+    bounded, far, other = dict[str, list[int]](), dict[str, list[int]](), dict[str, list[int]]()
+    for row in run.noted:
+        for where, holds in (
+            (bounded, row.times_bound is not None or "not finite" in row.noted),
+            (far, row.times_far is not None),
+            (other, "examples" in row.noted),
+        ):
+            if holds:
+                where.setdefault(row.silo, []).append(row.round)
+    unusual = "with another number of examples"
+    kinds = ((bounded, "longer than the norm bound"), (far, "far from all others"), (other, unusual))
+    told = [
+        f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
+        for where, what in kinds
+        for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
+    ]
+    return listed(told, _MOST_NAMES)
+
+
+def withdrawn(run: RunFolder) -> str:
+    """The silos that removed rows during the run, with the number per split; empty without any."""
+    left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
+    return listed(
+        [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
+        _MOST_NAMES,
+    )
+
+
+_LONGEST_ERROR = 600
+"""Characters of an error that are shown."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What happened, what to do, and the error itself; `command` continues the run, if a command can."""
+
+    what: str
+    todo: str
+    error: str
+    command: str = ""
+
+
+def failures(run: RunFolder) -> list[Failed]:
+    """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
+    own = [_failed_told(run, run.failure, "")] if run.failure else []
+    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
+
+
+def _rate(run: RunFolder) -> str:
+    """The run's learning rate; empty if its folder does not say."""
+    section = run.section("method").get("training")
+    found = section.get("lr") if isinstance(section, Mapping) else None
+    return f"{found:g}" if isinstance(found, int | float) else ""
+
+
+def _failed_told(run: RunFolder, failure: Failure, whose: str) -> Failed:
+    at = f" at {plain(failure.silo)}" if failure.silo else ""
+    what = f"{whose}failed in round {failure.round}{at}"
+    # Where and when is said above; the error itself counts rounds of the schedule, from 0.
+    error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
+    if failure.diverged:
+        used = _rate(run)
+        was = f", which was {used}," if used else ""
+        todo = f"The run produced no model. Lower training.lr{was} and start another run; this one would fail again."
+        if run.federated and can_go_back(run.path):
+            todo += (
+                " If a silo is the cause, leave it out: the failed round changed nothing, and the run continues "
+                "without the silo, or rolls back first. This lists the rounds that it can roll back to:"
+            )
+            return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
+        return Failed(f"{what}: training diverged.", todo, error)
+    if failure.lost:
+        todo = "Restore the silo's state from a copy and resume, or restart the silo without it:"
+        return Failed(
+            f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
+        )
+    return Failed(f"{what}.", "Once the cause below is fixed, this continues the run:", error, run.resumed)

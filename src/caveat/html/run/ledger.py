@@ -1,0 +1,192 @@
+"""What left the silos: what they told before the first round, who sent how much in which form, and privacy."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from ...core.text import count, listed, plain, ranges, size, times
+from ...files.ledger import Sent
+from ...files.run_folder import RunFolder, natural
+from ...files.schema.data import DataSchemaRecord, FederationFile
+from ...files.schema.figures import PrivacyRecord
+from ...files.schema.logs import Form
+from ..templates import Table, column, table, words
+
+_MOST_NAMES = 12
+"""Labels or columns that are named."""
+
+
+def told_before(greeting: FederationFile | None) -> str:
+    """What silos sent before the first round, in a sentence; empty if they sent nothing."""
+    if greeting is None:
+        return ""
+    sketches = list(greeting.sketches.values())
+    if not sketches:
+        return ""
+    told = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
+    if greeting.silos:
+        told.append("for each split its size, samples per class and a hash")
+    silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
+    return f"Before the first round {silos} sent its name, {'; '.join(told)}."
+
+
+def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
+    labels = dict.fromkeys(label for sketch in sketches for label in sketch.labels)
+    return f"its labels ({listed(list(map(plain, labels)), _MOST_NAMES)})"
+
+
+def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
+    """Its columns, each with the number of its categories over all silos."""
+    found: dict[str, set[str]] = {}
+    for sketch in sketches:
+        for each in sketch.columns:
+            found.setdefault(each.name, set()).update(each.categories)
+    if not found:
+        return ""
+    known = {name: len(categories) for name, categories in found.items() if categories}
+    names = listed(list(map(plain, found)), _MOST_NAMES)
+    text = f"the names of its columns ({names}), which of them hold numbers or have missing values"
+    if known:
+        counts = [f"{plain(name)}: {count} in all" for name, count in known.items()]
+        text += f", and the categories in its training split ({listed(counts, _MOST_NAMES)})"
+    return text
+
+
+_MOST_SILOS = 200
+_MOST_FORMS = 20
+_MOST_TENSORS = 400
+_MOST_ROUNDS = 50
+_MOST_BESIDE = 20
+"""Silos side by side."""
+
+
+def privacy(run: RunFolder) -> list[dict[str, Any]]:
+    """What left the silos by the run and by each method that it is compared with: tables and words by name."""
+    runs = {run.title: run, **run.baselines}
+    return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
+
+
+def protection(record: PrivacyRecord | None) -> str:
+    """The privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
+    if record is None or record.clip_norm is None:
+        return ""
+    said = (
+        f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
+        f"{record.noise_multiplier:g}. At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees "
+        f"models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
+    )
+    if record.row is not None:
+        said += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
+    left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
+    return f"{said}.{left}"
+
+
+def _epsilon(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.3g}"
+
+
+def _privacy(method: str, sent: Sent) -> dict[str, Any]:
+    forms = _largest(sent)
+    return {
+        "method": method,
+        "about": f"{sent.total.messages:,} messages of {len(sent.silos):,} silos, {size(sent.total.bytes)} in total",
+        "silos": _silos(sent),
+        "forms": _forms(sent, forms),
+        "manifests": [(form.form, holds(form), tensor_table(form)) for form in forms],
+        "rounds": _rounds(sent),
+    }
+
+
+def holds(form: Form) -> str:
+    """The number of tensors in each of its groups."""
+    groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
+    return listed(groups, 12) or "only the number of examples"
+
+
+def _largest(sent: Sent) -> list[Form]:
+    """The forms with the most bytes in total, in the order in which they first occur."""
+    bytes_of = Counter[str]()
+    for (name, _), use in sent.uses.items():
+        bytes_of[name] += use.bytes
+    shown = {name for name, _ in bytes_of.most_common(_MOST_FORMS)}
+    return [form for name, form in sent.forms.items() if name in shown]
+
+
+def _silos(sent: Sent) -> Table | None:
+    names = sorted(sent.silos, key=natural)[:_MOST_SILOS]
+    shown = list(map(plain, names))
+    totals = [*(sent.silos[name] for name in names), sent.total]
+    columns = [
+        words("silo", [*shown, "all"]),
+        column("messages", (count(total.messages) for total in totals)),
+        column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was aggregated"),
+        column("training", (size(total.training) for total in totals), "the method's own rounds"),
+        column("measuring", (size(total.measuring) for total in totals), "sums that metrics are computed from"),
+        column("in total", (size(total.bytes) for total in totals)),
+    ]
+    caption = f"What each silo sent, in bytes of tensors{_hidden(len(sent.silos) - len(names), 'silos')}."
+    return table(columns, caption, shown, footer=1)
+
+
+def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
+    """A row per form and purpose, in the order in which silos first sent it."""
+    shown = {form.form for form in forms}
+    uses = [(sent.forms[name], purpose, use) for (name, purpose), use in sent.uses.items() if name in shown]
+    columns = [
+        words("form", (plain(form.form) for form, _, _ in uses)),
+        words("to", (plain(purpose) for _, purpose, _ in uses)),
+        words("groups of tensors", (holds(form) for form, _, _ in uses)),
+        column("messages", (count(use.messages) for _, _, use in uses)),
+        column("bytes each", (count(form.bytes) for form, _, _ in uses)),
+        column("in total", (size(use.bytes) for _, _, use in uses)),
+    ]
+    hidden = _hidden(len(sent.forms) - len(forms), "forms")
+    return table(columns, f"What messages hold, by form: tensors in groups{hidden}.")
+
+
+def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
+    """A row per tensor, of the first `most`."""
+    found = list(form.tensors.items())[:most]
+    columns = [
+        words("tensor", (plain(name) for name, _ in found)),
+        words("shape", (times(tensor.shape) for _, tensor in found)),
+        words("type", (plain(tensor.dtype) for _, tensor in found)),
+        column("bytes", (count(tensor.bytes) for _, tensor in found)),
+    ]
+    hidden = _hidden(len(form.tensors) - len(found), "tensors")
+    return table(columns, f"Tensors of form {plain(form.form)}, {form.bytes:,} bytes{hidden}.")
+
+
+def _rounds(sent: Sent) -> Table | None:
+    """A row per sequence of rounds in which all silos sent the same; None for a ledger without rounds."""
+    names = sorted(sent.silos, key=natural)
+    beside, stretches = names[:_MOST_BESIDE], list(_stretches(sent.rounds))
+    if not stretches:
+        return None
+    half = _MOST_ROUNDS // 2
+    shown = stretches if len(stretches) <= _MOST_ROUNDS else [*stretches[:half], *stretches[-half:]]
+    hidden = [f"{len(names) - len(beside):,} silos"] if len(names) > len(beside) else []
+    if len(shown) < len(stretches):
+        skipped = [number for numbers, _ in stretches[half:-half] for number in numbers]
+        hidden.append(f"rounds {skipped[0]} to {skipped[-1]}")
+    caption = "Bytes by round and silo, including sums for metrics; equal rounds share a row"
+    caption += f"; not shown: {', '.join(hidden)}." if hidden else "."
+    columns = [
+        words("round", (ranges(numbers, 1) for numbers, _ in shown)),
+        column("all silos", (size(sum(of.values())) for _, of in shown), "in each of these rounds"),
+        *(column(plain(name), (size(of[name]) if name in of else "" for _, of in shown)) for name in beside),
+    ]
+    return Table(columns, caption)  # a silo that sent nothing in these rounds keeps its column
+
+
+def _stretches(rounds: Mapping[int, Mapping[str, int]]) -> Iterator[tuple[list[int], Mapping[str, int]]]:
+    """Consecutive rounds in which every silo sent the same number of bytes."""
+    # Of consecutive numbers, the difference to their place in the list is the same.
+    places = enumerate(sorted(rounds))
+    for (_, bytes_of), alike in groupby(places, key=lambda each: (each[1] - each[0], rounds[each[1]])):
+        yield [number for _, number in alike], bytes_of
+
+
+def _hidden(count: int, what: str) -> str:
+    return f"; {count:,} more {what} are not shown" if count > 0 else ""

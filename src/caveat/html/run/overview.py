@@ -1,0 +1,205 @@
+"""What a reader sees first: the result in a sentence, a picture of every silo, and other methods."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from markupsafe import Markup, escape
+
+from ...core.text import decimal, percent, plural, signed, size
+from ...files.run_folder import RunFolder
+from ...uncertainty.distributions import student_quantile
+from ..svg import Chart, element
+from ..templates import Table, column, table, words
+from .classification import beside_majority
+from .decisions import decision_bars, kinds, told_shares
+from .guarantee import kept, kept_by
+from .rounds import total_time
+from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
+
+
+@dataclass(frozen=True)
+class Overview:
+    sentence: Markup
+    notes: Sequence[str]
+    figures: Sequence[Chart]
+    legend: Sequence[tuple[Markup, str]]
+
+
+def overview(run: RunFolder) -> Overview | None:
+    """None without silos that have an accuracy."""
+    if run.mean.accuracy is None or not run.silos:
+        return None
+    rows = rows_of(run)
+    figures = [panel(run, rows, ACCURACY), panel(run, rows, ENTROPY), decision_bars(run, rows)]
+    return Overview(_sentence(run), _notes(run), [each for each in figures if each], panel_legend(run))
+
+
+def _sentence(run: RunFolder) -> Markup:
+    mean, worst = run.mean.accuracy or 0.0, run.worst
+    if (answering := _answering(run)) is not None:
+        return answering
+    known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
+    if len(run.silos) > 1:
+        known += f", mean over {len(run.silos)} silos"
+        if worst and worst.accuracy is not None and worst.accuracy < mean:
+            of = _count_of(run, worst.silo)
+            known += Markup("; lowest is <b>{}</b>, at {}{}").format(percent(worst.accuracy), worst.silo, of)
+    return known + "."
+
+
+def _count_of(run: RunFolder, name: str) -> str:
+    """How many of a silo's inputs are predicted correctly, in brackets; empty if their number is not known."""
+    silo = next((silo for silo in run.silos if silo.name == name), None)
+    if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
+        return ""
+    return f" ({round(silo.test.accuracy * silo.n_test):,} of {silo.n_test:,})"
+
+
+def _answering(run: RunFolder) -> Markup | None:
+    """The share that is answered and its accuracy, over all silos' inputs; None if all inputs are answered."""
+    test = kept(run.summary) if run.summary else None
+    if test is None or test.answered == test.inputs:
+        return None
+    title, inputs = run.title, plural(test.inputs, "test input")
+    if not test.answered:
+        return Markup("<b>{}</b> answers <b>none</b> of {}.").format(title, inputs) + _without_abstaining(run)
+    found = Markup("<b>{}</b> answers <b>{}</b> of {}, <b>{}</b> of these correctly").format(
+        title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
+    )
+    return (
+        found + f"; it abstains from the other {test.inputs - test.answered:,}.{_ends(run)}" + _without_abstaining(run)
+    )
+
+
+def _ends(run: RunFolder) -> str:
+    """The range over silos of the answered share, and where most answers are wrong."""
+    found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
+    if len(found) < 2:
+        return ""
+    least, most = (end(found, key=lambda name: found[name].share) for end in (min, max))
+    said = f" Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
+    wrong = {name: each.risk for name, each in found.items() if each.risk}
+    if wrong:
+        worst = max(wrong, key=lambda name: wrong[name])
+        said += (
+            f"; the largest share of wrong answers is at {worst}, {percent(wrong[worst])} of {found[worst].answered:,}"
+        )
+    return f"{said}."
+
+
+def _without_abstaining(run: RunFolder) -> str:
+    """The accuracy of the models if each answered everything."""
+    names = ("local", "global")
+    models = run.summary.models if run.summary else {}
+    found = {name: models[name].mean.accuracy for name in names if name in models}
+    if len(found) < 2 or None in found.values():
+        return ""
+    silos = models["local"].silos
+    both = f", mean over the {plural(silos, 'silo')} that have both" if silos and silos < len(run.silos) else ""
+    return (
+        f" If they answered everything, local models would predict {percent(found['local'])} correctly, "
+        f"the global model {percent(found['global'])}{both}."
+    )
+
+
+def _notes(run: RunFolder) -> list[str]:
+    notes = [each for each in [beside_majority(run)] if each]
+    rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
+    if rivals:
+        best = max(rivals, key=lambda name: rivals[name])
+        others = f"the best of {len(rivals)} other methods" if len(rivals) > 1 else ""
+        notes.append(_compared(run, best, run.comparable[best], others))
+    if run.summary and len(kinds(run.summary.decisions or {})) > 1:
+        notes.append(f"Decisions about all silos' test inputs: {told_shares(run.summary.decisions or {})}.")
+    return notes
+
+
+def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
+    """The mean difference over the silos that both have, and whether chance explains it."""
+    theirs = {silo.name: silo.test.accuracy for silo in other.silos}
+    found = [
+        silo.test.accuracy - accuracy
+        for silo in run.silos
+        if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
+    ]
+    called = f"{name}, {about}," if about else name
+    if not found:
+        return f"No silo has {run.split} metrics of both {run.title} and {name}."
+    mean = fmean(found)
+    said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
+    if len(found) > 2:
+        half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
+        low, high = 100 * (mean - half), 100 * (mean + half)
+        said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
+        said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
+    return f"{said}."
+
+
+def method_table(run: RunFolder) -> Table | None:
+    """This method and those that it is compared with, over the silos that all of them have."""
+    runs = {run.title: run, **run.comparable}
+    if len(runs) == 1:
+        return None
+    shared = set.intersection(*({silo.name for silo in each.silos} for each in runs.values()))
+    found = {name: over(each, shared) for name, each in runs.items()}
+    columns = [
+        words("method", runs),
+        column("mean accuracy", (percent(each.accuracy) for each in found.values())),
+        column("mean entropy", (decimal(each.entropy) for each in found.values())),
+        column("worst silo", (each.worst for each in found.values())),
+        column("rounds", (str(r.rounds_run) for r in runs.values())),
+    ]
+    silos = plural(len(shared), "silo")
+    caption = f"Other methods on the same data with the same budget, over {silos}; the worst silo is each method's own."
+    if any(len(each.silos) > len(shared) for each in runs.values()):
+        caption += " Silos that some of these methods lack are left out."
+    return table(columns, caption)
+
+
+@dataclass(frozen=True)
+class OverSilos:
+    """A method's metrics over some of its silos."""
+
+    accuracy: float | None
+    entropy: float | None
+    worst: str
+
+
+def over(run: RunFolder, names: Collection[str]) -> OverSilos:
+    """The means over silos of these names, and the silo of lowest accuracy."""
+    if len(names) == len(run.silos):
+        worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
+        return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
+    tests = {silo.name: silo.test for silo in run.silos if silo.name in names}
+    accuracies = {name: test.accuracy for name, test in tests.items() if test.accuracy is not None}
+    entropies = [test.entropy for test in tests.values() if test.entropy is not None]
+    lowest = min(accuracies, key=lambda name: (accuracies[name], name), default="")
+    return OverSilos(
+        fmean(accuracies.values()) if accuracies else None,
+        fmean(entropies) if entropies else None,
+        f"{percent(accuracies[lowest])} ({lowest})" if lowest else "",
+    )
+
+
+def headline(run: RunFolder) -> list[tuple[str, str]]:
+    """The size and the cost of the run, in short."""
+    count, summary = len(run.silos), run.summary
+    of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
+    nats = Markup(" ") + element("small", "nats")
+    # All that left them, as the ledger has it, where there is one.
+    counted = summary.traffic.bytes_up if summary and summary.traffic else None
+    sent = run.sent.total.bytes if summary and run.sent else counted
+    rounds = run.record.rounds if run.record else []
+    seconds = sum(summary.seconds.values()) if summary else 0
+    early = Markup(" ") + element("small", "stopped early") if summary and summary.stopped else ""
+    begun = Markup(" ") + element("small", f"started with {rounds[0]}") if rounds else ""
+    found = [
+        ("silos", escape(count) + of if count else ""),
+        ("rounds", escape(run.rounds_run) + early + begun),
+        ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
+        ("sent by silos", size(sent) if sent else ""),
+        ("time", total_time(seconds) if seconds else ""),
+    ]
+    return [each for each in found if each[1]]

@@ -1,0 +1,190 @@
+"""The page of a run: a single file, self-contained, that loads nothing from the network."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...files.rollback import can_go_back
+from ...files.run_folder import RunFolder, natural, read_run
+from ...files.schema.gallery import Gallery, Item, Quadrant
+from ...files.writing import write_bytes
+from .. import templates
+from .classification import classification, own_metrics
+from .decisions import ABOUT, OWN, decisions
+from .familiarity import familiarity
+from .guarantee import promise
+from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
+from .ledger import privacy, protection, told_before
+from .overview import headline, method_table, overview
+from .rounds import cost_table, curves, domains, milestone_table
+from .silos import more_panels, silo_table
+from .trust import reliability, risk_coverage, temperatures, trust
+from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
+
+
+@dataclass(frozen=True)
+class Again:
+    command: str
+    """Empty for a run of a Python program, which no command makes."""
+    given: str
+    """The command that the user gave, from a recipe or a file of the user's; empty where it is not known."""
+    about: str
+
+
+def again(run: RunFolder) -> Again:
+    """What to type, by whom the run was, and with which seed."""
+    summary = run.summary
+    known = [f"caveat {summary.version}"] if summary and summary.version else []
+    known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
+    about = ", ".join(known)
+    if run.record is not None and run.record.in_python:
+        return Again("", "", about)
+    if run.federated:
+        return Again("caveat flower init DIR config.toml", "", about)
+    if run.failure and run.failure.diverged:
+        return Again(_command(run, "config.toml", "--set", "training.lr=LOWER"), "", about)
+    given = run.record.given if run.record else None
+    sets = [word for each in given.sets for word in ("--set", each)] if given else []
+    return Again(_command(run, "config.toml"), _command(run, given.source, *sets) if given else "", about)
+
+
+def _command(run: RunFolder, source: str, *options: str) -> str:
+    return shlex.join(["caveat", "run", source, *run.plugins, *options, "--out", "NEW"])
+
+
+Kept = TypeVar("Kept", bound=Item)
+_IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
+_SILOS_BY_QUADRANT = 5
+"""Silos whose quadrants are shown; a reader learns little from more, and each may have dozens of images."""
+
+
+def within_budget(gallery: Gallery | None) -> Gallery | None:
+    """The gallery with as many of its images as a page may hold, silo by silo; None if it is empty.
+
+    Quadrants, of the first silos only, get the budget that the most and least certain inputs of all silos leave.
+    """
+    if gallery is None:
+        return None
+    if not gallery.sure_errors and not any(s.certain or s.uncertain or s.quadrants for s in gallery.silos):
+        return None
+    budget = _Budget(_IMAGE_BUDGET)
+    sure_errors = budget.keep(gallery.sure_errors)
+    ends = [
+        silo.model_copy(update={"certain": budget.keep(silo.certain), "uncertain": budget.keep(silo.uncertain)})
+        for silo in gallery.silos
+    ]
+    silos = [
+        silo.model_copy(update={"quadrants": budget.keep_of_each(silo.quadrants) if i < _SILOS_BY_QUADRANT else []})
+        for i, silo in enumerate(ends)
+    ]
+    return gallery.model_copy(update={"silos": silos, "sure_errors": sure_errors})
+
+
+class _Budget:
+    def __init__(self, characters: int) -> None:
+        self.left = characters
+
+    def keep(self, items: Sequence[Kept]) -> list[Kept]:
+        """The items, without the images that there is no room for."""
+        kept = []
+        for item in items:
+            self.left -= len(item.image or "")
+            kept.append(item if self.left >= 0 else item.model_copy(update={"image": None}))
+        return kept
+
+    def keep_of_each(self, quadrants: Sequence[Quadrant]) -> list[Quadrant]:
+        return [quadrant.model_copy(update={"items": self.keep(quadrant.items)}) for quadrant in quadrants]
+
+
+_ONE_MODEL = tuple(replace(q, name="abstained" if q.abstained else "answered") for q in QUADRANTS)
+Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
+"""A silo's examples: the streams, and for each quadrant its name and the items of every stream."""
+
+
+def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
+    """By silo, its examples of each quadrant that has any."""
+    chosen = run.summary and run.summary.policy.name != OWN and two_models(run.summary.tested)
+    shown = QUADRANTS if chosen else _ONE_MODEL
+    found: dict[str, Examples] = {}
+    for silo in gallery.silos if gallery else []:
+        items = {(q.model, q.abstained, q.stream): q.items for q in silo.quadrants if q.items}
+        streams = sorted({stream for *_, stream in items}, key=_place)
+        rows = [(q.name, [items.get((q.model, q.abstained, stream), []) for stream in streams]) for q in shown]
+        if items:
+            found[silo.name] = streams, [row for row in rows if any(row[1])]
+    return found
+
+
+def _place(stream: str) -> tuple[int, str]:
+    names = list(ABOUT)
+    return names.index(stream) if stream in names else len(names), stream
+
+
+_TEMPLATE = "run/run.html.j2"
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Write the report of the run in folder `run` to `out`, by default its report.html, and return where it is.
+
+    Raises DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written.
+    """
+    return write_page(read_run(run), out or run / "report.html")
+
+
+def write_page(run: RunFolder, target: Path) -> Path:
+    """Write the report of a run that was read to `target`, and return `target`."""
+    page = render(run)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page.encode())
+    return target
+
+
+def render(run: RunFolder) -> str:
+    """The text of the page."""
+    return templates.render(_TEMPLATE, run=run, **_parts(run))
+
+
+def _parts(run: RunFolder) -> dict[str, Any]:
+    """The parts of the page by name; None for a part that the run has no data for."""
+    gallery = within_budget(run.gallery)
+    return {
+        "overview": overview(run),
+        "trust": trust(run),
+        "outcomes": outcome_bars(run),
+        "familiarity": familiarity(run),
+        "failures": failures(run),
+        "panels": more_panels(run),
+        "silos": sorted((silo.name for silo in run.silos), key=natural),
+        "classification": classification(run),
+        "own_metrics": own_metrics(run),
+        "silo_table": silo_table(run),
+        "method_table": method_table(run),
+        "curves": curves(run),
+        "scatter": scatter(run.features, domains(run)),
+        "codebook": codebook(run),
+        "reliability": reliability(run),
+        "temperatures": temperatures(run),
+        "milestone_table": milestone_table(run),
+        "gallery": gallery,
+        "examples": examples(run, gallery),
+        "decisions": decisions(run),
+        "promise": promise(run),
+        "risk_coverage": risk_coverage(run),
+        "absence": absence(run),
+        "absent": absent(run),
+        "afresh": afresh(run),
+        "noted": unlike(run),
+        "can_go_back": can_go_back(run.path),
+        "went_back": went_back(run),
+        "lacking": lacking(run),
+        "newcomers": newcomers(run),
+        "withdrawn": withdrawn(run),
+        "privacy": privacy(run),
+        "protection": protection(run.summary.privacy if run.summary else None),
+        "greeting": told_before(run.greeting),
+        "facts": headline(run),
+        "cost_table": cost_table(run),
+        "again": again(run),
+    }

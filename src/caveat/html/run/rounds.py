@@ -1,0 +1,223 @@
+"""Accuracy and entropy of silos over rounds, milestones on the way, and what the run cost."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from markupsafe import Markup
+
+from ...core.text import decimal, duration, joined, percent, percent_tick, size, tick
+from ...files.run_folder import RunFolder, natural
+from ...files.schema.logs import RoundRow
+from .. import svg
+from ..svg import Chart, Point, Write
+from ..templates import Table, column, table, words
+
+_LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
+Event = tuple[int, str]
+"""A round, and what happened there."""
+_LINE = 13
+"""The height of a line of labels."""
+
+
+@dataclass(frozen=True)
+class RoundMetric:
+    """A metric of each round."""
+
+    name: str
+    title: str
+    tick: Write
+    write: Callable[[float | None], str]
+    better: str
+    ceiling: float | None = None
+    """The largest value that there can be."""
+
+
+_METRICS = (
+    RoundMetric("accuracy", "Accuracy", percent_tick, percent, "higher is better", 1.0),
+    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, correct or not"),
+)
+
+
+def domains(run: RunFolder) -> list[str]:
+    """The domains in the order of the silos; a silo without a domain stands for itself."""
+    return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
+
+
+def curves(run: RunFolder) -> dict[str, Any] | None:
+    """Accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
+    rows = run.curve_rows
+    if not rows:
+        return None
+    grown = growth(rows)
+    figures = [
+        _round_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))
+    ]
+    legend = [(svg.key(i), name) for i, name in enumerate(domains(run))]
+    if len({row.silo for row in rows}) > 1:
+        legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
+    legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
+    return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
+
+
+def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
+    """Round -> silo -> private codewords that it received, at the round where its count is first seen to grow."""
+    held: dict[str, int] = {}
+    grown: dict[int, dict[str, int]] = {}
+    for row in sorted(rows, key=lambda row: (row.round, natural(row.silo))):
+        if row.codewords is not None:
+            more = row.codewords.private - held.get(row.silo, row.codewords.private)
+            if more > 0:
+                grown.setdefault(row.round, {})[row.silo] = more
+            held[row.silo] = row.codewords.private
+    return grown
+
+
+def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
+    return [
+        f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received private codewords."
+        for at, silos in grown.items()
+    ]
+
+
+def _round_figure(
+    run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
+) -> Chart:
+    compared = comparisons(run)
+    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    caption = f"Each line is one silo's {metric.name}{whose} on its validation samples, drawn by domain; "
+    caption += metric.better
+    caption += ", and a vertical rule marks where silos received private codewords." if grown else "."
+    caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
+    label = f"{metric.title} per round for {len(points)} silos; final values are in the table above"
+    events = [_event(at, list(silos)) for at, silos in grown.items()]
+    return Chart(metric.title, _drawn(metric, _lines(run, metric, points), events, compared, label), caption)
+
+
+def _lines(run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]]) -> list[svg.Line]:
+    series = {name: i for i, name in enumerate(domains(run))}
+    domain = {row.silo: row.domain for row in run.curve_rows}
+    means = {"mean": ("mean", points if len(points) > 1 else {})}
+    for i, (name, other) in enumerate(_with_rows(run).items()):
+        means[f"mean of {name}"] = (f"beside b{i % 3}", _points(other.curve_rows, metric.name))
+    lines = []
+    for silo, at in points.items():
+        called = f"{silo} ({domain[silo]})" if domain[silo] else silo
+        note = f"{called}: {metric.write(at[-1][1])} at the end"
+        lines.append(svg.Line(at, series[domain[silo] or silo], note, name=silo))
+    for name, (style, found) in means.items():
+        if mean := mean_line(found):
+            lines.append(svg.Line(mean, None, f"{name}: {metric.write(mean[-1][1])} at the end", style))
+    return lines
+
+
+def _drawn(
+    metric: RoundMetric, lines: Sequence[svg.Line], events: Sequence[Event], compared: Sequence[Event], label: str
+) -> Markup:
+    values = [value for one in lines for _, value in one.points]
+    top = metric.ceiling if metric.ceiling is not None else max(values)
+    y_ticks = svg.ticks(min(values) if metric.ceiling is not None else min(0.0, *values), top)
+    depth = min(len(events), 3)
+    rounds = [at for one in lines for at, _ in one.points]
+    frame = svg.round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
+    drawn = [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
+    drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
+    drawn += [svg.draw(frame, one) for one in lines]
+    return svg.plot(frame, label, svg.round_ticks(frame), svg.written(y_ticks, metric.tick), "round", *drawn)
+
+
+def _event(at: int, silos: Sequence[str]) -> Event:
+    names = ", ".join(silos)
+    return at, names if len(names) <= _LONGEST_LABEL else f"{len(silos)} silos extended"
+
+
+def _rule(frame: svg.Axes, event: Event, level: int) -> Markup:
+    """A vertical line, with its label so many lines above the frame."""
+    x, y = frame.x(event[0]), frame.top - 4 - _LINE * level
+    left_half = x < frame.left + frame.width / 2
+    label = svg.text(x + (4 if left_half else -4), y, event[1], "start" if left_half else "end", "note")
+    return svg.line((x, y - 9), (x, frame.bottom), "event") + label
+
+
+def _mark(frame: svg.Axes, event: Event) -> Markup:
+    x, y = frame.x(event[0]), frame.bottom
+    return svg.group(event[1], svg.polygon([(x, y - 1), (x + 5, y + 7), (x - 5, y + 7)], "compared"))
+
+
+def comparisons(run: RunFolder) -> list[Event]:
+    """The rounds in which the server compared silos with a threshold, and its measurements there."""
+    milestones = run.summary.milestones if run.summary else []
+    return [
+        (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
+        for found in milestones
+        if (at := found.get("round")) is not None and found.get("threshold") is not None
+    ]
+
+
+def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
+    points: dict[str, list[Point]] = {}
+    for row in rows:
+        if (value := getattr(row, metric)) is not None:
+            points.setdefault(row.silo, []).append((row.round, value))
+    return points
+
+
+def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
+    """The mean over silos at the rounds that all of them have: a mean over some would jump with who took part."""
+    at_round: dict[float, list[float]] = {}
+    for at, value in (point for each in points.values() for point in each):
+        at_round.setdefault(at, []).append(value)
+    return [(at, fmean(values)) for at, values in sorted(at_round.items()) if len(values) == len(points)]
+
+
+def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
+    return {name: other for name, other in run.baselines.items() if other.curve_rows}
+
+
+def milestone_table(run: RunFolder) -> Table | None:
+    """One row per milestone, one column per number that any of them has."""
+    milestones = run.summary.milestones if run.summary else []
+    first = ("round", "iteration", "threshold", "lowest", "highest")
+    found = dict.fromkeys(name for milestone in milestones for name in milestone)
+    names = [*(name for name in first if name in found), *(name for name in found if name not in first)]
+    units = {"lowest": "lowest entropy", "highest": "highest entropy"}
+    columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
+    if "threshold" in found:
+        caption = "What the server measured and decided during training, a row for every change; uncertainties in nats."
+    else:
+        caption = "The server's state as the method reported it, by round."
+    return table(columns, caption)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value == int(value) and abs(value) >= 1 else f"{value:.4g}"
+
+
+def cost_table(run: RunFolder) -> Table | None:
+    """Traffic and wall-clock time, in total and per round; only the ledger knows what silos send for metrics."""
+    if run.summary is None:
+        return None
+    traffic, rounds = run.summary.traffic, run.rounds_run
+    measuring = [("sent by silos for metrics", run.sent.total.measuring)] if run.sent else []
+    sent = (
+        [("sent by silos in rounds", traffic.bytes_up), *measuring, ("sent to silos in rounds", traffic.bytes_down)]
+        if traffic
+        else []
+    )
+    rows = [(name, size(n), size(n / rounds) if rounds else "") for name, n in sent if n is not None]
+    for name, seconds in run.summary.seconds.items():
+        called = f"time to {name}" if name != "engine" else "time of the engine"
+        rows.append((called, total_time(seconds), f"{seconds / rounds:.3g} s" if rounds else ""))
+    if not rows:
+        return None
+    names, totals, each = zip(*rows, strict=True)
+    columns = [words("", names), column("in total", totals), column("per round", each)]
+    about = "" if not measuring else " The section What left the silos lists this by silo and tensor."
+    return table(columns, f"Traffic of the run, and its time on the machine that ran it.{about}")
+
+
+def total_time(seconds: float) -> str:
+    return duration(seconds, tenths=120)

@@ -1,0 +1,314 @@
+"""What models know and do not know: outcomes, quadrants, log-evidence, features and codewords."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from ...core.text import cut, percent, tick
+from ...files.run_folder import RunFolder
+from ...files.schema.figures import INSIDE, NOBODY, Histogram, Stream
+from ...files.schema.gallery import Features, FeatureSilo
+from ...files.schema.summary import Codewords, SiloRecord
+from .. import svg
+from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
+from ..svg import Chart, Point
+from ..templates import Table, column, table, words
+from .guarantee import Shares, shares_of
+
+_BAR, _ROW = 22, 52
+_FITS = 0.12
+"""Smallest share whose label fits into its part of a bar."""
+_KINDS = {
+    "right": "right",
+    "wrong": "wrong",
+    "foreign": "wrong, of inputs that silos do not know",
+    "abstain": "abstained",
+}
+
+
+def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
+    """The bars and their legend; None if all inputs are of one stream and all are answered."""
+    found = shares_of(run.summary) if run.summary else {}
+    if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
+        return None
+    parts = {name: _parts(name, each) for name, each in found.items()}
+    said = "; ".join(f"{name}: {_parts_told(each)}" for name, each in parts.items())
+    drawn: list[Markup] = []
+    for i, (name, each) in enumerate(parts.items()):
+        y = _ROW * i
+        drawn += [svg.text(0, y + 16, name), *_outcome_bar(each, y + 22)]
+    caption = "Shares of all silos' test inputs together."
+    if any("foreign" in each for each in parts.values()):
+        caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
+    bars = svg.drawing(svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
+    shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
+    return Chart("Right, wrong, abstained", bars, caption), [
+        (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
+    ]
+
+
+def _parts(name: str, shares: Shares) -> dict[str, float]:
+    """The shares above zero, in the order of `_KINDS`."""
+    wrong = "wrong" if name in (INSIDE, "mix") else "foreign"
+    found = {"right": shares.right, wrong: shares.wrong, "abstain": 1 - shares.answered}
+    return {kind: share for kind, share in found.items() if share > 1e-9}
+
+
+def _parts_told(parts: dict[str, float]) -> str:
+    words = {"foreign": "wrong", "abstain": "abstained"}
+    return ", ".join(f"{words.get(kind, kind)} {percent(share)}" for kind, share in parts.items())
+
+
+def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
+    drawn = stacked_bar(parts, (0, y), (svg.WIDTH, _BAR), "outcome", _KINDS)
+    for kind, start, share in spans(parts):
+        if share >= _FITS:
+            drawn.append(svg.text(svg.WIDTH * (start + share / 2), y + 15.5, percent(share), "middle", f"in-{kind}"))
+    return drawn
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which model an input was for, and whether the model abstained."""
+
+    name: str
+    meaning: str
+    model: str
+    abstained: bool
+
+    @property
+    def key(self) -> str:
+        """The key of this quadrant in summaries."""
+        return f"{self.model}_{'unsure' if self.abstained else 'sure'}"
+
+
+QUADRANTS = (
+    Case("known knowns", "the local model knows such inputs: it answers", "local", False),
+    Case("known unknowns", "the local model knows such inputs, but this one is ambiguous: no answer", "local", True),
+    Case(
+        "unknown knowns",
+        "the federation knows such inputs, the silo does not: the global model answers",
+        "global",
+        False,
+    ),
+    Case("unknown unknowns", "neither the local nor the global model knows enough: no answer", "global", True),
+)
+_BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
+
+
+def quadrants(tested: dict[str, Stream]) -> Table | None:
+    """A row per quadrant, a column per stream; None without a choice between two models.
+
+    Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
+    Posterior Networks, IJCAI 2024, table 1.
+    """
+    found = {name: stream.quadrants for name, stream in tested.items() if sum(stream.quadrants.values())}
+    if not found or not two_models(tested):
+        return None
+    names = (svg.element("span", q.name) + svg.element("span", q.meaning, class_="meaning") for q in QUADRANTS)
+    columns = [column(name, (_cell(counts, q.key) for q in QUADRANTS)) for name, counts in found.items()]
+    caption = "Each stream's test inputs by quadrant: their number and share"
+    best = [f"{name} in {_BEST[name].name}" for name in found if name in _BEST]
+    wanted = f"; best is {', '.join(best)}" if len(best) > 1 else ""
+    return table([words("quadrant", names), *columns], f"{caption}{wanted}.")
+
+
+def two_models(tested: dict[str, Stream]) -> bool:
+    return any(len(stream.models) > 1 for stream in tested.values())
+
+
+def _cell(counts: dict[str, int], key: str) -> Markup:
+    count = counts.get(key, 0)
+    share = svg.element("small", percent(count / sum(counts.values())))
+    return Markup("{} {}").format(f"{count:,}", share)
+
+
+_DRAWN = (INSIDE, "ood_local", NOBODY)
+"""The streams that are drawn: a stream's place here is its colour, dash and mark."""
+_MODELS = {"local": "the local models", "global": "the global model"}
+_BETTER = {
+    "local": f"if the models know what they know, {INSIDE} is right of the others",
+    "global": f"if the model knows what it knows, {NOBODY} is left of the others",
+}
+_MOST_STEPS = 48
+_TAIL = 0.005
+"""Share of a stream at each end that need not be shown in its place."""
+_FARTHEST = 4
+"""How many times as wide as the range of what is known the chart may reach to either side of it."""
+
+
+def evidence_figures(tested: Mapping[str, Stream]) -> list[Chart]:
+    """One figure per model that has log-evidence of several streams."""
+    found = {model: _histograms(tested, model) for model in _MODELS}
+    return [_evidence_figure(model, streams) for model, streams in found.items() if len(streams) > 1]
+
+
+def _histograms(tested: Mapping[str, Stream], model: str) -> dict[str, Histogram]:
+    records = {name: tested[name].models[model] for name in _DRAWN if name in tested and model in tested[name].models}
+    return {name: h for name, record in records.items() if (h := record.log_evidence) and sum(h.count) > 0}
+
+
+def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
+    low, high = _window(streams)
+    step = max(h.step for h in streams.values())
+    low, high = step * math.floor(low / step), step * math.ceil(high / step)
+    width = step * max(1, math.ceil((high - low) / (step * _MOST_STEPS)))
+    count = math.ceil((high - low) / width)
+    shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
+    beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
+    notes = {name: told_histogram(histogram) for name, histogram in streams.items()}
+    said = "; ".join(f"{name}: {note}" for name, note in notes.items())
+    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
+    caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
+    caption += f"{width:g} nats; {_BETTER[model]}."
+    caption += " The outermost steps include all values beyond." if beyond else ""
+    edges = [low + i * width for i in range(count + 1)]
+    return Chart(f"Log-evidence, {model} model", histogram_chart(edges, shares, notes, label), caption)
+
+
+def _window(streams: Mapping[str, Histogram]) -> Point:
+    """The range of every stream without its tails, limited to the neighbourhood of the known inputs' range."""
+    ranges = {name: (quantile(h, _TAIL), quantile(h, 1 - _TAIL) + h.step) for name, h in streams.items()}
+    low, high = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
+    first, last = ranges.get(INSIDE, (low, high))
+    reach = _FARTHEST * (last - first)
+    return max(low, first - reach), min(high, last + reach)
+
+
+def quantile(histogram: Histogram, level: float) -> float:
+    """The lower end of the step that contains the quantile."""
+    wanted, seen = level * sum(histogram.count), 0.0
+    for start, count in zip(histogram.start, histogram.count, strict=True):
+        seen += count
+        if seen >= wanted and count:
+            return start
+    return histogram.start[-1]
+
+
+def told_histogram(histogram: Histogram) -> str:
+    """The distribution in words, to half a step."""
+    low, middle, high = (quantile(histogram, level) + histogram.step / 2 for level in (0.05, 0.5, 0.95))
+    return f"median about {middle:g}, nine tenths between about {low:g} and {high:g}"
+
+
+def _shares(histogram: Histogram, low: float, width: float, count: int) -> list[float]:
+    total = sum(histogram.count)
+    shares = [0.0] * count
+    for start, inputs in zip(histogram.start, histogram.count, strict=True):
+        shares[min(max(math.floor((start - low) / width), 0), count - 1)] += inputs / total
+    return shares
+
+
+def histogram_chart(
+    edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str
+) -> Markup:
+    """A line of steps per stream over the same edges, its mark at its highest step; `notes` are their titles."""
+    y_ticks = svg.ticks(0.0, max(max(each) for each in shares.values()), 4)
+    frame = svg.Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
+    x_ticks, shown = (
+        svg.written(svg.inner_ticks(frame.x_range, 6), tick),
+        svg.written(y_ticks, lambda share: percent(share, 0)),
+    )
+    drawn = [svg.draw(frame, _steps(name, edges, each, notes[name])) for name, each in shares.items()]
+    return svg.plot(frame, label, x_ticks, shown, "log-evidence, nats", *drawn)
+
+
+def _steps(name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> svg.Line:
+    corners: list[Point] = [(edges[0], 0.0)]
+    for (left, right), share in zip(pairwise(edges), shares, strict=True):
+        corners += [(left, share), (right, share)]
+    highest = max(range(len(shares)), key=shares.__getitem__)
+    peak = (edges[highest] + edges[highest + 1]) / 2, shares[highest]
+    return svg.Line([*corners, (edges[-1], 0.0)], _DRAWN.index(name), f"{name}: {note}", "stream", marked=[peak])
+
+
+def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:
+    shown = {name for model in _MODELS for name in _histograms(tested, model)}
+    return [(svg.key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
+
+
+_STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretisation"}
+_SIZE = 460
+
+
+@dataclass(frozen=True)
+class Scatter:
+    figures: Sequence[Chart]
+    legend: Sequence[tuple[Markup, str]]
+    silos: Sequence[str]
+    note: str
+
+
+def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None:
+    """A figure per stage, on the same axes; `domains` in the order of their colours. None without features."""
+    if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
+        return None
+    order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
+    series = {silo.name: order.index(silo.domain or silo.name) for silo in features.silos}
+    places = [point for silo in features.silos for points in silo.points.values() for point in points]
+    x_range, y_range = (svg.limits([place[axis] for place in places]) or (0.0, 1.0) for axis in (0, 1))
+    frame = svg.Axes(1, 1, _SIZE, 0.78 * _SIZE, x_range, y_range)
+    figures = [_scatter_figure(features, stage, series, frame) for stage in features.stages]
+    shown = dict.fromkeys(silo.domain or silo.name for silo in features.silos)
+    legend = [(svg.swatch(order.index(name)), name) for name in shown]
+    explained = sum(features.explained[:2])
+    note = f"The two directions in which the features of all {len(features.silos)} silos vary most (PCA)"
+    note += f", which hold {100 * explained:.0f} % of their variance. " if features.explained else ". "
+    note += "A mark is one test input: the mean over its tokens' features, from the model that its silo predicts with. "
+    note += "Domains that lie apart look different to the model. Only runs on one machine have this picture, because "
+    note += "features never leave a silo."
+    return Scatter(figures, legend, [silo.name for silo in features.silos], note)
+
+
+def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], frame: svg.Axes) -> Chart:
+    title = _STAGES.get(stage, stage)
+    count = sum(len(silo.points[stage]) for silo in features.silos)
+    label = f"{title}: {count:,} test inputs of {len(features.silos)} silos, projected to two dimensions"
+    drawn = [_silo(frame, silo, series[silo.name], stage) for silo in features.silos]
+    back = svg.rect((frame.left, frame.top), frame.width, frame.height, "back")
+    places = len({point for silo in features.silos for point in silo.points[stage]})
+    caption = f"{count:,} test inputs at {places:,} places."
+    if stage == "discretised":
+        caption = "The same inputs on the same axes, every token replaced by its nearest codeword: "
+        caption += f"{places:,} places, larger for more inputs."
+    axis = svg.text(frame.right - 6, frame.bottom - 6, "first component \N{RIGHTWARDS ARROW}", "end", "tick")
+    return Chart(title, svg.drawing(_SIZE + 2, frame.bottom + 1, label, back, *drawn, axis, class_="scatter"), caption)
+
+
+def _silo(frame: svg.Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
+    places = Counter[Point](silo.points[stage])
+    # An area per input: after discretisation, many may lie at one place.
+    drawn = [svg.marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
+    title = ", ".join(filter(None, (silo.name, silo.domain)))
+    return svg.group(title, *drawn, class_=svg.color(series), name=silo.name)
+
+
+def codebook(run: RunFolder) -> Chart | None:
+    """Tokens per codeword and silo; None for methods without a codebook."""
+    silos = [silo for silo in run.silos if silo.codeword_use]
+    if not silos:
+        return None
+    uses = [silo.codeword_use or [] for silo in silos]
+    most = max(max(use) for use in uses)
+    label = f"Heat map of codeword use, {len(silos)} silos by {max(map(len, uses))} codewords, at most {most} tokens"
+    names = [_with_perplexity(silo) for silo in silos]
+    caption = f"Each cell counts a silo's test tokens at a codeword, on a log scale, darkest at {most:,}; "
+    caption += "empty cells are codewords that the silo never uses"
+    perplexed = any(silo.perplexity is not None for silo in silos)
+    caption += ", and the number after a name is its perplexity, the count of codewords in effective use." * perplexed
+    return Chart("Codeword use", heat_map(names, uses, _shared(silos), label), caption.rstrip(".") + ".")
+
+
+def _shared(silos: Sequence[SiloRecord]) -> int | None:
+    """The number of columns that are shared, if counts and columns of every silo agree on it."""
+    held = [(silo.codewords or Codewords(shared=0), len(silo.codeword_use or [])) for silo in silos]
+    agreed = {words.shared if words.shared + words.private == columns else None for words, columns in held}
+    return agreed.pop() if len(agreed) == 1 else None
+
+
+def _with_perplexity(silo: SiloRecord) -> str:
+    return silo.name if silo.perplexity is None else f"{cut(silo.name, 12)} {silo.perplexity:.1f}"

@@ -1,0 +1,262 @@
+"""What commands print of runs and comparisons: result tables, conclusions, guarantees and the ledger."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from ..core.errors import MissingError
+from ..core.text import decimal, duration, listed, megabytes, percent, plain, times
+from ..files.ledger import Sent, Total, read_sent
+from ..files.reading import check_file, manifest_of, record_of
+from ..files.run_folder import RunFolder, natural
+from ..files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
+from ..files.schema.logs import Form
+from ..files.schema.small_files import OwnState
+from ..html.comparison import wording
+from ..html.run.classification import Ranged, judged, judged_together
+from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
+from ..html.run.silos import metric_column, of_models
+from .tables import Heading, TextTable, text_table
+
+Cells = tuple[str, ...]
+_MOST_ABSENT = 12
+"""Silos without metrics that a title names."""
+_FILE, _KEPT = "ledger.jsonl", "kept.json"
+_PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
+"""Folders of a run that have ledgers of their own."""
+
+
+def result_table(run: RunFolder) -> TextTable:
+    """One row per silo, then the mean over silos and the worst silo.
+
+    Columns without any value are left out. If other methods ran on the same data, their accuracy and entropy follow
+    under the method's name. Metrics are those of the test split, or of validation while the run is unfinished.
+    """
+    columns = [column for column in _columns(run) if any(column[1])]
+    heads = [Heading(name, words=name in ("silo", "domain"), wraps=name in ("silo", "domain")) for name, _ in columns]
+    state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
+    without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
+    title = f"{run.title}, {len(run.silos)} silos{without}{state}"
+    # Without a gap, the table of two methods with names of usual length fits 80 columns.
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return text_table(heads, rows, title, ends={len(run.silos) - 1}, vertical="bottom")
+
+
+def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
+    silos = run.silos
+    worst = run.worst.silo if run.worst else ""
+    own = f"{run.title}\n" if run.comparable else ""
+    names = [silo.name for silo in silos]
+
+    def of(other: RunFolder, prefix: str) -> list[tuple[str, Cells]]:
+        accuracies, entropies = (metric_column(other, names, metric, worst) for metric in ("accuracy", "entropy"))
+        return [(f"{prefix}accuracy", (*map(percent, accuracies),)), (f"{prefix}entropy", (*map(decimal, entropies),))]
+
+    columns: list[tuple[str, Cells]] = [
+        ("silo", (*names, "mean", f"worst {worst}".rstrip())),
+        ("domain", (*(silo.domain for silo in silos), "", "")),
+        *of(run, own),
+        *([] if run.comparable else of_models(silos)),
+        ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
+        ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
+        ("label\nin set", (*map(percent, metric_column(run, names, "set_coverage", worst)),)),
+        ("classes\nin set", (*map(decimal, metric_column(run, names, "set_size", worst)),)),
+    ]
+    for name, other in run.comparable.items():
+        columns += of(other, f"{name}\n")
+    return columns
+
+
+def model_table(run: RunFolder) -> TextTable | None:
+    """The accuracy of every model per stream of test inputs, the share abstained from, and the accuracy of the rest.
+
+    None if there was nothing to decide. Accuracies are means over silos; the last two rows are of all inputs.
+    """
+    tested = streams(run)
+    if not tested:
+        return None
+    rows = {label(run, model): [accuracy(*each, model) for each in tested.items()] for model in models(tested)}
+    last = len(rows) - 1
+    if abstains(tested):
+        rows["of those answered"] = [accuracy_answered(*each) for each in tested.items()]
+        rows["abstained from"] = [stream.decisions.get("abstain") for stream in tested.values()]
+    heads = [
+        Heading("accuracy on test inputs", words=True, wraps=True),
+        *(Heading(name, wraps=True) for name in tested),
+    ]
+    cells = ([name, *(percent(value) or "-" for value in values)] for name, values in rows.items())
+    return text_table(heads, cells, ends={last})
+
+
+def class_table(run: RunFolder) -> TextTable | None:
+    """Metrics of the positive class at each silo, compared with predicting the majority class. None unless the run
+    has two classes.
+    """
+    if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
+        return None
+    title = (
+        f"{plain(run.summary.classification.positive)!r}, in %, with 95 % intervals over test inputs; majority: always "
+        "the most frequent class of the silo's training data"
+    )
+    heads = ("test", "accuracy", "majority", "sensitivity", "specificity", "AUROC")
+    rows = []
+    found = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True)]
+    for name, each in [*found, ("pooled", judged_together(run))]:
+        most = f"{100 * each.majority.share:.0f}" if each.majority else ""
+        cells = [_ranged(metric) for metric in (each.accuracy, each.sensitivity, each.specificity, each.auroc)]
+        rows.append([plain(name), f"{each.inputs:,}", cells[0], most, *cells[1:]])
+    made = [Heading("silo", words=True, wraps=True), *map(Heading, heads)]
+    return text_table(made, rows, title, ends={len(found) - 1}, vertical="bottom")
+
+
+def _ranged(found: Ranged | None) -> str:
+    if found is None:
+        return ""
+    bounds = f" ({100 * found.interval[0]:.0f}\N{EN DASH}{100 * found.interval[1]:.0f})" if found.interval else ""
+    return f"{100 * found.value:.0f}{bounds}"
+
+
+def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
+    """The ledgers of a run's folder: of the run, of later deliveries, of undone rounds, and of each other method. Or
+    the ledger in the folder that a silo keeps of one method.
+
+    For each form of message a heading and a table of its tensors, then a table with a row per silo, all in bytes.
+    Raises MissingError if the folder holds no ledger, DataError if a ledger is damaged.
+    """
+    more = (each for pattern in _PARTS for each in sorted(folder.glob(pattern)))
+    found = {part: _sent(part) for part in (folder, *more)}
+    ledgers = {path: sent for path, sent in found.items() if sent}
+    if not ledgers:
+        raise MissingError(_without(folder))
+    for path, sent in ledgers.items():
+        heading = f"{path.relative_to(folder)}: " if path != folder else ""
+        for form in sent.forms.values():
+            yield from _tensors(form, sent, heading)
+        yield from _silos(sent, heading)
+
+
+def _sent(folder: Path) -> Sent | None:
+    """Raises DataError for a ledger that the folder's other files do not know."""
+    manifest_of(folder).check(_FILE)
+    own = record_of(folder / _KEPT, OwnState)
+    if own is not None and own.ledger is not None:
+        check_file(folder / _FILE, own.ledger, growing=True)
+    return read_sent(folder / _FILE)
+
+
+def _without(folder: Path) -> str:
+    """A silo keeps a folder per federation and method: name those that are there."""
+    parts = sorted(str(path.parent) for path in folder.glob(f"*/*/{_FILE}"))
+    if parts:
+        return f"{folder} holds no {_FILE}, but these do: {', '.join(parts)}"
+    if (folder / _FILE).exists():
+        return f"{folder / _FILE}: no message has been counted yet"
+    return f"{folder} holds no {_FILE}; expected the folder of a run, or STATE/FEDERATION/METHOD of a silo"
+
+
+def _tensors(form: Form, sent: Sent, heading: str) -> tuple[Text, TextTable]:
+    uses = [f"{use.messages:,} to {plain(purpose)}" for (name, purpose), use in sent.uses.items() if name == form.form]
+    title = f"{heading}form {plain(form.form)}, {form.bytes:,} bytes: {', '.join(uses) or 'no message'}"
+    rows = [(plain(name), times(t.shape), plain(t.dtype), f"{t.bytes:,}") for name, t in form.tensors.items()]
+    return _headed(title, ("tensor", "shape", "type", "bytes"), 3, rows)
+
+
+def _silos(sent: Sent, heading: str) -> tuple[Text, TextTable]:
+    title = f"{heading}what left {'the silo' if len(sent.silos) == 1 else f'{len(sent.silos):,} silos'}, in bytes"
+    rows = [(plain(name), *_bytes(sent.silos[name], sent)) for name in sorted(sent.silos, key=natural)]
+    if len(rows) > 1:
+        rows.append(("all", *_bytes(sent.total, sent)))
+    rounds = ("rounds",) if sent.rounds else ()
+    return _headed(title, ("silo", "messages", *rounds, "training", "measuring"), 1, rows)
+
+
+def _bytes(total: Total, sent: Sent) -> list[str]:
+    rounds = [len(total.rounds)] if sent.rounds else []
+    return [f"{number:,}" for number in (total.messages, *rounds, total.training, total.measuring)]
+
+
+def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> tuple[Text, TextTable]:
+    """A heading above a table whose first `words` columns hold words. As the table's title, the heading would be
+    folded to the table's width.
+    """
+    made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
+    return Text(f"\n{title}"), text_table(made, rows)
+
+
+_MEASURES = 2
+
+
+def comparison_table(record: Comparison) -> TextTable:
+    """Means with 95 % intervals, one row per method.
+
+    With several settings and a single measure, the settings are columns. With several measures the settings follow one
+    another, each under its name with its first two measures, worst silo, rank and costs.
+    """
+    if len(record.columns) > 1 and len(record.measures) == 1:
+        return _by_setting(record)
+    several = len(record.columns) > 1
+    shown = record.measures[:_MEASURES]
+    rows, ends = list[Sequence[str | Text]](), set[int]()
+    for setting in record.columns:
+        if several:
+            rows.append([Text(plain(setting.name), style="bold"), *[""] * (len(shown) + 6)])
+        rows += [_cells(record, row, setting, shown) for row in record.rows]
+        ends.add(len(rows) - 1)
+    heads = _heads(list(map(wording.header, shown)), ["worst\nsilo", "rank", "time", "MB\nup", "MB\ndown"])
+    return text_table(heads, rows, plain(record.title), wording.POPULATION, ends, gap=1)
+
+
+def _by_setting(record: Comparison) -> TextTable:
+    measure, rows = record.measures[0], []
+    for row in record.rows:
+        runs = record.runs(row)
+        means = [wording.bracketed(measure, record.result(row, setting, measure)) for setting in record.columns]
+        rows.append(list(map(plain, [row.name, *means, *_costs(runs), ", ".join(wording.not_done(runs))])))
+    caption = f"{wording.header(measure)}, mean and 95 % interval. {wording.POPULATION}"
+    heads = _heads([setting.name for setting in record.columns], ["time", "MB\nup", "MB\ndown"])
+    return text_table(heads, rows, plain(record.title), caption, gap=1)
+
+
+def _heads(means: Sequence[str], costs: Sequence[str]) -> list[Heading]:
+    """Where the terminal is too narrow for all columns, means with their intervals break; names and costs do not."""
+    middle = [*(Heading(name, wraps=True) for name in map(plain, means)), *map(Heading, costs)]
+    return [Heading("method", words=True), *middle, Heading("", words=True)]
+
+
+def _cells(record: Comparison, row: ComparedMethod, setting: Setting, shown: Iterable[Measure]) -> list[str]:
+    first = record.result(row, setting, record.measures[0])
+    runs = record.runs(row, setting)
+    cells = [
+        row.name,
+        *(wording.bracketed(measure, record.result(row, setting, measure)) for measure in shown),
+        wording.figure(record.measures[0], first.worst),
+        "" if first.rank is None else f"{first.rank:.1f}",
+        *_costs(runs),
+        ", ".join(wording.not_done(runs)),
+    ]
+    return list(map(plain, cells))
+
+
+def _costs(runs: list[ComparedRun]) -> list[str]:
+    sent = [megabytes(wording.mean_of(runs, name)) for name in ("bytes_up", "bytes_down")]
+    return [duration(wording.mean_of(runs, "seconds")), *sent]
+
+
+def conclusion(record: Comparison) -> list[str]:
+    """The last lines in a terminal: for each setting what is unfair about the comparison, then its verdict; and the
+    verdict of each contrast.
+    """
+    lines = []
+    for setting in record.columns:
+        where = f"{plain(setting.name)}: " if setting.name else ""
+        if told := wording.unequal_budgets(record, setting):
+            option = wording.equal_by(record, setting)
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {option} gives all methods as many rounds.")
+        lines.append(f"{where}{plain(_breaking(wording.verdict(record, setting)))}")
+    return lines + [plain(_breaking(line)) for line in wording.decided(record)]
+
+
+def _breaking(text: str) -> str:
+    """The text with plain spaces, because a terminal shows other spaces as escapes."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")
