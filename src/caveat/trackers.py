@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .core import ConfigurationError
 from .core.errors import one_of, short_repr
-from .runs.callbacks import Callback, Plain
+from .runs.progress import Callback, Plain
 
 OF_SUMMARY = ("mean", "worst", "pooled")
 """Parts of a summary whose numbers trackers take, beside those of every silo."""

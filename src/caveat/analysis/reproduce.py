@@ -270,6 +270,6 @@ def _sets(keys: Keys) -> Sets:
 
 
 def _text(value: Any) -> str:
-    from ..config.text import toml
+    from ..config.toml import toml
 
     return toml(tuple(value) if isinstance(value, list) else value)

@@ -150,7 +150,7 @@ def join(
 
         from ..api import join as join_silos
         from ..api import load
-        from ..html.pages.run.page import write_report
+        from ..html.run.page import write_report
         from ..runs.joining import JOINED, name_of, own_silos_of
         from ..runs.progress import on_terminal
 
@@ -190,7 +190,7 @@ def report(
     with reported(named=True):
         from ..config import reading
         from ..files.run_folder import read_run
-        from ..html.pages.run.page import write_page
+        from ..html.run.page import write_page
 
         if (folder / "grid.json").exists():
             from ..analysis.compare.runner import opened, write

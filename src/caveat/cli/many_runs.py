@@ -79,7 +79,7 @@ def compare(
     Writes tables with intervals, paired tests and costs, and an HTML report. Repeat the command to continue.
     """
     with reported() as reporter:
-        from ..analysis.compare.options import asked
+        from ..analysis.compare.grid import asked
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, match_rounds)
@@ -137,7 +137,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
     from ..core.text import escaped
     from ..files.schema.comparison import read_comparison
     from ..runs.progress import on_terminal
-    from ..terminal.comparison import comparison_table, conclusion
+    from ..terminal.results import comparison_table, conclusion
 
     reporter.grid = folder
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))

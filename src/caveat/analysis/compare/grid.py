@@ -17,7 +17,7 @@ from ...config import is_unavailable
 from ...config.toml import toml
 from ...config import find
 from ...config.load import check_key
-from ...config.text import senseless
+from ...config.toml import senseless
 from ...core import ConfigurationError
 from ...core.errors import cut
 from ...core.settings import check_seed
