@@ -18,8 +18,8 @@ from caveat.analysis.audit import findings
 from caveat.analysis.audit.sweep import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import percent
-from caveat.data import Silos
-from caveat.files.schema.audit import AuditFile
+from caveat.data.silos import Silos
+from caveat.files.schema import AuditFile
 from caveat.html.pages.audit import page
 from caveat.runs.progress import Silent
 

@@ -17,7 +17,7 @@ from caveat.analysis.ood.detection import OWN, variants
 from caveat.analysis.ood.inputs import foreign
 from caveat.config import load
 from caveat.core import Data, Silo
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
 from caveat.uncertainty.familiarity import SCORE
 

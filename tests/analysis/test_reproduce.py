@@ -13,7 +13,7 @@ from caveat.analysis.compare.runner import compare, opened, write
 from caveat.analysis.reproduce import table
 from caveat.analysis.reproduce.table import Scale
 from caveat.core import ConfigurationError
-from caveat.files.schema.comparison import read_comparison
+from caveat.files import read_comparison
 from caveat.runs.progress import Silent
 
 TINY = """

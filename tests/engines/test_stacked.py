@@ -16,7 +16,7 @@ from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
 from caveat.engines.processes.pool import EmbeddedEngine
 from caveat.engines.stacking.decision import MOST, SILOS, STEP, Mode, Stacking, chunks
-from caveat.files.schema.small_files import StackedRecord
+from caveat.files.schema import StackedRecord
 from caveat.methods import (
     APFL,
     FML,

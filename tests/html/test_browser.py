@@ -18,7 +18,7 @@ import pytest
 from fake_comparison import fake_comparison
 from fake_run import fake_run, minimal_run, quadrant_run
 
-from caveat.files.schema.comparison import Comparison
+from caveat.files.schema import Comparison
 from caveat.html.pages.comparison.page import render
 from caveat.html.pages.run.page import write_report
 

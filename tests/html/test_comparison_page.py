@@ -19,7 +19,8 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.core.text import cut, duration, megabytes, probability
-from caveat.files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, read_comparison
+from caveat.files import read_comparison
+from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
 from caveat.html.charts.axes import limits
 from caveat.html.pages.comparison.numbers import bracketed, figure, signed
 from caveat.html.pages.comparison.page import render

@@ -11,8 +11,8 @@ from fake_run import decided_run, fake_run, quadrant_run, write_json
 from html_page import Page
 
 from caveat.core import DataError
+from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
-from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
 from caveat.html.pages.run import gallery
 from caveat.html.pages.run.gallery import within_budget
 from caveat.html.pages.run.page import write_report

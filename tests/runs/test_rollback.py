@@ -13,7 +13,7 @@ from test_extension import Cut, CutsAt
 
 from caveat.config import load
 from caveat.files.ledger import read_ledger
-from caveat.files.locks import locked
+from caveat.files.writing import locked
 from caveat.runs.resume import resume
 from caveat.runs.start import start
 

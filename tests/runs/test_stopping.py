@@ -12,7 +12,8 @@ import pytest
 import caveat
 from caveat import config
 from caveat.core import ConfigurationError
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.html.pages.run.page import write_report
 from caveat.methods import APFL, FedAvg, FedBABU
 

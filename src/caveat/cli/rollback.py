@@ -13,7 +13,7 @@ import typer
 from .console import RunArgument, reported
 
 if TYPE_CHECKING:
-    from ..files.schema.small_files import Rollback
+    from ..files.schema import Rollback
 
 
 def rollback(
@@ -64,8 +64,7 @@ def _is_federated(run: Path) -> bool:
 @contextmanager
 def _alone(run: Path, folder: Path, federated: bool) -> Iterator[None]:
     """While nobody else carries out the run. Raises RunError where somebody does."""
-    from ..files.locks import held, locked
-    from ..files.writing import owner_only
+    from ..files.writing import held, locked, owner_only
 
     with ExitStack() as stack:
         if federated:

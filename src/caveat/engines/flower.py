@@ -15,8 +15,7 @@ from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo_info import SiloInfo
-from ..files.schema.logs import NO_PART
-from ..files.schema.small_files import KeptState, StackedRecord
+from ..files.schema import NO_PART, KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks.measurements import left_out_measuring
 from .checks.norms import Admission

@@ -15,7 +15,7 @@ from ..core.devices import CPU, brought, cache_folder, described, deterministic
 from ..core.silo import AugmentedData
 from ..core.silo_info import SPLITS
 from ..engines.one_thread import one_thread
-from ..files.feature_cache import FeatureCache, hashes
+from ..files.tensors import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 

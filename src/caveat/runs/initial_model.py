@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from ..core import ConfigurationError, DataError, RunError, Tensors
-from ..files.payloads import read_payload
 from ..files.reading import manifest_of
+from ..files.tensors import read_payload
 from ..training.modules import tensors_of
 
 MODEL = "model/model.safetensors"

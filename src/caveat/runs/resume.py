@@ -16,12 +16,11 @@ from .. import data
 from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_devices
 from ..files.checkpoints import NEWEST
-from ..files.locks import locked
 from ..files.reading import RUN, record_of, text_of
 from ..files.rollback import TrainedStore
+from ..files.schema import Checkpoint
 from ..files.schema.run import RunFile
-from ..files.schema.small_files import Checkpoint
-from ..files.writing import write_bytes, write_record
+from ..files.writing import locked, write_bytes, write_record
 from ..metrics.custom_metrics import check_known as check_metrics
 from .local import LocalRun
 from .progress import Progress, Silent

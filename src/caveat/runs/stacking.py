@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..core import ConfigurationError, Method
-from ..files.schema.small_files import StackedRecord
+from ..files.schema import StackedRecord
 
 
 def check_stacked(folder: Path, mode: str, kept: str) -> None:

@@ -8,11 +8,10 @@ from .. import data
 from ..config import Config
 from ..core import ConfigurationError
 from ..core.devices import find_device, find_devices
-from ..files.locks import locked, nothing_begun
 from ..files.reading import RUN, read
 from ..files.schema.run import GivenConfiguration
 from ..files.schema.summary import Summary
-from ..files.writing import write_bytes
+from ..files.writing import locked, nothing_begun, write_bytes
 from .execution import carry_out
 from .local import LocalRun
 from .progress import Progress, Silent

@@ -14,6 +14,7 @@ from ..core.errors import short_repr
 from ..core.silo_info import SiloInfo, positive_class
 from ..core.tensors import size
 from ..engines.rounds import FinishedRound
+from ..files.schema import RoundRow, RunState
 from ..files.schema.figures import (
     INSIDE,
     Metrics,
@@ -25,9 +26,7 @@ from ..files.schema.figures import (
     Stream,
     Traffic,
 )
-from ..files.schema.logs import RoundRow
 from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.small_files import RunState
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from ..core.text import duration, megabytes, plain
-from ..files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
+from ..files.schema import ComparedMethod, ComparedRun, Comparison, Measure, Setting
 from ..html.pages.comparison.numbers import POPULATION, bracketed, figure, header, mean_of, not_done
 from ..html.pages.comparison.verdict import decided, equal_by, unequal_budgets, verdict
 from .tables import Heading, TextTable, text_table

@@ -10,8 +10,7 @@ from ..core.text import decimal, listed, percent, plain, times
 from ..files.ledger import Sent, Total, read_sent
 from ..files.reading import check_file, manifest_of, record_of
 from ..files.run_folder import RunFolder, natural
-from ..files.schema.logs import Form
-from ..files.schema.small_files import OwnState
+from ..files.schema import Form, OwnState
 from ..html.pages.run.classification import Ranged, judged, judged_together
 from ..html.pages.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.pages.run.silos import metric_column, of_models

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...files.schema.audit import Finding
+from ...files.schema import Finding
 from ...uncertainty import opinions
 from .findings import decide, open_because
 from .observations import Observation, Observed, Spread, has, mean_of_known

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...core import DataError
-from ...files.schema.comparison import (
+from ...files.schema import (
     ComparedMethod,
     ComparedRun,
     Comparison,

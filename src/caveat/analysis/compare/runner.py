@@ -17,12 +17,11 @@ from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
 from ...engines.processes.worker import end_with_parent
-from ...files.locks import locked, nothing_begun
+from ...files import read_comparison
 from ...files.reading import RUN, check_version, decoded, text_of
-from ...files.schema.comparison import read_comparison
 from ...files.schema.grid import grid_record
 from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
-from ...files.writing import forget_parts, write_bytes, write_json, write_record
+from ...files.writing import forget_parts, locked, nothing_begun, write_bytes, write_json, write_record
 from ...html.pages.comparison.page import render
 from ...html.pages.run.page import write_report
 from ...runs.opening import open_run

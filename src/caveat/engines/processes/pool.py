@@ -12,8 +12,8 @@ import torch
 
 from ...core import ConfigurationError, Payload, Replies, SiloId, Weights
 from ...core.tensors import size
+from ...files.schema import KeptState, StackedRecord
 from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState, StackedRecord
 from ..allocator import keep_freed_memory
 from ..checks.norms import Admission
 from ..executor import Executor, Performed

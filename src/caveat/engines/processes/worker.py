@@ -23,8 +23,8 @@ import torch
 from ...core import ConfigurationError, RunError, SiloId, Update
 from ...core.devices import counted, known_kinds
 from ...files.checkpoints import StateLost
+from ...files.schema import KeptState
 from ...files.schema.record import as_json
-from ...files.schema.small_files import KeptState
 from ..executor import Executor, Performed, SiloDiverged, SiloError
 from ..stacking.batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from ..stacking.replies import SummedPart, summed

@@ -9,7 +9,7 @@ import torch
 from ...core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ...core.aggregation import all_finite
 from ...core.devices import deterministic
-from ...files.schema.small_files import KeptState
+from ...files.schema import KeptState
 from ...training.stacked.replay import Ended, NotStackable, StackedWork, Tree
 from ...training.stacked.steps import Mask, StackedData, carried_out
 from ..executor import Executor

@@ -17,7 +17,7 @@ from torch import nn
 
 from ...core import Payload, SiloId
 from ...core.tensors import size
-from ...files.schema.small_files import KeptState, StackedRecord
+from ...files.schema import KeptState, StackedRecord
 from ...training.modules import learning
 from ..executor import Executor
 from .batched_executor import BatchedExecutor, form, why

@@ -23,12 +23,11 @@ from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
 from ...files.checkpoints import ServerStore
-from ...files.locks import held, locked
 from ...files.reading import RUN, read
+from ...files.schema import KeptState, Started
 from ...files.schema.record import SCHEMA, Record, as_json
-from ...files.schema.small_files import KeptState, Started
 from ...files.schema.summary import Summary
-from ...files.writing import owner_only, write_json, write_record
+from ...files.writing import held, locked, owner_only, write_json, write_record
 from ...html.pages.run.page import write_report
 from ...runs.base import BaseRun, Engine
 from ...runs.classification import GROUP

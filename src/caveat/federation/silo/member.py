@@ -23,12 +23,11 @@ from ...data.tables.dictionary import LabelCode, OwnColumn
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order
 from ...files.ledger import Ledger
-from ...files.locks import held
-from ...files.payloads import to_bytes
 from ...files.reading import read
+from ...files.schema import FileSum, ModelFile, SiloKeeps, SiloSource
 from ...files.schema.record import SCHEMA
-from ...files.schema.small_files import FileSum, ModelFile, SiloKeeps, SiloSource
-from ...files.writing import refuse_link, refuse_links, write_bytes, write_record
+from ...files.tensors import to_bytes
+from ...files.writing import held, refuse_link, refuse_links, write_bytes, write_record
 from ...runs.initial_model import MODEL
 from ...runs.local import Run
 from ...runs.prepared import PREPARATION, kept_preparation

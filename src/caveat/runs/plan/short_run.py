@@ -15,7 +15,7 @@ from ...core import Data, Silo, SiloId
 from ...engines.executor import Executor
 from ...engines.one_thread import one_thread
 from ...files.checkpoints import SiloStore
-from ...files.schema.gallery import Features, Gallery
+from ...files.schema import Features, Gallery
 from ...training.rehearsal import Batched
 from ..frozen_features import SilosBehind
 from ..local import LocalRun

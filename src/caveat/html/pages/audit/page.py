@@ -7,7 +7,7 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from ....core.text import percent
-from ....files.schema.audit import AuditFile, FusedCopies
+from ....files.schema import AuditFile, FusedCopies
 from ... import templates
 from ...charts.axes import Axes, Line, draw, plot
 from ...charts.diagrams import rank_plane

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from ....core.text import minus
 from ....core.text import signed as with_sign
 from ....core.text import tick as written_tick
-from ....files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
+from ....files.schema import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ...charts.dots import Dot
 
 POPULATION = (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....files.schema.comparison import Comparison, Measure, Setting
+from ....files.schema import Comparison, Measure, Setting
 from ... import templates
 from ...charts.svg import swatch
 from .pictures import curves, differences, facts, headline, silos, trade_offs

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ....core.text import duration, megabytes
 from ....core.text import tick as plain_tick
-from ....files.schema.comparison import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
+from ....files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from ...charts.axes import Write
 from ...charts.svg import Chart, Point
 from .numbers import (

@@ -8,7 +8,7 @@ from typing import Literal
 from markupsafe import Markup
 
 from ....core.text import MINUS, cut, probability
-from ....files.schema.comparison import ComparedRun, DifferenceRecord, IntervalRecord, Measure
+from ....files.schema import ComparedRun, DifferenceRecord, IntervalRecord, Measure
 from ...charts.axes import (
     Axes,
     Line,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from ....core.text import MINUS, equation, joined, listed, percent, plural
-from ....files.schema.comparison import (
+from ....files.schema import (
     ComparedRun,
     Comparison,
     ContrastRecord,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ....files.run_folder import RunFolder
-from ....files.schema.gallery import Gallery, Item, Quadrant
+from ....files.schema import Gallery, Item, Quadrant
 from .decisions import ABOUT, OWN
 from .uncertainty import QUADRANTS, two_models
 

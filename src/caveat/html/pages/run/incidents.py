@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from ....core.text import listed, percent, plain, ranges
 from ....files.rollback import can_go_back
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.logs import LeftOut, purpose
-from ....files.schema.small_files import Failure
+from ....files.schema import Failure, LeftOut, purpose
 from ...templates import Table, table, words
 
 _MOST_ROWS = 60

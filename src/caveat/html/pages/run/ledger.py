@@ -8,9 +8,8 @@ from typing import Any
 from ....core.text import count, listed, plain, ranges, size, times
 from ....files.ledger import Sent
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.data import DataSchemaRecord, FederationFile
+from ....files.schema import DataSchemaRecord, FederationFile, Form
 from ....files.schema.figures import PrivacyRecord
-from ....files.schema.logs import Form
 from ...templates import Table, column, table, words
 
 _MOST_NAMES = 12

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ....core.text import decimal, duration, joined, percent, percent_tick, size, tick
 from ....files.run_folder import RunFolder, natural
-from ....files.schema.logs import RoundRow
+from ....files.schema import RoundRow
 from ...charts.axes import Axes, Line, Write, draw, plot, round_frame, round_ticks, ticks, written
 from ...charts.svg import Chart, Point, group, key, line, polygon, text
 from ...templates import Table, column, table, words

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from ....core.text import cut, percent, tick
 from ....files.run_folder import RunFolder
+from ....files.schema import Codewords, Features, FeatureSilo
 from ....files.schema.figures import INSIDE, NOBODY, Histogram, Stream
-from ....files.schema.gallery import Features, FeatureSilo
-from ....files.schema.summary import Codewords, SiloRecord
+from ....files.schema.summary import SiloRecord
 from ...charts.axes import Axes, Line, draw, inner_ticks, limits, plot, ticks, written
 from ...charts.diagrams import heat_map, spans, stack_swatch, stacked_bar
 from ...charts.svg import WIDTH, Chart, Point, color, drawing, element, group, key, marks, rect, swatch, text
