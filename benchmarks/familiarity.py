@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import caveat
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.wrappers.base import find
 from caveat.wrappers.familiar import Familiar
 

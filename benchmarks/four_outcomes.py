@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import caveat
-from caveat.data import OodSettings
+from caveat.data.settings import OodSettings
 
 SHARES = (0.0, 0.25, 0.5, 1.0)
 KINDS = ("known, clean", "known, noisy", "unknown")

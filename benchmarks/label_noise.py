@@ -18,7 +18,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import caveat
-from caveat.data import DataSettings, Normalize, OodSettings, Partition
+from caveat.data.settings import DataSettings, Normalize, OodSettings, Partition
 
 NOISY = 5
 """The first of the digits whose labels are noise."""

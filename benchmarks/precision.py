@@ -19,7 +19,7 @@ from mc_dropout import seconds
 
 import caveat
 from caveat.core import Data, SiloContext
-from caveat.data import DataSettings, Normalize
+from caveat.data.settings import DataSettings, Normalize
 from caveat.engines.executor import channels_last
 from caveat.engines.placement import one_thread
 from caveat.nn.models import build_model

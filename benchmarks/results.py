@@ -19,7 +19,9 @@ from wrapped import wrapped
 from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, contrasts, measured
 from caveat.analysis.reproduce import PaperTable
-from caveat.files.schema.comparison import Comparison, TuningReport, read_comparison
+from caveat.files import read_comparison
+from caveat.files.schema import Comparison
+from caveat.files.schema import TuningReport
 
 SHOWN = 3
 """Measures of a table that are not folded away."""

@@ -18,7 +18,7 @@ from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import Grid
 from caveat.analysis.compare.texts import markdown
 from caveat.core import ConfigurationError
-from caveat.files.schema.comparison import read_comparison
+from caveat.files import read_comparison
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

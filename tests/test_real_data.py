@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from caveat.config import load
-from caveat.data import read_inputs
+from caveat.data.inputs import read_inputs
 from caveat.runs.opening import open_run
 from caveat.runs.start import start
 

@@ -17,7 +17,8 @@ from commands import caveat as command
 import caveat
 from caveat.core import ConfigurationError
 from caveat.core.errors import CallbackWarning
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 
 BLOCK, FULL, LAST = 32768, 1, 4
 MODEL = caveat.ModelSettings(name="mlp", hidden=4)

@@ -13,7 +13,7 @@ from torch import Tensor
 from caveat.analysis.audit.calibration import Accuracy, against_chance, by_chance, judged
 from caveat.analysis.audit.findings import CONFIDENCE
 from caveat.analysis.audit.observations import Observation
-from caveat.files.schema.audit import Finding, Verdict
+from caveat.files.schema import Finding, Verdict
 
 CLASSES = 10
 

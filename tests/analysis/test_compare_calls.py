@@ -13,7 +13,8 @@ import pytest
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.core.settings import frozen_settings
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 
 MODEL = caveat.ModelSettings(name="mlp", width=4, features=6, hidden=6)
 TRAINING = caveat.Training(batch_size=16, lr=0.05)

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from caveat.analysis.compare.texts import markdown, per_run
-from caveat.files.schema.comparison import Comparison
+from caveat.files.schema import Comparison
 
 
 def row(name: str, mean: float | None, **more: Any) -> dict[str, Any]:

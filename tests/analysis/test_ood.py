@@ -15,7 +15,7 @@ import caveat
 from caveat.analysis.ood import OWN, Row, federations, foreign, measure, variants
 from caveat.config import load
 from caveat.core import Data, Silo
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
 from caveat.uncertainty.familiarity import SCORE
 

@@ -12,7 +12,7 @@ from caveat.analysis import reproduce
 from caveat.analysis.compare.runner import compare, opened, write
 from caveat.analysis.reproduce import Scale
 from caveat.core import ConfigurationError
-from caveat.files.schema.comparison import read_comparison
+from caveat.files import read_comparison
 from caveat.runs.progress import Silent
 
 TINY = """

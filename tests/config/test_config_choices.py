@@ -8,7 +8,7 @@ import pytest
 
 from caveat.config import dump, load
 from caveat.core import ConfigurationError
-from caveat.data import Partition
+from caveat.data.settings import Partition
 
 PERSONAL = 'personal=[{name = "mlp"}]'
 

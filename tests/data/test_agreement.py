@@ -16,9 +16,10 @@ from PIL import Image
 
 from caveat import data
 from caveat.core import DataError
-from caveat.data import DataSettings, Normalize, OodSettings, Silos, Split
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.schemas import DataSchema, SharedSchema
+from caveat.data.settings import DataSettings, Normalize, OodSettings, Split
+from caveat.data.silos import Silos
 from caveat.data.splits import hashes
 
 

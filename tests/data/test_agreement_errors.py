@@ -11,9 +11,9 @@ from data_samples import SEED, SILOS, TABLES, edit_csv, write_csv, write_images
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Normalize, OodSettings, Partition, Shift
 from caveat.data.agreement import check_fits, own_schema, own_settings, shared_schema
 from caveat.data.schemas import DataSchema, SharedSchema
+from caveat.data.settings import DataSettings, Normalize, OodSettings, Partition, Shift
 
 
 def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings = SILOS) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor
 import caveat
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, Data, RunError, seeded
-from caveat.data import DataSettings, from_arrays
+from caveat.data.settings import DataSettings
 from caveat.data.transforms import CHANGES, random_brightness, random_crop, random_erasing, random_flip, random_rotation
+from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
 
 RNG = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from data_samples import labeled_images, same, write_csv, write_npz
 
 from caveat import data
 from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
-from caveat.data import DataSettings, Partition, Shift, Split
 from caveat.data.partitions import deal, mislabeled, partition
+from caveat.data.settings import DataSettings, Partition, Shift, Split
 from caveat.data.splits import NAMES, stratified
 from caveat.data.transforms import rotate
 

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, Normalize, Partition, Shift, Split, preparation
+from caveat.data import preparation
+from caveat.data.settings import DataSettings, Normalize, Partition, Shift, Split
 from caveat.data.sources import arrays
 
 X, Y = labeled_images(120)

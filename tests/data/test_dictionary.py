@@ -13,9 +13,9 @@ from data_samples import SEED, same, write_csv
 from caveat import data
 from caveat.config import dump, load, loads
 from caveat.core import ConfigurationError, DataError, Refused
-from caveat.data import DataSettings, noted_inputs
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
-from caveat.data.inputs import labeled_inputs
+from caveat.data.inputs import labeled_inputs, noted_inputs
+from caveat.data.settings import DataSettings
 from caveat.data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn
 from caveat.runs.inputs import as_record, from_record
 

@@ -18,7 +18,8 @@ from caveat import data
 from caveat.config import dump
 from caveat.config import load as configured
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, OodSettings, Silos, Split
+from caveat.data.settings import DataSettings, OodSettings, Split
+from caveat.data.silos import Silos
 from caveat.data.splits import NAMES
 from caveat.runs.opening import open_run
 from caveat.runs.start import start

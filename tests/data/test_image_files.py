@@ -16,7 +16,7 @@ from PIL import EpsImagePlugin, Image, ImageOps
 from caveat import data
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings
+from caveat.data.settings import DataSettings
 from caveat.data.sources.images import image_files, read_images
 
 ORIENTATION = 0x0112

@@ -14,7 +14,7 @@ from PIL import Image
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, OodSettings, Shift
+from caveat.data.settings import DataSettings, OodSettings, Shift
 from caveat.data.splits import NAMES
 
 

@@ -17,10 +17,11 @@ from sampled import different
 import caveat
 from caveat import data
 from caveat.core import CaveatError, ConfigurationError, DataError, RunError
-from caveat.data import DataSettings, Silos, from_arrays, from_datasets
-from caveat.data.lazy import ArrayRows, LazyInputs
-from caveat.data.pools import Array
+from caveat.data.pools import Array, ArrayRows, LazyInputs
+from caveat.data.settings import DataSettings
+from caveat.data.silos import Silos
 from caveat.data.splits import NAMES
+from caveat.data.user_data import from_arrays, from_datasets
 from caveat.methods import METHODS
 
 RNG = np.random.default_rng(0)

@@ -14,8 +14,9 @@ import torch
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, agreement
-from caveat.data.lazy import LazyInputs
+from caveat.data import agreement
+from caveat.data.pools import LazyInputs
+from caveat.data.settings import DataSettings
 from caveat.data.splits import NAMES
 
 pa = pytest.importorskip("pyarrow")

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from caveat.core import ConfigurationError
-from caveat.data import DataSettings, Pool, load
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.build import load
+from caveat.data.pools import Pool
+from caveat.data.settings import DataSettings
 from caveat.data.sources import read_silo
 from caveat.data.splits import PROTECTED, HeldOut, Splits, again_held_out, contents, keyed
 

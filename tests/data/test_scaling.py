@@ -12,7 +12,8 @@ import torch
 import caveat
 from caveat import data
 from caveat.core import ConfigurationError, DataError
-from caveat.data import DataSettings, agreement
+from caveat.data import agreement
+from caveat.data.settings import DataSettings
 
 RNG = np.random.default_rng(0)
 N, T = 60, 9

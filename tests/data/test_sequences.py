@@ -11,8 +11,9 @@ import torch
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError, DataWarning
-from caveat.data import DataSettings, from_arrays
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.data.settings import DataSettings
+from caveat.data.user_data import from_arrays
 
 RNG = np.random.default_rng(0)
 N, T = 40, 6

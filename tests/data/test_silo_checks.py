@@ -13,7 +13,8 @@ from torch import Tensor
 import caveat
 from caveat import data
 from caveat.core import CaveatError, Data, DataError, Silo
-from caveat.data import Silos, from_arrays, population
+from caveat.data.silos import Silos, population
+from caveat.data.user_data import from_arrays
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(80, 5)).astype(np.float32), np.arange(80) % 2

@@ -15,7 +15,7 @@ from data_samples import edit_csv, labeled_images, same, write_csv, write_images
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError, DataWarning
-from caveat.data import DataSettings, Normalize, Shift
+from caveat.data.settings import DataSettings, Normalize, Shift
 from caveat.data.splits import NAMES
 
 real_data = pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")

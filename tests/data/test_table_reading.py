@@ -14,7 +14,7 @@ from data_samples import edit_csv, same, write_csv
 
 from caveat import data
 from caveat.core import ConfigurationError, DataError, DataWarning
-from caveat.data import DataSettings
+from caveat.data.settings import DataSettings
 
 ROWS = 600
 

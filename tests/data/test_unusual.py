@@ -13,7 +13,7 @@ from data_samples import labeled_images, write_csv, write_npz
 
 from caveat import data
 from caveat.core import DataError, DataWarning
-from caveat.data import DataSettings
+from caveat.data.settings import DataSettings
 
 X, Y = labeled_images(120)
 FEATURES = np.random.default_rng(0).normal(size=(120, 4))

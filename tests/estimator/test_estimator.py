@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import caveat
 from caveat import FederatedClassifier
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.silo.store import secret_of
 from caveat.federation.terms import Terms
-from caveat.files.locks import held
+from caveat.files.writing import held
 from caveat.runs.spec import spec_of
 
 

@@ -23,8 +23,8 @@ from caveat.federation.server.run import StartCommand, serve
 from caveat.federation.silo.app import NodeHandler
 from caveat.federation.terms import Terms
 from caveat.files import ledger
-from caveat.files.locks import held
-from caveat.files.payloads import read_payload
+from caveat.files.tensors import read_payload
+from caveat.files.writing import held
 from caveat.runs.progress import Silent
 from caveat.runs.start import start
 

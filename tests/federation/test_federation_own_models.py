@@ -21,7 +21,7 @@ from caveat.core import ConfigurationError, DataError, RunError
 from caveat.federation import make_known
 from caveat.federation.silo.app import NodeHandler
 from caveat.files.ledger import read_ledger
-from caveat.files.payloads import read_payload
+from caveat.files.tensors import read_payload
 from caveat.nn.custom_model import KNOWN
 
 pytestmark = pytest.mark.long

@@ -18,16 +18,16 @@ from hospitals import Federation, hospital
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, Payload, RunError, Update
-from caveat.data import noted_inputs, read_inputs
 from caveat.data.agreement import own_schema
+from caveat.data.inputs import noted_inputs, read_inputs
 from caveat.engines.flower_messages import Order, unpack, words_of
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.member import MODEL_FILES, SiloSide, open_member
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.silo.store import OwnBooks
 from caveat.federation.terms import Terms
-from caveat.files.payloads import read_payload
-from caveat.files.schema.small_files import SiloKeeps, SiloSource
+from caveat.files.schema import SiloKeeps, SiloSource
+from caveat.files.tensors import read_payload
 from caveat.files.writing import write_record
 from caveat.runs.inputs import PREPARATION
 from caveat.runs.local import Run

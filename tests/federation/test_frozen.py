@@ -19,9 +19,10 @@ from hospitals import NAMES, Federation, hospital, losing, summary
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.data import noted_inputs, splits_record
 from caveat.data.agreement import shared_schema
+from caveat.data.inputs import noted_inputs
 from caveat.data.schemas import DataSchema
+from caveat.data.splits import splits_record
 from caveat.engines.flower_messages import pack
 from caveat.federation.name_keys import Asked
 from caveat.federation.server.membership import OpenMembership, PendingGreeting
@@ -30,7 +31,7 @@ from caveat.federation.silo.frozen_splits import DataChanged
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.payloads import read_payload
+from caveat.files.tensors import read_payload
 
 Edit = Callable[[list[str]], list[str]]
 

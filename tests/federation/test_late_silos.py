@@ -21,7 +21,7 @@ from caveat.federation.server.log import logged, status_of
 from caveat.federation.server.run import serve
 from caveat.files.ledger import read_ledger
 from caveat.files.run_folder import read_run
-from caveat.files.schema.logs import NO_PART
+from caveat.files.schema import NO_PART
 
 TEMPERED = "\n[uncertainty]\ntemperature_scaling = true\n"
 OWN = {"fedpn": "own", "fmlu": "own", "fedper": "model", "uefl": "model"}

@@ -17,12 +17,11 @@ from federations import assert_same
 from caveat.core import DataError, RunError, State
 from caveat.core.aggregation import size
 from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
-from caveat.files.locks import locked
-from caveat.files.payloads import from_bytes, read_payload, to_bytes
 from caveat.files.reading import read, sum_of
+from caveat.files.schema import KeptState, RunState
 from caveat.files.schema.run import RunFile
-from caveat.files.schema.small_files import KeptState, RunState
-from caveat.files.writing import AppendLog, append, refuse_links, write_bytes, write_json, write_record
+from caveat.files.tensors import from_bytes, read_payload, to_bytes
+from caveat.files.writing import AppendLog, append, locked, refuse_links, write_bytes, write_json, write_record
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},

@@ -19,12 +19,12 @@ from caveat.federation.server import log
 from caveat.federation.silo import member
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.locks import held, locked, nothing_begun
+from caveat.files.writing import held, locked, nothing_begun
 
 HOLD = """
 import sys
 from pathlib import Path
-from caveat.files.locks import held
+from caveat.files.writing import held
 with held(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()

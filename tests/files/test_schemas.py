@@ -23,28 +23,35 @@ from caveat.core import DataError, RunError
 from caveat.federation.server.resume import resume_federation
 from caveat.federation.server.run import StartCommand
 from caveat.federation.silo.member import open_member
+from caveat.files import read_comparison
 from caveat.files.checkpoints import ServerStore
 from caveat.files.ledger import read_ledger, read_sent
 from caveat.files.reading import read
 from caveat.files.run_folder import read_rows, read_run
-from caveat.files.schema.audit import AuditFile, AuditPlan
-from caveat.files.schema.comparison import Comparison, read_comparison
-from caveat.files.schema.data import FederationFile, PreparationFile
-from caveat.files.schema.figures import Metrics
-from caveat.files.schema.gallery import Features, Gallery
-from caveat.files.schema.grid import grid_record
-from caveat.files.schema.logs import Form, LeftOut, Message, RoundRow
-from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
-from caveat.files.schema.run import RunFile
-from caveat.files.schema.small_files import (
+from caveat.files.schema import (
+    AuditFile,
+    AuditPlan,
     Checkpoint,
+    Comparison,
     Failure,
+    Features,
+    FederationFile,
+    Form,
+    Gallery,
     KeptState,
+    LeftOut,
+    Message,
     ModelFile,
     OwnState,
+    PreparationFile,
+    RoundRow,
     SiloKeeps,
     Started,
 )
+from caveat.files.schema.figures import Metrics
+from caveat.files.schema.grid import grid_record
+from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
+from caveat.files.schema.run import RunFile
 from caveat.files.schema.summary import Summary
 from caveat.files.writing import write_json, write_record
 from caveat.runs.inputs import kept_preparation

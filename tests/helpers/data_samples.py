@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from caveat.core import Silo
-from caveat.data import DataSettings
+from caveat.data.settings import DataSettings
 from caveat.data.splits import NAMES
 
 SILOS = DataSettings(source="on_site")

@@ -10,8 +10,8 @@ from own_models import Plain
 from torch import Tensor
 
 import caveat
-from caveat.data import Silos
-from caveat.files.payloads import read_payload
+from caveat.data.silos import Silos
+from caveat.files.tensors import read_payload
 
 MODEL = Path("model", "model.safetensors")
 FAST = caveat.Training(batch_size=16, lr=0.02)

@@ -10,7 +10,7 @@ from fake_run import fake_run, interrupted_run
 from html_page import Page
 
 from caveat.files.run_folder import read_run
-from caveat.files.schema.small_files import Failure
+from caveat.files.schema import Failure
 from caveat.files.writing import write_record
 from caveat.html.run.page import render
 

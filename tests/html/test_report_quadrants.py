@@ -11,10 +11,12 @@ from fake_run import decided_run, fake_run, quadrant_run, write_json
 from html_page import Page
 
 from caveat.core import DataError
+from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
-from caveat.files.schema.gallery import Gallery, GallerySilo, Item, Quadrant
-from caveat.html.run.page import within_budget, write_report
-from caveat.html.run.uncertainty import evidence_figures, quantile
+from caveat.html.run.page import within_budget
+from caveat.html.run.page import write_report
+from caveat.html.run.uncertainty import evidence_figures
+from caveat.html.run.uncertainty import quantile
 from caveat.html.run.uncertainty import told_histogram as told
 
 

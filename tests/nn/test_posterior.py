@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import Data, Prediction, Replies, SiloContext, Update
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
 from caveat.nn.models import ModelSettings, build_model

@@ -16,7 +16,7 @@ import caveat
 from caveat.config import Evaluation, Federation
 from caveat.config.schema import ENGINES
 from caveat.core import ConfigurationError, DataError, Method
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.runs import python_calls
 from caveat.runs.progress import Silent
 

@@ -15,7 +15,8 @@ from torch import nn
 import caveat
 from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.engines.executor import SiloError
 from caveat.methods import FML, UEFL, FedAvg, FedPN, Local
 

@@ -15,8 +15,8 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.reading import read, sum_of
 from caveat.files.rollback import TrainedStore
+from caveat.files.schema import Checkpoint, KeptState
 from caveat.files.schema.run import RunFile
-from caveat.files.schema.small_files import Checkpoint, KeptState
 from caveat.files.writing import write_record
 from caveat.runs import start as resuming
 from caveat.html.run.page import write_report

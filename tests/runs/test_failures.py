@@ -12,10 +12,10 @@ from federations import silos
 import caveat as library
 from caveat.core import Payload, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.files.reading import read
 from caveat.files.run_folder import read_run
-from caveat.files.schema.small_files import Failure
+from caveat.files.schema import Failure
 from caveat.methods import FedAvg
 from caveat.training.fit import Training
 

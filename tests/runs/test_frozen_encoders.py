@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, Data, DataWarning, Silo
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.files.ledger import read_ledger
-from caveat.files.payloads import read_payload
+from caveat.files.tensors import read_payload
 from caveat.runs import frozen_features as behind
 
 

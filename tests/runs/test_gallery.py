@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from caveat.core import Data, Decision, Prediction, Silo
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery
 
 COUNT = SILOS + 5

@@ -15,7 +15,7 @@ from commands import one_error
 
 import caveat
 from caveat.core import ConfigurationError, DataError
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.files.checkpoints import read_kept
 from caveat.files.reading import lines_of
 from caveat.methods import FMLU, UEFL, FedAvg, FedBN, FedPer, FedPN, TrFedDis

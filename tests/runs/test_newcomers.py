@@ -13,8 +13,8 @@ import torch
 import caveat
 from caveat.config import load
 from caveat.core import ConfigurationError, Data, Method, Silo
-from caveat.data import Silos
-from caveat.data import load as load_data
+from caveat.data.build import load as load_data
+from caveat.data.silos import Silos
 from caveat.methods import METHODS, SCAFFOLD, UEFL, FedAvg, FedBN, FedProx
 from caveat.nn.models import ModelSettings
 from caveat.runs.local import Run

@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
 
 import caveat
 from caveat.core import ConfigurationError, DataError
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.methods import METHODS
 from caveat.runs.local import Run
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.data import Silos
-from caveat.files.payloads import read_payload
+from caveat.data.silos import Silos
+from caveat.files.tensors import read_payload
 from caveat.runs.progress import Silent
 
 

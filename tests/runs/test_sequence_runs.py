@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import caveat
 from caveat import DataError, data
-from caveat.data import DataSettings, Silos, from_arrays
+from caveat.data.settings import DataSettings
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 
 RNG = np.random.default_rng(1)
 Y = np.arange(120) % 2

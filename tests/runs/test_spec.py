@@ -11,7 +11,7 @@ import pytest
 import caveat
 from caveat.config import Config, load
 from caveat.core import ConfigurationError
-from caveat.data import Silos
+from caveat.data.silos import Silos
 from caveat.federation.terms import Terms
 from caveat.files.schema.record import SCHEMA
 from caveat.files.schema.run import RunFile

@@ -21,7 +21,9 @@ from caveat import FML, METHODS, FedAvg, FedBN, Prediction, Run
 from caveat.config import load
 from caveat.core import CaveatError, ConfigurationError, DataError, Method, RunError
 from caveat.core.settings import frozen_settings
-from caveat.data import Data, Silo, Silos, noted_inputs
+from caveat.data import Data, Silo
+from caveat.data.inputs import noted_inputs
+from caveat.data.silos import Silos
 from caveat.nn.custom_model import KNOWN
 from caveat.runs.local import LocalRun
 from caveat.runs.spec import spec_of

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import caveat
 from caveat import config
 from caveat.core import ConfigurationError, Data, Method, SiloContext
-from caveat.data import DataSettings
+from caveat.data.settings import DataSettings
 from caveat.engines.executor import channels_last
 from caveat.engines.placement import one_thread
 from caveat.methods import FedAvg, PerFedAvg

@@ -12,7 +12,8 @@ from commands import TINY, caveat, one_error, sets
 
 import caveat as library
 from caveat.core import ConfigurationError
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.files.schema.figures import PrivacyRecord
 from caveat.html.run.ledger import protection
 from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server

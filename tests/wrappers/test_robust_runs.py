@@ -18,10 +18,11 @@ import caveat
 from caveat.config import Federation as Section
 from caveat.core import ConfigurationError, Method, Payload, RunError, SiloContext, State, Update
 from caveat.core.robust import combined
-from caveat.data import Silos, from_arrays
-from caveat.files.payloads import read_payload
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.files.run_folder import read_rows
 from caveat.html.run.page import write_report
+from caveat.files.tensors import read_payload
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
 from caveat.wrappers.private import Private

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 import caveat
 from caveat import config
 from caveat.core import ConfigurationError, Method
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.methods import FedAvg, FedBN, Local, TrFedDis
 from caveat.wrappers.private import Private
 from caveat.wrappers.server import FIRST, SECOND, ServerOptimizer, Stepping

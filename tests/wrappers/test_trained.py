@@ -13,7 +13,8 @@ from federations import ADAM, FAST, METHODS, Federation, assert_same, assert_sam
 
 import caveat
 from caveat.core import ConfigurationError, Method
-from caveat.data import Silos, from_arrays
+from caveat.data.silos import Silos
+from caveat.data.user_data import from_arrays
 from caveat.files.ledger import read_ledger
 from caveat.methods import FedAvg, FedPer, Local
 from caveat.training.fit import Training

@@ -3,6 +3,7 @@
 from ..core import Data, Silo
 from .build import load, read
 from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs
+from .ood import with_streams
 from .pools import Pool
 from .preparation import Inputs, Preparation
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
@@ -10,7 +11,6 @@ from .silos import Silos, population
 from .sources.arrays import digits, npz
 from .sources.images import recolored, resized
 from .splits import hashes, splits_record
-from .streams import with_streams
 from .survey import survey
 from .transforms import augmented
 from .user_data import from_arrays, from_datasets, rotated

@@ -16,8 +16,7 @@ from pydantic import ValidationError
 from ..core import DataError, Refused, SiloId
 from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
-from .lazy import changed, some_rows
-from .pools import Index, Pool, TableColumn, ordered, shown
+from .pools import Index, Pool, TableColumn, changed, ordered, shown, some_rows
 from .preparation import check_normalize
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings

@@ -13,17 +13,15 @@ from ..core.devices import FLOAT
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
-from .lazy import LazyRows, PartRows, lazy_inputs
+from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
-from .pools import Array, DataSource, Index, Pool
-from .preparation import check_normalize, normalized
-from .sequences import Scaling, SequenceFormat, check_standardize, scalings, sequences_of
+from .pools import Array, DataSource, Index, LazyRows, PartRows, Pool, lazy_inputs
+from .preparation import Scaling, SequenceFormat, check_normalize, check_standardize, normalized, scalings, sequences_of
 from .settings import DataSettings, Normalize, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.images import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
-from .streams import hold_out, unknown_inputs, with_streams
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 

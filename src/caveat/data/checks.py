@@ -1,20 +1,21 @@
-"""Checks of arrays and silos before training, and warnings of what is unusual in them."""
-
-from __future__ import annotations
+"""Checks of the arrays and tensors of users and files, and warnings about unusual data."""
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import Data, DataError, DataWarning, Silo, SiloId
-from .lazy import LazyInputs
-from .pools import Array, Pool, check_class_names, shown
-from .splits import NAMES
+from ..core import DataError, DataWarning
+from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
 
+MOST_TOKENS = 1 << 31
+"""Ids of tokens from here on are none."""
+MOST_LABELS = 1 << 31
+"""Labels from here on are no classes, and would not fit into an index."""
 PART = 1 << 22
 """Numbers that are looked at together."""
 MANY = 100
@@ -24,61 +25,163 @@ FEW = 10
 MANY_CLASSES = 20
 
 
-class InputForm(NamedTuple):
-    """What the inputs of all silos have in common."""
+def image_array(x: Array, origin: str) -> Array:
+    """Images as (N, H, W, C) uint8 from (N, H, W) or (N, H, W, C) whole numbers of 0..255."""
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or 0 in x.shape[1:]:
+        raise DataError(
+            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D, or another kind named"
+        )
+    if x.shape[-1] > 4 and x.shape[1] in (1, 3):
+        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
+    if x.dtype != np.uint8:
+        if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
+            how = ""
+            if x.dtype.kind == "f":
+                how = "; pixels in 0..1 become that by (255 * x).round().astype('uint8'), from_datasets takes others"
+                how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
+            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
+        x = x.astype(np.uint8)
+    return x
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
-    @classmethod
-    def of(cls, silo: Silo) -> InputForm:
-        return cls(tuple(silo.train.x.shape[1:]), silo.train.x.dtype)
+def feature_array(x: Array, origin: str) -> Array:
+    """Finite features as (N, D) float32."""
+    if x.ndim != 2:
+        raise DataError(f"{origin}: shape {x.shape}, expected features N,D")
+    return finite_array(x, origin)
 
 
-def written(dtype: torch.dtype) -> str:
+def series_array(x: Array, origin: str) -> Array:
+    """Finite series as (N, T, C) float32: C numbers at each of T steps."""
+    if x.ndim != 3:
+        raise DataError(f"{origin}: shape {x.shape}, expected series N,T,C, or a list of T,C")
+    return finite_array(x, origin, "series", "at least one step and one channel", "step")
+
+
+def token_array(x: Array, origin: str) -> Array:
+    """Ids of tokens from 0 as (N, T) int64."""
+    if x.ndim != 2 or x.shape[1] == 0:
+        raise DataError(f"{origin}: shape {x.shape}, expected ids of tokens N,T, or a list of sequences")
+    if x.dtype.kind not in "iu":
+        raise DataError(f"{origin}: tokens of {x.dtype}, expected whole numbers such as int64")
+    if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
+        wrong = x.min() if x.min() < 0 else x.max()
+        raise DataError(f"{origin}: id {wrong} of a token, expected ids from 0 to {MOST_TOKENS - 1}")
+    return x.astype(np.int64, copy=False)
+
+
+def finite_array(
+    x: Array, origin: str, called: str = "features", least: str = "at least one feature", place: str = "column"
+) -> Array:
+    """An array (N, ...) as float32. Raises DataError for what are no numbers, or none that are finite."""
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{origin}: {called} of {x.dtype}, expected numbers")
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        x = x.astype(np.float32)
+    if 0 in x.shape[1:]:
+        raise DataError(f"{origin}: shape {x.shape}, expected {least}")
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()[:2]
+        raise DataError(
+            f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, {place} {column}; "
+            "expected finite numbers (missing values are for csv: sources)"
+        )
+    return x
+
+
+def input_array(x: Array, origin: str, kind: Kind | None = None) -> Array:
+    """The array as what its kind says: `feature_array`, `image_array`, `token_array` or `series_array`.
+
+    Without a kind, features where it is (N, D), else images.
+    """
+    kind = kind or ("features" if x.ndim == 2 else "images")
+    return READERS[kind](x, origin)
+
+
+READERS: dict[Kind, Callable[[Array, str], Array]] = {
+    "images": image_array, "features": feature_array, "tokens": token_array, "series": series_array
+}  # fmt: skip
+
+
+def whole_numbers(x: Array) -> bool:
+    """Whether an array could be numbers as well as ids of tokens: two dimensions of whole numbers, no pixels."""
+    return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
+
+
+def label_array(y: Array, origin: str) -> LabelArray:
+    """Labels as (N,) int64, not negative."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DataError(f"{origin}: labels of shape {y.shape}, expected one per sample")
+    if y.dtype.kind not in "iufb" or not np.array_equal(y, np.floor(y)):
+        example = next((v for v in y.tolist() if not isinstance(v, int | float) or v != v or v % 1), y.dtype)
+        raise DataError(f"{origin}: labels such as {example!r}, expected whole numbers from 0")
+    if len(y) and y.min() < 0:
+        raise DataError(f"{origin}: label {y.min()}, expected whole numbers from 0")
+    if len(y) and y.max() >= MOST_LABELS:
+        raise DataError(f"{origin}: label {y.max()}, expected the numbers of classes: 0, 1, 2, ...")
+    return y.astype(np.int64)
+
+
+def paired(x: Array, y: LabelArray, origin: str) -> None:
+    """Raises DataError unless there is a label for each sample, and at least one sample."""
+    if len(x) != len(y):
+        raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
+    if not len(y):
+        raise DataError(f"{origin}: no samples")
+
+
+def check_classes(
+    ys: Sequence[tuple[str, LabelArray]], classes: Sequence[str] | None, trained: LabelArray
+) -> tuple[str, ...]:
+    """The names of the classes: those given, or "0", "1", ... up to the largest label in `trained`.
+
+    Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
+    """
+    if classes is not None:
+        check_class_names(classes, ys[0][0])
+    else:
+        present = np.unique(trained).tolist()
+        gap = next((number for number, label in enumerate(present) if number != label), None)
+        if gap is not None:
+            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected classes 0, 1, 2, ...")
+        classes = [str(label) for label in present]
+    for origin, y in ys:
+        if y.max() >= len(classes):
+            raise DataError(
+                f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
+            )
+    return tuple(map(str, classes))
+
+
+def check_class_names(classes: Sequence[str], origin: str) -> None:
+    """Raises DataError for a class without a name, and for two classes of one name."""
+    for name, count in Counter(map(str, classes)).items():
+        if count > 1 or not name.strip():
+            wrong = "doubled" if name.strip() else "empty"
+            raise DataError(f"{origin}: class name {shown(name)} is {wrong}, expected a name of its own for each class")
+
+
+def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raises DataError, with both names and shapes, unless the pools' inputs are to be of one shape."""
+    first = pools[0]
+    for pool, shape in zip(pools, shapes, strict=True):
+        if shape != shapes[0]:
+            sides = first.images and pool.images and shape[:2] != shapes[0][:2]
+            alike = "one shape for all" + (": set data.size" if sides else "")
+            raise DataError(
+                f"{first.origin or first.domain} has inputs of shape {first.x.shape[1:]}, "
+                f"{pool.origin or pool.domain} of {pool.x.shape[1:]}; expected {alike}"
+            )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
     """A type as people write it: float32."""
     return str(dtype).removeprefix("torch.")
-
-
-def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
-    """Raises DataError, naming silo and split, unless a silo holds what models can take.
-
-    That is, per split, inputs (N, ...) of finite float32 or of int64 from 0, of the form of the other silos' if that is
-    known, and labels (N,) of int64 below `classes`; streams can have label -1 too.
-    """
-    for name in NAMES:
-        form = _check_data(getattr(silo, name), f"silo {silo.name!r}, {name}", form, range(classes))
-    for name, data in silo.streams.items():
-        _check_data(data, f"silo {silo.name!r}, stream {name}", form, range(-1, classes))
-
-
-def _check_data(data: object, where: str, form: InputForm | None, labels: range) -> InputForm:
-    """The form of a split's inputs."""
-    if not isinstance(data, Data):
-        raise DataError(f"{where}: a {type(data).__name__}, expected caveat.data.Data(x, y)")
-    x, y = data
-    for name, tensor in (("x", x), ("y", y)):
-        check_tensor(tensor, f"{where}: {name}")
-    if x.dtype not in (torch.float32, torch.int64):
-        how = "x.float() makes it" if x.is_floating_point() else "x.long() or x.float() makes it"
-        raise DataError(f"{where}: x of {written(x.dtype)}, expected float32, or int64 for ids of tokens; {how}")
-    if y.dtype != torch.int64:
-        raise DataError(f"{where}: y of {written(y.dtype)}, expected int64, the numbers of classes; y.long() makes it")
-    if x.ndim < 2:
-        raise DataError(f"{where}: x of shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
-    if y.ndim != 1 or len(x) != len(y):
-        raise DataError(f"{where}: x of shape {tuple(x.shape)} and y of {tuple(y.shape)}, expected (N, ...) and (N,)")
-    own = InputForm(tuple(x.shape[1:]), x.dtype)
-    if form is not None and own != form:
-        raise DataError(
-            f"{where}: inputs of shape {own.shape}, {written(own.dtype)}; expected {form.shape}, "
-            f"{written(form.dtype)}, as the first silo's are"
-        )
-    if len(y) and (int(y.min()) < labels.start or int(y.max()) >= labels.stop):
-        wrong = int(y.min()) if int(y.min()) < labels.start else int(y.max())
-        raise DataError(f"{where}: label {wrong} is outside the {labels.stop} classes 0..{labels.stop - 1}")
-    check_numbers(x, f"{where}: x")
-    return own
 
 
 def check_tensor(value: object, where: str) -> None:
@@ -116,24 +219,6 @@ def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
     if len(classes) < 2:
         raise DataError(f"{where}: {len(classes)} classes, expected two or more")
     return tuple(map(str, classes))
-
-
-def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int, SiloId], Silo]:
-    """What makes silos, with each silo looked at when it is made; all are to be of the first one's form."""
-    form: list[InputForm] = []
-
-    def made(number: int, name: SiloId) -> Silo:
-        silo: object = make(number, name)
-        if not isinstance(silo, Silo):
-            raise DataError(f"make({number}, {name!r}) made a {type(silo).__name__}, expected a caveat.data.Silo")
-        if silo.name != name:
-            raise DataError(f"make({number}, {name!r}) made a silo called {silo.name!r}, expected the name given")
-        check_silo(silo, classes, form[0] if form else None)
-        form.append(InputForm.of(silo))
-        del form[1:]
-        return silo
-
-    return made
 
 
 def plain_array(value: Any, where: str) -> Array:

@@ -1,14 +1,19 @@
-"""What every source is read into: pools of samples that are not yet silos."""
+"""Pools: the samples that every source is read into, in memory or read when they are needed."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..core import DataError
+from ..core.parted import PART, PartedInputs
 from .tables.dictionary import NOTHING, Declared
 
 Array = NDArray[Any]
@@ -97,10 +102,6 @@ class DataSource:
 
 LONGEST = 60
 """Characters of a value that an error shows."""
-MOST_TOKENS = 1 << 31
-"""Ids of tokens from here on are none."""
-MOST_LABELS = 1 << 31
-"""Labels from here on are no classes, and would not fit into an index."""
 
 
 def shown(text: str) -> str:
@@ -117,155 +118,134 @@ def ordered(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(sorted(distinct))
 
 
-def image_array(x: Array, origin: str) -> Array:
-    """Images as (N, H, W, C) uint8 from (N, H, W) or (N, H, W, C) whole numbers of 0..255."""
-    if x.ndim == 3:
-        x = x[..., None]
-    if x.ndim != 4 or 0 in x.shape[1:]:
-        raise DataError(
-            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D, or another kind named"
+AT_ONCE = 1 << 20
+"""Values of rows that are looked at together, at most."""
+
+
+class LazyRows:
+    """Inputs (N, ...) somewhere else than in memory; looks like an array, of which rows are read by their numbers."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], ready: bool = False) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.ready = ready
+        """Whether what is read is what a model takes; else images are normalised first."""
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def read(self, index: Index) -> Array:
+        """The rows with these numbers, checked, (n, ...)."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Array:
+        chosen = np.arange(*index.indices(len(self))) if isinstance(index, slice) else np.arange(len(self))[index]
+        return self.read(chosen) if chosen.ndim else self.read(chosen[None])[0]
+
+
+class ArrayRows(LazyRows):
+    """Rows of an array that is mapped into memory, of which pages are read when they are needed."""
+
+    def __init__(self, array: Array, check: Callable[[Array, str], Array], origin: str) -> None:
+        checked = check(np.asarray(array[:1]), origin)
+        super().__init__((len(array), *checked.shape[1:]), checked.dtype)
+        self.array, self.check, self.origin = array, check, origin
+        self.file: Path | None = getattr(array, "filename", None)
+        self.written = size_and_time(self.file)
+
+    def read(self, index: Index) -> Array:
+        """Raises DataError for a file that was written since: the rows before would not go with those after."""
+        if size_and_time(self.file) != self.written:
+            raise DataError(f"{self.file}: was written while it was read; begin again from what it held")
+        found = np.asarray(self.array[index])
+        ends = f", rows {index.min()} to {index.max()}" if len(index) else ""
+        return self.check(found, f"{self.origin}{ends}")
+
+
+def size_and_time(file: Path | None) -> tuple[int, int] | None:
+    """Size and time of the last change of a file that is read in parts; None of none."""
+    try:
+        found = None if file is None else os.stat(file)
+    except FileNotFoundError:  # what was mapped stays readable
+        return None
+    return found and (found.st_size, found.st_mtime_ns)
+
+
+class JoinedRows(LazyRows):
+    """The rows of two parts, one after the other."""
+
+    def __init__(self, first: LazyRows | Array, second: LazyRows | Array) -> None:
+        super().__init__(
+            (len(first) + len(second), *first.shape[1:]), first.dtype, ready=getattr(first, "ready", False)
         )
-    if x.shape[-1] > 4 and x.shape[1] in (1, 3):
-        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
-    if x.dtype != np.uint8:
-        if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
-            how = ""
-            if x.dtype.kind == "f":
-                how = "; pixels in 0..1 become that by (255 * x).round().astype('uint8'), from_datasets takes others"
-                how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
-            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
-        x = x.astype(np.uint8)
-    return x
+        self.first, self.second = first, second
+
+    def read(self, index: Index) -> Array:
+        cut = len(self.first)
+        found = np.empty((len(index), *self.shape[1:]), self.dtype)
+        found[index < cut] = self.first[index[index < cut]]
+        found[index >= cut] = self.second[index[index >= cut] - cut]
+        return found
 
 
-def feature_array(x: Array, origin: str) -> Array:
-    """Finite features as (N, D) float32."""
-    if x.ndim != 2:
-        raise DataError(f"{origin}: shape {x.shape}, expected features N,D")
-    return finite_array(x, origin)
+class PartRows(LazyRows):
+    """Some rows of others, in an order of their own."""
+
+    def __init__(self, rows: LazyRows, index: Index) -> None:
+        super().__init__((len(index), *rows.shape[1:]), rows.dtype, rows.ready)
+        self.rows, self.index = rows, index
+
+    def read(self, index: Index) -> Array:
+        return self.rows.read(self.index[index])
 
 
-def series_array(x: Array, origin: str) -> Array:
-    """Finite series as (N, T, C) float32: C numbers at each of T steps."""
-    if x.ndim != 3:
-        raise DataError(f"{origin}: shape {x.shape}, expected series N,T,C, or a list of T,C")
-    return finite_array(x, origin, "series", "at least one step and one channel", "step")
+class ChangedRows(LazyRows):
+    """Others' rows (N, ...), changed by a function to as many of the same shape."""
+
+    def __init__(self, rows: LazyRows, change: Callable[[Array], Array]) -> None:
+        super().__init__(rows.shape, rows.dtype, rows.ready)
+        self.rows, self.change = rows, change
+
+    def read(self, index: Index) -> Array:
+        return self.change(self.rows.read(index))
 
 
-def token_array(x: Array, origin: str) -> Array:
-    """Ids of tokens from 0 as (N, T) int64."""
-    if x.ndim != 2 or x.shape[1] == 0:
-        raise DataError(f"{origin}: shape {x.shape}, expected ids of tokens N,T, or a list of sequences")
-    if x.dtype.kind not in "iu":
-        raise DataError(f"{origin}: tokens of {x.dtype}, expected whole numbers such as int64")
-    if x.size and (x.min() < 0 or x.max() >= MOST_TOKENS):
-        wrong = x.min() if x.min() < 0 else x.max()
-        raise DataError(f"{origin}: id {wrong} of a token, expected ids from 0 to {MOST_TOKENS - 1}")
-    return x.astype(np.int64, copy=False)
+class LazyInputs(PartedInputs):
+    """Model inputs (N, ...) that are read in parts, where they are."""
+
+    def __init__(self, rows: LazyRows, finish: Callable[[Array], Tensor]) -> None:
+        self.rows, self.finish = rows, finish
+        one = finish(rows.read(np.zeros(1, np.int64)))
+        super().__init__(torch.Size((len(rows), *one.shape[1:])), one.dtype, one.device)
+
+    def taken(self, index: Index) -> Tensor:
+        return self.finish(self.rows.read(index))
 
 
-def finite_array(
-    x: Array, origin: str, called: str = "features", least: str = "at least one feature", place: str = "column"
-) -> Array:
-    """An array (N, ...) as float32. Raises DataError for what are no numbers, or none that are finite."""
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"{origin}: {called} of {x.dtype}, expected numbers")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
-        x = x.astype(np.float32)
-    if 0 in x.shape[1:]:
-        raise DataError(f"{origin}: shape {x.shape}, expected {least}")
-    bad = ~np.isfinite(x)
-    if bad.any():
-        row, column = np.argwhere(bad)[0].tolist()[:2]
-        raise DataError(
-            f"{origin}: {int(bad.sum())} values are NaN or infinite, the first at row {row}, {place} {column}; "
-            "expected finite numbers (missing values are for csv: sources)"
-        )
-    return x
+def lazy_inputs(rows: LazyRows, finish: Callable[[Array], Tensor]) -> Tensor:
+    """Rows as the inputs of a split. They are no tensor, but all that is asked of inputs can be asked of them."""
+    return cast(Tensor, LazyInputs(rows, finish))
 
 
-def input_array(x: Array, origin: str, kind: Kind | None = None) -> Array:
-    """The array as what its kind says: `feature_array`, `image_array`, `token_array` or `series_array`.
-
-    Without a kind, features where it is (N, D), else images.
-    """
-    kind = kind or ("features" if x.ndim == 2 else "images")
-    return READERS[kind](x, origin)
+def in_parts(x: Tensor) -> Iterator[Tensor]:
+    """The inputs of a split as they are, or one part after the other where they are read as needed."""
+    return iter(x.split(PART)) if isinstance(x, LazyInputs) else iter((x,))
 
 
-READERS: dict[Kind, Callable[[Array, str], Array]] = {
-    "images": image_array, "features": feature_array, "tokens": token_array, "series": series_array
-}  # fmt: skip
+def some_rows(rows: Array, index: Index) -> Array:
+    """The rows with these numbers, which stay where they are if they are read as needed."""
+    return cast(Array, PartRows(rows, index)) if isinstance(rows, LazyRows) else rows[index]
 
 
-def whole_numbers(x: Array) -> bool:
-    """Whether an array could be numbers as well as ids of tokens: two dimensions of whole numbers, no pixels."""
-    return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
+def changed(rows: Array, change: Callable[[Array], Array]) -> Array:
+    """The rows (N, ...), changed to as many of the same shape, at once or when they are read."""
+    return cast(Array, ChangedRows(rows, change)) if isinstance(rows, LazyRows) else change(rows)
 
 
-def label_array(y: Array, origin: str) -> LabelArray:
-    """Labels as (N,) int64, not negative."""
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise DataError(f"{origin}: labels of shape {y.shape}, expected one per sample")
-    if y.dtype.kind not in "iufb" or not np.array_equal(y, np.floor(y)):
-        example = next((v for v in y.tolist() if not isinstance(v, int | float) or v != v or v % 1), y.dtype)
-        raise DataError(f"{origin}: labels such as {example!r}, expected whole numbers from 0")
-    if len(y) and y.min() < 0:
-        raise DataError(f"{origin}: label {y.min()}, expected whole numbers from 0")
-    if len(y) and y.max() >= MOST_LABELS:
-        raise DataError(f"{origin}: label {y.max()}, expected the numbers of classes: 0, 1, 2, ...")
-    return y.astype(np.int64)
-
-
-def paired(x: Array, y: LabelArray, origin: str) -> None:
-    """Raises DataError unless there is a label for each sample, and at least one sample."""
-    if len(x) != len(y):
-        raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
-    if not len(y):
-        raise DataError(f"{origin}: no samples")
-
-
-def check_classes(
-    ys: Sequence[tuple[str, LabelArray]], classes: Sequence[str] | None, trained: LabelArray
-) -> tuple[str, ...]:
-    """The names of the classes: those given, or "0", "1", ... up to the largest label in `trained`.
-
-    Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
-    """
-    if classes is not None:
-        check_class_names(classes, ys[0][0])
-    else:
-        present = np.unique(trained).tolist()
-        gap = next((number for number, label in enumerate(present) if number != label), None)
-        if gap is not None:
-            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected classes 0, 1, 2, ...")
-        classes = [str(label) for label in present]
-    for origin, y in ys:
-        if y.max() >= len(classes):
-            raise DataError(
-                f"{origin}: label {int(y.max())} is outside the {len(classes)} classes 0..{len(classes) - 1}"
-            )
-    return tuple(map(str, classes))
-
-
-def check_class_names(classes: Sequence[str], origin: str) -> None:
-    """Raises DataError for a class without a name, and for two classes of one name."""
-    for name, count in Counter(map(str, classes)).items():
-        if count > 1 or not name.strip():
-            wrong = "doubled" if name.strip() else "empty"
-            raise DataError(f"{origin}: class name {shown(name)} is {wrong}, expected a name of its own for each class")
-
-
-def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raises DataError, with both names and shapes, unless the pools' inputs are to be of one shape."""
-    first = pools[0]
-    for pool, shape in zip(pools, shapes, strict=True):
-        if shape != shapes[0]:
-            sides = first.images and pool.images and shape[:2] != shapes[0][:2]
-            alike = "one shape for all" + (": set data.size" if sides else "")
-            raise DataError(
-                f"{first.origin or first.domain} has inputs of shape {first.x.shape[1:]}, "
-                f"{pool.origin or pool.domain} of {pool.x.shape[1:]}; expected {alike}"
-            )
+def row_parts(rows: Array) -> Iterator[Array]:
+    """Rows (N, ...) in parts that memory holds, from the first to the last."""
+    count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
+    return (rows[start : start + count] for start in range(0, len(rows), count))

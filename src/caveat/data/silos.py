@@ -1,21 +1,25 @@
 """The silos of a federation, in memory or made on demand, and what reads and shows their inputs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..core import DataError, Silo, SiloId, check_silo_name
+from ..core import Data, DataError, Silo, SiloId, check_silo_name
 from ..core.settings import check_type
+from .checks import check_class_list
 from ..core.silo import positive_class
-from .checks import InputForm, check_class_list, check_silo, checked
+from .checks import check_numbers
+from .checks import check_tensor
+from .checks import dtype_name
 from .pools import Array
-from .preparation import Inputs, Preparation, no_silo
-from .sequences import Scaling, SequenceFormat
+from .preparation import Inputs, Preparation, Scaling, SequenceFormat, no_silo
 from .settings import Normalize
 from .sources.images import ImageFormat
 from .splits import NAMES
@@ -23,6 +27,78 @@ from .tables.encoding import Encoder
 
 KEPT = 4
 """How many silos stay in memory: one that takes part is asked for a few times in a row."""
+
+
+class InputForm(NamedTuple):
+    """What the inputs of all silos have in common."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, silo: Silo) -> InputForm:
+        return cls(tuple(silo.train.x.shape[1:]), silo.train.x.dtype)
+
+
+def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
+    """Raises DataError, naming silo and split, unless a silo holds what models can take.
+
+    That is, per split, inputs (N, ...) of finite float32 or of int64 from 0, of the form of the other silos' if that is
+    known, and labels (N,) of int64 below `classes`; streams can have label -1 too.
+    """
+    for name in NAMES:
+        form = _check_data(getattr(silo, name), f"silo {silo.name!r}, {name}", form, range(classes))
+    for name, data in silo.streams.items():
+        _check_data(data, f"silo {silo.name!r}, stream {name}", form, range(-1, classes))
+
+
+def _check_data(data: object, where: str, form: InputForm | None, labels: range) -> InputForm:
+    """The form of a split's inputs."""
+    if not isinstance(data, Data):
+        raise DataError(f"{where}: a {type(data).__name__}, expected caveat.data.Data(x, y)")
+    x, y = data
+    for name, tensor in (("x", x), ("y", y)):
+        check_tensor(tensor, f"{where}: {name}")
+    if x.dtype not in (torch.float32, torch.int64):
+        how = "x.float() makes it" if x.is_floating_point() else "x.long() or x.float() makes it"
+        raise DataError(f"{where}: x of {dtype_name(x.dtype)}, expected float32, or int64 for ids of tokens; {how}")
+    if y.dtype != torch.int64:
+        raise DataError(
+            f"{where}: y of {dtype_name(y.dtype)}, expected int64, the numbers of classes; y.long() makes it"
+        )
+    if x.ndim < 2:
+        raise DataError(f"{where}: x of shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
+    if y.ndim != 1 or len(x) != len(y):
+        raise DataError(f"{where}: x of shape {tuple(x.shape)} and y of {tuple(y.shape)}, expected (N, ...) and (N,)")
+    own = InputForm(tuple(x.shape[1:]), x.dtype)
+    if form is not None and own != form:
+        raise DataError(
+            f"{where}: inputs of shape {own.shape}, {dtype_name(own.dtype)}; expected {form.shape}, "
+            f"{dtype_name(form.dtype)}, as the first silo's are"
+        )
+    if len(y) and (int(y.min()) < labels.start or int(y.max()) >= labels.stop):
+        wrong = int(y.min()) if int(y.min()) < labels.start else int(y.max())
+        raise DataError(f"{where}: label {wrong} is outside the {labels.stop} classes 0..{labels.stop - 1}")
+    check_numbers(x, f"{where}: x")
+    return own
+
+
+def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int, SiloId], Silo]:
+    """What makes silos, with each silo looked at when it is made; all are to be of the first one's form."""
+    form: list[InputForm] = []
+
+    def made(number: int, name: SiloId) -> Silo:
+        silo: object = make(number, name)
+        if not isinstance(silo, Silo):
+            raise DataError(f"make({number}, {name!r}) made a {type(silo).__name__}, expected a caveat.data.Silo")
+        if silo.name != name:
+            raise DataError(f"make({number}, {name!r}) made a silo called {silo.name!r}, expected the name given")
+        check_silo(silo, classes, form[0] if form else None)
+        form.append(InputForm.of(silo))
+        del form[1:]
+        return silo
+
+    return made
 
 
 class SiloNames(Sequence[SiloId]):

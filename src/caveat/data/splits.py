@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from ..core import AugmentedData, Data, DataError, Silo
-from .lazy import in_parts, row_parts
-from .pools import Array, Index, LabelArray, Pool, TableColumn
+from .pools import Array, Index, LabelArray, Pool, TableColumn, in_parts, row_parts
 from .settings import Split
 from .tables.columns import number
 

@@ -12,10 +12,19 @@ from ..core import ConfigurationError, DataError, SiloId
 from ..core.errors import message_of
 from ..core.settings import check_seed, check_type
 from .build import make_silos
-from .checks import check_class_list, check_numbers, check_tensor, plain_array, written
-from .lazy import JoinedRows, LazyRows
-from .pools import Array, Index, Kind, LabelArray, Pool, check_classes, label_array, paired, whole_numbers
-from .sequences import SequenceFormat, Standardize, sequence_format
+from .checks import (
+    check_class_list,
+    check_classes,
+    check_numbers,
+    check_tensor,
+    dtype_name,
+    label_array,
+    paired,
+    plain_array,
+    whole_numbers,
+)
+from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
+from .preparation import SequenceFormat, Standardize, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
 from .sources.arrays import pools_of
@@ -227,8 +236,8 @@ class DatasetRows(LazyRows):
         x = x.float() if x.dtype == torch.float64 else x
         if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
             raise DataError(
-                f"{where} of shape {tuple(x.shape)}, {written(x.dtype)}; expected float32, or int64 for ids of tokens, "
-                "of one dimension or more, as models take it"
+                f"{where} of shape {tuple(x.shape)}, {dtype_name(x.dtype)}; expected float32, or int64 for token ids, "
+                "of one dimension or more"
             )
         check_numbers(x[None], where)
         return x

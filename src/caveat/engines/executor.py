@@ -32,7 +32,7 @@ from ..core.aggregation import all_finite
 from ..core.devices import CPU, has_double
 from ..core.errors import DIVERGED, Diverged
 from ..files.checkpoints import SiloStore, StateLost
-from ..files.schema.small_files import KeptState
+from ..files.schema import KeptState
 from ..training.modules import load, snapshot
 from .placement import Workplace, one_thread
 

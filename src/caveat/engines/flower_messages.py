@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ..core import Payload, SiloId
-from ..files.schema.logs import NO_PART
+from ..files.schema import NO_PART
 
 POLL = 0.1
 """Seconds between two looks for replies."""

@@ -146,6 +146,8 @@ def in_float64(payload: Payload) -> Payload:
         for group, tensors in payload.items()
     }
 
+from ...files.schema import KeptState
+from ...files.schema import StackedRecord
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
-from .payloads import payload_of, read_payload, to_bytes
 from .reading import GROWING, check_file, checked, lines_of, record_of, sum_of_bytes
+from .schema import Checkpoint, KeptState, RunState, Sums
 from .schema.record import SCHEMA
-from .schema.small_files import Checkpoint, KeptState, RunState, Sums
+from .tensors import payload_of, read_payload, to_bytes
 from .writing import refuse_link, sync, write_bytes, write_record
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"

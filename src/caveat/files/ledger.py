@@ -15,9 +15,8 @@ from typing import TypedDict, Unpack
 from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.aggregation import size
 from .reading import check_version, checked, lines_of
-from .schema.logs import Form, Message, TensorForm
+from .schema import FileSum, Form, Message, TensorForm
 from .schema.record import Record, as_json
-from .schema.small_files import FileSum
 from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]

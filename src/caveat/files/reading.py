@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
+from .schema import Checkpoint, Comparison, FileSum
 from .schema.record import FROM_FILE, SCHEMA, Record, check_seal
-from .schema.small_files import Checkpoint, FileSum
 from .schema.summary import Summary
 
 RecordType = TypeVar("RecordType", bound=Record)
@@ -223,3 +223,15 @@ RUN = "run.json"
 """The description of the run."""
 STATES = "state/states.jsonl"
 """Which states silos have kept, by round and hash."""
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in the file `path`, or in that folder's comparison.json.
+
+    Raises DataError if there is none, or if it is not what caveat writes.
+    """
+    file = path / "comparison.json" if path.is_dir() else path
+    record = record_of(file, Comparison)
+    if record is None:
+        raise DataError(f"{file} does not exist; expected a comparison, as `caveat compare --out` writes it")
+    return record

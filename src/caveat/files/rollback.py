@@ -15,8 +15,7 @@ from .checkpoints import DURABLE, NEWEST, ServerStore, SiloStore, forget_kept, k
 from .ledger import read_ledger
 from .reading import GROWING, RUN, STATES, check_file, checked, decoded, lines_of, read, record_of, sum_of, sum_of_bytes
 from .run_folder import FAILURE
-from .schema.logs import Message
-from .schema.small_files import Checkpoint, FileSum, KeptState, Rollback, RunState
+from .schema import Checkpoint, FileSum, KeptState, Message, Rollback, RunState
 from .writing import AppendLog, refuse_link, refuse_links, write_bytes, write_record
 
 UNDONE = "undone"

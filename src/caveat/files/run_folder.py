@@ -13,12 +13,9 @@ from ..core import DataError
 from ..core.errors import MissingError
 from .ledger import Sent, read_sent
 from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
-from .schema.data import FederationFile
+from .schema import Failure, Features, FederationFile, Gallery, JoinFile, LeftOut, NotedUpdate, RoundRow
 from .schema.figures import Metrics
-from .schema.gallery import Features, Gallery
-from .schema.logs import LeftOut, NotedUpdate, RoundRow
 from .schema.run import RunFile
-from .schema.small_files import Failure, JoinFile
 from .schema.summary import SiloRecord, Summary, Worst
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")

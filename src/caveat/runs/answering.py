@@ -27,10 +27,10 @@ from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.placement import SHARE, one_thread, placed_data, placed_inputs
 from ..files.checkpoints import SiloStore, read_kept
-from ..files.payloads import read_payload
 from ..files.reading import STATES, Manifest, manifest_of, read
-from ..files.schema.small_files import KeptState, ModelFile
+from ..files.schema import KeptState, ModelFile
 from ..files.schema.summary import Summary
+from ..files.tensors import read_payload
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find

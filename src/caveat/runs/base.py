@@ -18,10 +18,9 @@ from ..engines.rounds import Transport
 from ..engines.vectorization import Mode
 from ..files.checkpoints import SiloStore
 from ..files.reading import RUN
-from ..files.schema.gallery import Features, Gallery
+from ..files.schema import Features, Gallery, KeptState, StackedRecord
 from ..files.schema.record import SCHEMA
 from ..files.schema.run import GivenConfiguration, RunFile
-from ..files.schema.small_files import KeptState, StackedRecord
 from ..files.writing import write_record
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings

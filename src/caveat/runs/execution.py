@@ -12,8 +12,8 @@ from ..engines import rounds
 from ..engines.placement import one_thread
 from ..files.checkpoints import ServerStore
 from ..files.reading import read
+from ..files.schema import RunState
 from ..files.schema.record import as_json
-from ..files.schema.small_files import RunState
 from ..files.schema.summary import Summary
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
 from ..data import Silos
+from ..files.schema import Features, FeatureSilo, Gallery, GallerySilo, Item, Point, Quadrant, SureError
 from ..files.schema.figures import INSIDE
-from ..files.schema.gallery import Features, FeatureSilo, Gallery, GallerySilo, Item, Point, Quadrant, SureError
 from ..files.schema.record import SCHEMA, as_json
 
 SHOWN = 6

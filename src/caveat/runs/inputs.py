@@ -27,15 +27,15 @@ from ..core import (
 from ..core.errors import message_of
 from ..core.silo import SPLITS, LateData
 from ..data import Normalize, Preparation
-from ..data.checks import written
+from ..data.checks import dtype_name
 from ..data.pools import CsvFormat, TableColumn
-from ..data.sequences import Scaling, SequenceFormat
+from ..data.preparation import Scaling, SequenceFormat
 from ..data.silos import SiloNames
 from ..data.sources.images import ImageFormat
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
 from ..files.reading import read
-from ..files.schema.data import (
+from ..files.schema import (
     DeclaredRecord,
     ImageRecord,
     PreparationFile,
@@ -157,7 +157,7 @@ def as_record(preparation: Preparation) -> PreparationFile:
     table, images, sequences = _table(preparation), _images(preparation), preparation.sequence_format
     return PreparationFile.model_validate({
         "schema": SCHEMA, **found, "classes": list(preparation.classes),
-        "shape": list(preparation.shape), "dtype": written(preparation.dtype), "table": table, "images": images,
+        "shape": list(preparation.shape), "dtype": dtype_name(preparation.dtype), "table": table, "images": images,
         "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
         "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},
     })  # fmt: skip

@@ -18,11 +18,10 @@ from ..data.settings import OodSettings, Partition, Shift
 from ..data.user_data import with_augment
 from ..engines.placement import one_thread
 from ..files.checkpoints import ServerStore
-from ..files.locks import locked
 from ..files.reading import record_of
+from ..files.schema import JoinFile
 from ..files.schema.record import SCHEMA
-from ..files.schema.small_files import JoinFile
-from ..files.writing import write_record
+from ..files.writing import locked, write_record
 from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from ..wrappers.evaluation import TEST

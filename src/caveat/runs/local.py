@@ -25,7 +25,7 @@ from ..engines.worker_process import Rebuild
 from ..files.checkpoints import SiloStore
 from ..files.reading import read
 from ..files.run_folder import read_rows
-from ..files.schema.gallery import Features, Gallery
+from ..files.schema import Features, Gallery
 from ..files.schema.record import as_json
 from ..files.schema.run import RunFile
 from ..files.schema.summary import Summary

@@ -15,14 +15,13 @@ from ..engines.norms import NormBound
 from ..engines.rounds import FinishedRound
 from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_kept
 from ..files.ledger import About, Ledger, read_ledger
-from ..files.payloads import to_bytes
 from ..files.reading import STATES, sum_of, sums_of_folder
 from ..files.rollback import PLACE, TrainedStore, undone_messages
 from ..files.run_folder import FAILURE
+from ..files.schema import Checkpoint, Failure, KeptState, LeftOut, ModelFile, Reset, RunState, Sums
 from ..files.schema.figures import PrivacyRecord
-from ..files.schema.logs import LeftOut
 from ..files.schema.record import SCHEMA
-from ..files.schema.small_files import Checkpoint, Failure, KeptState, ModelFile, Reset, RunState, Sums
+from ..files.tensors import to_bytes
 from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures
 from ..wrappers.base import find

@@ -9,8 +9,7 @@ from ..core.silo import SiloInfo
 from ..engines.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
 from ..files.ledger import About
-from ..files.schema.logs import NotedUpdate
-from ..files.schema.small_files import LargestPart, RunState
+from ..files.schema import LargestPart, NotedUpdate, RunState
 from .base import BaseRun
 
 

@@ -15,6 +15,7 @@ from ..core.devices import device_model, versions
 from ..core.errors import short_repr
 from ..core.silo import SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
+from ..files.schema import RoundRow, RunState
 from ..files.schema.figures import (
     INSIDE,
     Metrics,
@@ -26,9 +27,8 @@ from ..files.schema.figures import (
     Stream,
     Traffic,
 )
-from ..files.schema.logs import RoundRow
 from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.small_files import RunState, StackedRecord
+from ..files.schema.small_files import StackedRecord
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun

@@ -10,13 +10,25 @@ from ..core.text import decimal, duration, listed, megabytes, percent, plain, ti
 from ..files.ledger import Sent, Total, read_sent
 from ..files.reading import check_file, manifest_of, record_of
 from ..files.run_folder import RunFolder, natural
-from ..files.schema.comparison import ComparedMethod, ComparedRun, Comparison, Measure, Setting
-from ..files.schema.logs import Form
-from ..files.schema.small_files import OwnState
+from ..files.schema.comparison import ComparedMethod
+from ..files.schema.comparison import ComparedRun
+from ..files.schema.comparison import Comparison
+from ..files.schema.comparison import Measure
+from ..files.schema.comparison import Setting
 from ..html.comparison import wording
-from ..html.run.classification import Ranged, judged, judged_together
-from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
-from ..html.run.silos import metric_column, of_models
+from ..html.run.classification import Ranged
+from ..html.run.classification import judged
+from ..html.run.classification import judged_together
+from ..html.run.decisions import abstains
+from ..html.run.decisions import accuracy
+from ..html.run.decisions import accuracy_answered
+from ..html.run.decisions import label
+from ..html.run.decisions import models
+from ..html.run.decisions import streams
+from ..html.run.silos import metric_column
+from ..html.run.silos import of_models
+from ..files.schema import Form
+from ..files.schema import OwnState
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]

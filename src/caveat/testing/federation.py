@@ -21,7 +21,7 @@ from ..engines.process_pool import EmbeddedEngine
 from ..engines.rounds import FinishedRound, Participation, run
 from ..files.checkpoints import SiloStore
 from ..files.reading import sum_of
-from ..files.schema.small_files import KeptState
+from ..files.schema import KeptState
 from ..nn.encoders import Model, Tokens, head
 from ..wrappers.base import Wrapper
 from ..wrappers.evaluation import Evaluated

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import caveat
-from caveat.data import DataSettings, Shift, Split
+from caveat.data.settings import DataSettings, Shift, Split
 from caveat.nn.models import ModelSettings
 from caveat.training.fit import Training
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.text import percent
-from ...files.schema.audit import AccuracyRecord, Finding, Verdict
+from ...files.schema import AccuracyRecord, Finding, Verdict
 from ...files.schema.summary import Summary
 from ...metrics import EceTest, ece_test
 from ...uncertainty.distributions import chi_squared_tail

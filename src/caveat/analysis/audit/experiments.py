@@ -15,11 +15,12 @@ from torch import Tensor
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
-from ...files.locks import locked, nothing_begun
 from ...files.reading import checked, record_of
-from ...files.schema.audit import AuditPlan, Finding, Participating
+from ...files.schema.audit import Finding
+from ...files.schema import AuditPlan
+from ...files.schema import Participating
 from ...files.schema.record import as_json
-from ...files.writing import write_record
+from ...files.writing import locked, nothing_begun, write_record
 from ...runs import python_calls
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun, Run

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...files.schema.audit import Finding, Verdict
+from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.distributions import ranks as ranked
 from . import observations

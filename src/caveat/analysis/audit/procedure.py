@@ -18,7 +18,7 @@ from ...core.settings import path_of
 from ...core.text import percent
 from ...data import Silos
 from ...files.reading import read
-from ...files.schema.audit import AuditFile, Finding, FusedCopies
+from ...files.schema import AuditFile, Finding, FusedCopies
 from ...files.schema.record import SCHEMA, as_json
 from ...files.schema.summary import Summary
 from ...files.writing import write_bytes, write_record

@@ -8,6 +8,18 @@ from typing import Any
 from ..._version import __version__
 from ...core import DataError
 from ...files.schema import comparison as schema
+from ...files.schema import ComparedMethod
+from ...files.schema import ComparedRun
+from ...files.schema import Comparison
+from ...files.schema import DifferenceRecord
+from ...files.schema import IntervalRecord
+from ...files.schema import MeasureTable
+from ...files.schema import Paper
+from ...files.schema import Printed
+from ...files.schema import Result
+from ...files.schema import SiloFigures
+from ...files.schema import Trial
+from ...files.schema import TuningReport
 from ...files.schema.grid import Measure, MethodVariant, Setting
 from ...files.schema.record import SCHEMA
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER

@@ -8,10 +8,10 @@ from typing import Any
 from ...core import CaveatError, ConfigurationError, Method
 from ...core.errors import short_repr
 from ...data import Silos
-from ...files.locks import nothing_begun
-from ...files.schema.comparison import Comparison, read_comparison
+from ...files import read_comparison
+from ...files.schema import Comparison
 from ...files.schema.grid import MethodVariant, Setting
-from ...files.writing import write_bytes
+from ...files.writing import nothing_begun, write_bytes
 from ...metrics.custom_metrics import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun

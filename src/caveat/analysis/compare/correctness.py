@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
-from ...files.payloads import read_payload, to_bytes
-from ...files.schema.comparison import ContrastRecord
+from ...files.schema import ContrastRecord
 from ...files.schema.grid import Contrast
+from ...files.tensors import read_payload, to_bytes
 from ...files.writing import write_bytes
 from ...runs.local import Run
 from ...runs.opening import open_run

@@ -12,8 +12,8 @@ from ...config.toml import toml
 from ...core import ConfigurationError, SiloId
 from ...files.reading import RUN, Manifest, manifest_of, read, read_plain
 from ...files.run_folder import read_rows
+from ...files.schema import RoundRow
 from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
-from ...files.schema.logs import RoundRow
 from ...files.schema.record import as_json
 from ...files.schema.summary import SiloRecord, Summary
 from ...runs.spec_file import described_config, differences, read_run_file

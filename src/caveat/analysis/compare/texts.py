@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
+from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
 from ...files.schema.grid import Measure
 from ...files.writing import as_text
 from ...html.comparison.wording import named, said

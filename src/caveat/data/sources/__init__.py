@@ -6,9 +6,8 @@ from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
 from ..pools import DataSource, Pool
-from .arrays import DigitsSource, NpySource, NpzSource
+from .arrays import DigitsSource, HubSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
-from .hub import HubSource
 from .images import ImageSource
 from .tables import TableSource
 

@@ -15,8 +15,8 @@ from torch.nn.functional import interpolate
 from ...core import ConfigurationError, DataError, SiloId
 from ...core.devices import check_memory
 from ...core.settings import check_type
-from ..lazy import LazyRows, PartRows, written
-from ..pools import Array, DataSource, Index, Pool, check_alike, ordered
+from ..checks import check_alike
+from ..pools import Array, DataSource, Index, LazyRows, PartRows, Pool, ordered, size_and_time
 from .base import Source, SourceSettings, the_one_of
 
 CHUNK = 1024
@@ -212,7 +212,7 @@ class ImageRows(LazyRows):
 
     def __init__(self, paths: Sequence[Path], size: int | None, exif_rotation: bool) -> None:
         self.paths, self.side, self.exif_rotation = paths, size, exif_rotation
-        self.written = list(map(written, paths))
+        self.written = list(map(size_and_time, paths))
         shapes = [_sized(_read(path, exif_rotation), size).shape for path in paths]
         _check_sizes(paths, shapes)
         super().__init__((len(paths), *shapes[0][:2], max(shape[2] for shape in shapes)), np.dtype(np.uint8))
@@ -220,7 +220,7 @@ class ImageRows(LazyRows):
     def read(self, index: Index) -> Array:
         found = np.empty((len(index), *self.shape[1:]), np.uint8)
         for row, number in enumerate(index.tolist()):
-            if written(self.paths[number]) != self.written[number]:
+            if size_and_time(self.paths[number]) != self.written[number]:
                 raise DataError(f"{self.paths[number]}: was written while it was read; begin again from what it held")
             image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
             if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
-from ..lazy import some_rows
-from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown
+from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
 from ..tables.columns import ColumnContent, Reading, features_of, label_refusal
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces

@@ -19,8 +19,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError
 from ...core.devices import cache_folder
-from ..lazy import ArrayRows, row_parts
-from ..pools import AS_USUAL, LONGEST, Array, CsvFormat, TableColumn, ordered
+from ..pools import AS_USUAL, LONGEST, Array, ArrayRows, CsvFormat, TableColumn, ordered, row_parts
 from .columns import ENDLESS, LARGEST, number
 from .files import Sheet, missing
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
-from ..lazy import written
-from ..pools import Array, shown
+from ..pools import Array, shown, size_and_time
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts that stand for a missing value, in lower case."""
@@ -205,7 +204,7 @@ class ParquetSheet(Sheet):
             raise ConfigurationError(
                 f"{path} needs the optional package 'pyarrow': install caveat with the extra 'parquet'"
             ) from error
-        self.path, self.written = path, written(path)
+        self.path, self.written = path, size_and_time(path)
         try:
             with self.parquet.ParquetFile(path, pre_buffer=False) as file:
                 schema, rows = file.schema_arrow, file.metadata.num_rows
@@ -231,7 +230,7 @@ class ParquetSheet(Sheet):
 
     def _parts(self, columns: tuple[str, ...]) -> Iterator[ParquetRows]:
         """Rows of these columns. Raises DataError for a file that was written since it was opened first."""
-        if written(self.path) != self.written:
+        if size_and_time(self.path) != self.written:
             raise DataError(f"{self.path}: was written while it was read; begin again from what it holds")
         wanted, first = [self.names[name] for name in columns], 1
         rows = min(MOST_ROWS, max(AT_ONCE // len(columns), 1))

@@ -14,7 +14,7 @@ from ...core import ConfigurationError, DataError, SiloId, check_silo_name
 from ...core.silo import SPLITS, FederationInfo, SiloInfo
 from ...data.schemas import DataSchema, SharedSchema
 from ...files.reading import read
-from ...files.schema.data import DataSchemaRecord, FederationFile, Member
+from ...files.schema import DataSchemaRecord, FederationFile, Member
 from ...files.schema.record import SCHEMA, as_json
 from ...files.writing import write_json, write_record
 from ...runs.spec import spec_of

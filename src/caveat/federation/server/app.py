@@ -22,9 +22,9 @@ from ...engines.flower import FlowerEngine
 from ...engines.flower_messages import NEVER, GridMessages
 from ...files.checkpoints import ServerStore
 from ...files.ledger import Entries, Ledger, read_ledger
-from ...files.locks import held
 from ...files.reading import RUN, manifest_of
 from ...files.writing import owner_only
+from ...files.writing import held
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP

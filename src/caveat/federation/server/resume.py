@@ -11,9 +11,8 @@ from ...core import ConfigurationError, RunError, check_silo_name
 from ...core.settings import dotted
 from ...core.text import plain
 from ...files.reading import RUN, read, record_of
-from ...files.schema.data import FederationFile
+from ...files.schema import FederationFile, Started
 from ...files.schema.run import RunFile
-from ...files.schema.small_files import Started
 from ...runs.spec_file import described_config, differences, run_file
 from ..name_keys import SILO_KEYS
 from ..terms import differing

@@ -23,13 +23,16 @@ from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
 from ...files.checkpoints import ServerStore
-from ...files.locks import held, locked
 from ...files.reading import RUN, read
+from ...files.schema import KeptState, Started
 from ...files.schema.record import SCHEMA, Record, as_json
-from ...files.schema.small_files import KeptState, Started
 from ...files.schema.summary import Summary
-from ...files.writing import owner_only, write_json, write_record
+from ...files.writing import owner_only
+from ...files.writing import write_json
+from ...files.writing import write_record
 from ...html.run.page import write_report
+from ...files.writing import held
+from ...files.writing import locked
 from ...runs.base import BaseRun, Engine
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun

@@ -21,8 +21,8 @@ from ...data.sources import read_silo
 from ...data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
 from ...data.tables.dictionary import NOTHING
 from ...files.reading import record_of
+from ...files.schema import DataFile, HeldOutFile, HeldOutRows
 from ...files.schema.record import SCHEMA
-from ...files.schema.small_files import DataFile, HeldOutFile, HeldOutRows
 from ...files.writing import privately, write_record
 from ..refusals import check_usable
 from ..terms import Terms

@@ -24,10 +24,10 @@ from ...data.agreement import OwnSilos
 from ...data.pools import Array, Pool
 from ...data.sources import read_silo, silo_files
 from ...data.splits import HASH, apart, contents, keyed
-from ...files.payloads import read_payload, to_bytes
 from ...files.reading import check_file, record_of, sum_of, sum_of_bytes
+from ...files.schema import DataFile, NoticedChange, SourceState
 from ...files.schema.record import SCHEMA
-from ...files.schema.small_files import DataFile, NoticedChange, SourceState
+from ...files.tensors import read_payload, to_bytes
 from ...files.writing import privately, write_bytes, write_record
 from ...runs.inputs import as_record
 

@@ -13,10 +13,10 @@ from ...core.silo import FederationInfo, SiloInfo
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order
 from ...files.checkpoints import SiloStore, StateLost
-from ...files.payloads import read_payload, to_bytes
 from ...files.reading import Manifest, read, record_of, sum_of, sum_of_bytes
+from ...files.schema import FileSum, KeptState, OwnState
 from ...files.schema.record import SCHEMA
-from ...files.schema.small_files import FileSum, KeptState, OwnState
+from ...files.tensors import read_payload, to_bytes
 from ...files.writing import privately, refuse_link, write_bytes, write_record
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL

@@ -24,6 +24,14 @@ class NullBand(Record):
     upper: float  # 95 % quantile
 
 
+class Codewords(Record):
+    shared: int
+    private: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.shared} + {self.private}"
+
+
 class Metrics(Record):
     """Figures of predictions; one that is undefined is absent."""
 

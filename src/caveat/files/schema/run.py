@@ -1,8 +1,10 @@
-"""`run.json`: the description of a run, whether the command line, a federation's server or a Python program made it."""
+"""What a run is of: `run.json`, `started.json`, `join.json`, `preparation.json` and `model/model.json`."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from .record import File, Finite, Record
+from pydantic import Field
+
+from .record import Figure, File, Finite, Record
 
 
 class GivenConfiguration(Record):
@@ -61,3 +63,124 @@ class RunFile(File):
         """The names of the user's code that makes models."""
         models = [self.spec["model"], *self.spec["personal"]]
         return list(dict.fromkeys(str(m[key]) for m in models for key in ("factory", "encoder") if m.get(key)))
+
+
+class Started(File):
+    """`started.json`: which project started a federation's run, with which overrides."""
+
+    project: str = ""
+    sets: list[str] = Field(default=[], alias="set")
+
+
+class JoinFile(File):
+    """`join.json`: which finished federation the silos of a folder joined, and what they had of it before."""
+
+    SEALED: ClassVar = True
+
+    federation: str  # the folder of its run
+    server: str  # SHA-256 of its server's last state
+    rounds: int  # of training, at the silos that joined
+    before: dict[str, dict[str, Figure]] = {}  # by silo, figures of its test split with what every newcomer has
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Length = Annotated[int, Field(ge=1)]
+
+
+class TableColumnRecord(Record):
+    """A column of a table."""
+
+    OMITTED: ClassVar = frozenset({"categories"})
+
+    name: str
+    categories: list[str] | None = None  # None where it holds numbers
+
+
+class SiloEncoder(Record):
+    """What a silo's training split came to, per column of numbers of the layout."""
+
+    table: Annotated[int, Field(ge=0)]  # which of the tables its rows are read as
+    medians: list[Number]
+    means: list[Number]
+    scales: list[Positive]
+
+
+class DeclaredRecord(Record):
+    """What is declared of columns and labels, by which files with rows are read: entries with the keys of settings."""
+
+    classes: list[str] = []
+    codes: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
+    dictionary: list[dict[str, Any]] = []
+
+
+class TableRecord(Record):
+    """How rows of tables become features."""
+
+    OMITTED: ClassVar = frozenset({"declared"})
+
+    columns: list[TableColumnRecord]  # of the features, with the categories of all training splits
+    flagged: list[str]  # columns with a feature that says where a number is missing
+    separator: str | None = None
+    decimal: str
+    tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source have the same
+    silos: dict[str, SiloEncoder]
+    declared: DeclaredRecord | None = None
+
+
+class ImageRecord(Record):
+    """How images become inputs."""
+
+    mean: list[Number]
+    std: list[Positive]
+    size: Length | None = None
+    channels: Literal[1, 3] | None = None
+    exif_rotation: bool
+
+
+class SequenceRecord(Record):
+    """How sequences become inputs."""
+
+    kind: Literal["tokens", "series"]
+    length: Length
+    pad: Annotated[int, Field(ge=0)]
+    masked: bool
+    cut: bool
+
+
+class ScalingRecord(Record):
+    """What standardises the channels of a silo's series, without a mask."""
+
+    means: list[Number]
+    scales: list[Positive]
+
+
+class PreparationFile(File):
+    """`preparation.json`: whose inputs a run's models take, of which form, and how raw ones are brought to it."""
+
+    SEALED: ClassVar = True
+    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings"})
+
+    silos: list[str] = []
+    population: Length | None = None  # so many silos that are named by their numbers, in place of the names
+    classes: Annotated[list[str], Field(min_length=2)]
+    shape: Annotated[list[Length], Field(min_length=1)]  # of one input
+    dtype: Literal["float32", "int64"]
+    table: TableRecord | None = None
+    images: ImageRecord | None = None
+    sequences: SequenceRecord | None = None
+    scalings: dict[str, ScalingRecord] = {}  # by silo, where series are standardised
+
+
+class ModelFile(File):
+    """`model/model.json`: what the weights beside it are of. What a silo keeps has no more than the round."""
+
+    OMITTED: ClassVar = frozenset({"personal"})
+
+    method: dict[str, Any] = {}
+    t: int  # the schedule's position after which they were sent
+    model: dict[str, Any] = {}
+    personal: dict[str, dict[str, Any]] = {}  # by silo
+    shape: list[int] = []  # of one input
+    classes: list[str] = []

@@ -1,8 +1,9 @@
-"""What `summary.json` holds: what came of a run."""
+"""What `summary.json`, `gallery.json` and `features.json` hold: the results of a run."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -10,6 +11,7 @@ from .figures import (
     INSIDE,
     ORACLE,
     ClassificationRecord,
+    Codewords,
     Metrics,
     ModelRecord,
     OwnMetricRecord,
@@ -19,16 +21,8 @@ from .figures import (
     Stream,
     Traffic,
 )
+from .progress import LargestPart, Reset, Rollback, StackedRecord, Sums
 from .record import Figure, File, Record, Size
-from .small_files import LargestPart, Reset, Rollback, StackedRecord, Sums
-
-
-class Codewords(Record):
-    shared: int
-    private: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.shared} + {self.private}"
 
 
 class GuaranteeRecord(Record):
@@ -204,4 +198,98 @@ class Summary(File):
     def _poolable_bins(self) -> Summary:
         if len({len(silo.reliability.count) for silo in self.silos if silo.reliability}) > 1:
             raise ValueError("silos differ in their number of reliability bins, so that they cannot be pooled")
+        return self
+
+
+Point = tuple[float, float]
+
+
+class Item(Record):
+    """One test input; images are base64 PNG, absent for tabular data."""
+
+    OMITTED: ClassVar = frozenset({"image"})
+
+    image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
+    label: int  # -1 where it is no class of the model
+    predicted: int
+    probability: float
+    total: Figure = None
+    aleatoric: Figure = None
+    epistemic: Figure = None
+    dirichlet_entropy: Figure = None
+    vacuity: Figure = None
+    conflict: Figure = None
+    decision: str | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.label == self.predicted
+
+
+class Quadrant(Record):
+    """Some of the inputs of one stream that one model was asked about, and answered or abstained from."""
+
+    stream: str
+    model: str
+    abstained: bool
+    items: list[Item]
+
+
+class GallerySilo(Record):
+    name: str
+    domain: str = ""
+    certain: Sequence[Item] = ()
+    uncertain: Sequence[Item] = ()
+    quadrants: Sequence[Quadrant] = ()
+
+
+class SureError(Item):
+    """A wrong answer, and whose."""
+
+    silo: str
+
+
+class Gallery(Record):
+    """`gallery.json`."""
+
+    OMITTED: ClassVar = frozenset({"sure_errors"})
+
+    classes: Sequence[str] = ()
+    sure_errors: Sequence[SureError] = ()
+    """The most certain of all silos' wrong answers, surest first."""
+    silos: list[GallerySilo]
+
+    @property
+    def decided(self) -> bool:
+        """Whether decisions differ among the most and least certain inputs."""
+        return len({item.decision for silo in self.silos for item in (*silo.certain, *silo.uncertain)}) > 1
+
+    def name_of(self, label: int) -> str:
+        if label < 0:
+            return "no class of the model"
+        return self.classes[label] if label < len(self.classes) else str(label)
+
+
+class FeatureSilo(Record):
+    """The labels of some test inputs of one silo, and where they lie at each stage."""
+
+    name: str
+    domain: str = ""
+    labels: Sequence[int] = ()
+    points: Mapping[str, Sequence[Point]]
+
+
+class Features(File):
+    """`features.json`."""
+
+    schema_version: int = Field(alias="schema")
+    stages: Sequence[str]
+    explained: Sequence[float] = ()
+    """Shares of the variance of the first stage along either axis."""
+    silos: Sequence[FeatureSilo]
+
+    @model_validator(mode="after")
+    def _same_stages(self) -> Features:
+        if any(set(silo.points) != set(self.stages) for silo in self.silos):
+            raise ValueError("every silo must have points of every stage")
         return self

@@ -6,11 +6,33 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, count, decimal, duration, megabytes, probability
-from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
-from ..svg import element, swatch
-from ..templates import Cell, Column, Table, column, table, words
+from ...core.text import MINUS
+from ...core.text import count
+from ...core.text import decimal
+from ...core.text import duration
+from ...core.text import megabytes
+from ...core.text import probability
+from ...files.schema.comparison import ComparedMethod
+from ...files.schema.comparison import ComparedRun
+from ...files.schema.comparison import Comparison
+from ...files.schema.comparison import IntervalRecord
+from ...files.schema.comparison import Measure
+from ...files.schema.comparison import Setting
+from ..svg import element
+from ..svg import swatch
+from ..templates import Cell
+from ..templates import Column
+from ..templates import Table
+from ..templates import column
+from ..templates import table
+from ..templates import words
 from . import wording
+from ....files.schema import ComparedMethod
+from ....files.schema import ComparedRun
+from ....files.schema import Comparison
+from ....files.schema import IntervalRecord
+from ....files.schema import Measure
+from ....files.schema import Setting
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the values that were tried: a better value may lie beyond"

@@ -3,12 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.text import listed, percent, plain, ranges
+from ...core.text import listed
+from ...core.text import percent
+from ...core.text import plain
+from ...core.text import ranges
 from ...files.rollback import can_go_back
-from ...files.run_folder import RunFolder, natural
-from ...files.schema.logs import LeftOut, purpose
+from ...files.run_folder import RunFolder
+from ...files.run_folder import natural
+from ...files.schema.logs import LeftOut
+from ...files.schema.logs import purpose
 from ...files.schema.small_files import Failure
-from ..templates import Table, table, words
+from ..templates import Table
+from ..templates import table
+from ..templates import words
+from ....files.schema import Failure
+from ....files.schema import LeftOut
+from ....files.schema import purpose
 
 _MOST_ROWS = 60
 _MOST_RANGES = 8

@@ -8,15 +8,32 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ...core.text import cut, percent, tick
+from ...core.text import cut
+from ...core.text import percent
+from ...core.text import tick
 from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, NOBODY, Histogram, Stream
-from ...files.schema.gallery import Features, FeatureSilo
-from ...files.schema.summary import Codewords, SiloRecord
+from ...files.schema.figures import INSIDE
+from ...files.schema.figures import NOBODY
+from ...files.schema.figures import Histogram
+from ...files.schema.figures import Stream
+from ...files.schema.gallery import Features
+from ...files.schema.gallery import FeatureSilo
+from ...files.schema.summary import Codewords
+from ...files.schema.summary import SiloRecord
 from .. import svg
-from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
-from ..svg import Chart, Point
-from ..templates import Table, column, table, words
+from ..diagrams import heat_map
+from ..diagrams import spans
+from ..diagrams import stack_swatch
+from ..diagrams import stacked_bar
+from ..svg import Chart
+from ..svg import Point
+from ..templates import Table
+from ..templates import column
+from ..templates import table
+from ..templates import words
+from ....files.schema import Codewords
+from ....files.schema import Features
+from ....files.schema import FeatureSilo
 from .guarantee import Shares, shares_of
 
 _BAR, _ROW = 22, 52

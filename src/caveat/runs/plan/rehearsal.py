@@ -24,8 +24,8 @@ from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
 from ...engines.vectorization import Mode, Stacking
 from ...files.checkpoints import ServerStore
-from ...files.feature_cache import hashes
-from ...files.schema.small_files import RunState
+from ...files.schema import RunState
+from ...files.tensors import hashes
 from ...training.fit import Training
 from ...training.rehearsal import watched_by
 from ..frozen_features import PART, encoder_on, known_rows

@@ -1,19 +1,59 @@
-"""What a frozen encoder said of inputs, kept on the machine that has them: rows by the content of an input.
+"""Tensors in files: payloads as safetensors, and the cache of a frozen encoder's features.
 
-A folder per encoder holds blocks that never change once they are written: `BLOCK.npy` with rows, and `BLOCK.ids.npy`
-with the hashes of the inputs that they are of. A block's name is a hash of both, by which damage is noticed when a
-process first reads it. Rows are read by way of a memory map. Two processes that compute the same rows at once write two
-blocks with the same rows, which does no harm.
+Reading a file never unpickles anything.
 """
 
 import hashlib
 import io
+import json
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
+from ..core import Payload, RunError
 from .writing import refuse_link, write_bytes
+
+
+def to_bytes(payload: Payload) -> bytes:
+    """A payload in the safetensors format, tensors named "group/name"."""
+    flat = {
+        f"{group}/{name}": tensor.contiguous() for group, named in payload.items() for name, tensor in named.items()
+    }
+    # A group may be empty, and must still be there when the payload is read.
+    return save(flat, {"groups": json.dumps(list(payload))})
+
+
+def from_bytes(data: bytes) -> Payload:
+    """The inverse of `to_bytes`; raises SafetensorError or ValueError on anything else."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    payload: Payload = {group: {} for group in json.loads(header["__metadata__"]["groups"])}
+    for path, tensor in load(data).items():
+        group, name = path.split("/", 1)
+        payload[group][name] = tensor
+    return payload
+
+
+def payload_of(data: bytes, path: Path) -> Payload:
+    """The payload in the bytes of a file. Raises RunError naming a file that holds none."""
+    try:
+        return from_bytes(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+
+
+def read_payload(path: Path) -> Payload:
+    """A payload from a file; raises RunError naming a file that cannot be read."""
+    if not path.is_file():
+        raise RunError(f"{path} is missing, or is no file")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error}") from error
+    return payload_of(data, path)
+
 
 HASH = 16
 """Bytes of the hash of an input."""

@@ -1,0 +1,1 @@
+from .reading import read_comparison as read_comparison

@@ -1,0 +1,222 @@
+"""What a run writes along the way: `rounds.jsonl`, `ledger.jsonl`, checkpoints and failures."""
+
+from typing import ClassVar
+
+from pydantic import ConfigDict, Field
+
+from .figures import Codewords, Metrics, RoundTraffic
+from .record import SCHEMA, Figure, File, Record, Size
+
+NO_PART = "had no part in training"
+"""Why a silo that came after training, or was away for all of it, is left out of what follows."""
+
+
+class RoundRow(Metrics):
+    """A silo's figures on a split after a round, of what it predicts or of one model, and what its method adds."""
+
+    round: int  # from 1
+    phase: str = ""
+    split: str
+    silo: str
+    domain: str = ""
+    model: str = ""
+    examples: int | None = None
+    codewords: Codewords | None = None
+    perplexity: Figure = None
+
+
+class LeftOut(Record):
+    """Why a silo that was asked is not counted, or one that is there was not asked."""
+
+    OMITTED: ClassVar = frozenset({"split"})
+
+    round: int
+    phase: str = ""
+    split: str | None = None  # where it was asked to measure
+    silo: str
+    left_out: str
+
+
+class NotedUpdate(Record):
+    """What there was to say of a silo's update in a round."""
+
+    OMITTED: ClassVar = frozenset({"times_bound", "times_far"})
+
+    round: int
+    phase: str = ""
+    silo: str
+    noted: str
+    times_bound: Figure = None  # its norm over the bound, to which it was scaled down
+    times_far: Figure = None  # its distance from the middle of all updates over the median silo's
+
+
+_MEASURING = ("validation", "test")
+"""The works that measure, of which a silo's own ledger does not say that they are on a split."""
+
+
+class TensorForm(Record):
+    """The form of one tensor; bytes are those of its values."""
+
+    shape: list[int]
+    dtype: str
+    bytes: Size
+
+
+class Form(Record):
+    """The tensors that many messages have in common, by "group/name"."""
+
+    form: str
+    tensors: dict[str, TensorForm]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.tensors.values())
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The number of tensors in each group."""
+        found: dict[str, int] = {}
+        for name in self.tensors:
+            group = name.partition("/")[0]
+            found[group] = found.get(group, 0) + 1
+        return found
+
+
+class Message(Record):
+    """A message that a silo sent.
+
+    A run's ledger gives its round and phase, a silo's own ledger the address of its work, such as base.train.
+    """
+
+    round: int | None = None
+    t: int | None = None  # the schedule's position
+    phase: str = ""
+    task: str = ""
+    split: str | None = None
+    silo: str
+    form: str
+    bytes: Size
+    examples: int | None = None
+
+    @property
+    def measured(self) -> str:
+        """The split that it is a measurement on; empty for an update of the model."""
+        return self.split or (self.task if self.task in _MEASURING else "")
+
+    @property
+    def purpose(self) -> str:
+        return purpose(self.phase or self.task.rpartition(".")[2], self.measured)
+
+
+def purpose(phase: str, split: str | None) -> str:
+    """What a silo was asked for, in words."""
+    return f"measure {split}" if split else phase
+
+
+class FileSum(Record):
+    """What a file has to hold: of a file that grows, up to then."""
+
+    bytes: Size
+    sha256: str
+
+
+Sums = dict[str, FileSum]
+"""By a file's place in a run's folder, e.g. "model/model.safetensors"."""
+
+
+class KeptState(Record):
+    """A line of `state/states.jsonl`: the state that a silo kept of a round, or that it was begun afresh."""
+
+    silo: str
+    t: int  # the schedule's position
+    sha256: str | None = None  # of its file; None where the silo begins afresh after that round
+
+
+class StackedRecord(Record):
+    """Whether a work is carried out for many silos at once, in one batched call."""
+
+    OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
+
+    stacked: bool
+    why: str = ""  # why not
+    padded: bool = False  # batches of different sizes are filled up with examples that do not count
+    bytes: Size = 0  # that a step of training keeps for each silo
+
+
+class Failure(File):
+    """`failure.json`: what the run that was last carried out in a folder failed of; gone once it has gone on."""
+
+    SEALED: ClassVar = True
+
+    error: str
+    diverged: bool = False  # the same settings fail again
+    lost: bool = False  # a silo's private state is
+    round: int  # of training, the first is 1
+    silo: str = ""  # where, if at one
+
+
+class Reset(Record):
+    """A silo that began afresh after a round, since its state was lost."""
+
+    silo: str
+    round: int
+
+
+class LargestPart(Record):
+    """Of what is added up in a round, and not bounded, how much is one silo's at most."""
+
+    phase: str
+    split: str  # whose inputs are counted
+    silo: str
+    share: float
+
+
+class Rollback(Record):
+    """That a run has gone back to an earlier round, by command."""
+
+    to: int  # the round of training after which it goes on
+    undone: int  # the last round of training that had been made
+    ledger: FileSum  # what left the silos in the rounds that are undone, beside the run's own ledger
+
+
+class RunState(Record):
+    """What is counted along the way of a run that is under way."""
+
+    model_config = ConfigDict(frozen=False)
+    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacking", "stacked", "norms", "rollbacks", "largest"})
+
+    number: int = 0
+    """Rounds of training so far."""
+    last: int = -1
+    """The schedule's position of the last round carried out."""
+    measured: int = -1
+    """The schedule's position of the last round after which silos were evaluated."""
+    traffic: list[RoundTraffic] = []
+    best: float | None = None
+    """The lowest validation loss so far, where training may stop early."""
+    worse: int = 0
+    """Evaluations since then."""
+    stopped: bool = False
+    """Training has ended before its last round."""
+    reset: list[Reset] = []
+    rollbacks: list[Rollback] = []
+    largest: list[LargestPart] = []
+    milestones: list[dict[str, Figure]] = []
+    stacking: str = "off"
+    """`engine.vectorized`, with which the run goes on."""
+    stacked: dict[str, StackedRecord] = {}
+    """Which works are carried out for many silos at once, by address and what silos keep."""
+    norms: dict[str, dict[str, list[float]]] = {}
+    """Median norms of updates in the last rounds, by address and part."""
+    seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
+
+
+class Checkpoint(RunState):
+    """`state/checkpoint.json`: the round after which a run continues, and what was counted until then."""
+
+    SEALED: ClassVar = True
+
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+    t: int  # the schedule's position
+    server: str  # the file of the server's state beside it
+    files: Sums = {}
