@@ -27,7 +27,7 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..files.schema.small_files import Rollback
+    from ..files.schema.progress import Rollback
 
 NO_RESET = {
     "single_machine": "the run is finished, and its model was trained with that state; restore it from a backup",
@@ -245,7 +245,7 @@ def rollback(
 @contextmanager
 def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
     """Lock the run. Raises RunError if another process is running it."""
-    from ..files.locks import held, locked
+    from ..files.writing import held, locked
     from ..files.writing import owner_only
 
     with ExitStack() as stack:

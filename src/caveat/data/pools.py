@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core import DataError
-from ..core.parted import PART, PartedInputs
+from ..core.devices import PART, PartedInputs
 from .tables.dictionary import NOTHING, Declared
 
 Array = NDArray[Any]

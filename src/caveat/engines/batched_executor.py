@@ -15,7 +15,7 @@ from ..core import key
 from ..core import seeded
 from ..core.aggregation import all_finite
 from ..core.devices import deterministic
-from ..files.schema.small_files import KeptState
+from ..files.schema.progress import KeptState
 from ..training.stacked.replay import Ended
 from ..training.stacked.replay import NotStackable
 from ..training.stacked.replay import StackedWork
@@ -25,7 +25,7 @@ from ..training.stacked.steps import StackedData
 from ..training.stacked.steps import carried_out
 from .executor import Executor
 from .placement import one_thread
-from ...files.schema import KeptState
+from ..files.schema.progress import KeptState
 
 Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 """Group, name, shape and type of every tensor of a state."""

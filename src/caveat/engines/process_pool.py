@@ -17,8 +17,8 @@ from ..core import SiloId
 from ..core import Weights
 from ..core.aggregation import size
 from ..files.schema.record import as_json
-from ..files.schema.small_files import KeptState
-from ..files.schema.small_files import StackedRecord
+from ..files.schema.progress import KeptState
+from ..files.schema.progress import StackedRecord
 from .allocator import keep_freed_memory
 from .batched_executor import BatchedExecutor
 from .batched_executor import ChunkDone
@@ -34,8 +34,8 @@ from .replies import ReplyCollector
 from .replies import StreamingMean
 from .replies import SummedPart
 from .replies import summed
-from ...files.schema import KeptState
-from ...files.schema import StackedRecord
+from ..files.schema.progress import KeptState
+from ..files.schema.progress import StackedRecord
 from .shared_buffer import SharedBuffer
 from .vectorization import Stacking
 from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn

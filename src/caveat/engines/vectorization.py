@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..core import Data, Payload, SiloId, State, seeded
 from ..core.aggregation import size
 from ..core.devices import CPU
-from ..files.schema.small_files import KeptState, StackedRecord
+from ..files.schema.progress import KeptState, StackedRecord
 from ..training.modules import learning
 from ..training.stacked.replay import NotStackable
 from .batched_executor import BatchedExecutor, form, one_of, why
@@ -146,8 +146,8 @@ def in_float64(payload: Payload) -> Payload:
         for group, tensors in payload.items()
     }
 
-from ...files.schema import KeptState
-from ...files.schema import StackedRecord
+from ..files.schema.progress import KeptState
+from ..files.schema.progress import StackedRecord
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]

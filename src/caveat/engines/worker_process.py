@@ -28,7 +28,7 @@ from ..core.devices import device_count
 from ..core.devices import known_kinds
 from ..files.checkpoints import StateLost
 from ..files.schema.record import as_json
-from ..files.schema.small_files import KeptState
+from ..files.schema.progress import KeptState
 from .batched_executor import BatchedExecutor
 from .batched_executor import ChunkDone
 from .batched_executor import ChunkOrder
@@ -40,7 +40,7 @@ from .executor import SiloError
 from .replies import BUFFERS
 from .replies import SummedPart
 from .replies import summed
-from ...files.schema import KeptState
+from ..files.schema.progress import KeptState
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]

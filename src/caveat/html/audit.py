@@ -7,8 +7,8 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from ..core.text import percent
-from ..files.schema.audit import AuditFile
-from ..files.schema.audit import FusedCopies
+from ..files.schema.analyses import AuditFile
+from ..files.schema.analyses import FusedCopies
 from . import templates
 from .diagrams import rank_plane
 from .svg import Axes

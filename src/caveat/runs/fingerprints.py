@@ -17,7 +17,7 @@ from .. import data
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
 from ..core.errors import OtherBeginning
 from ..data.silos import Population
-from ..files.payloads import read_payload
+from ..files.tensors import read_payload
 from ..files.reading import manifest_of, sum_of
 from ..files.schema.run import CodeFingerprint, DataFingerprint
 from ..methods.plugins import named

@@ -19,7 +19,7 @@ from ..files.reading import record_of
 from ..files.reading import text_of
 from ..files.rollback import TrainedStore
 from ..files.schema.run import RunFile
-from ..files.schema.small_files import Checkpoint
+from ..files.schema.progress import Checkpoint
 from ..files.schema.summary import Summary
 from ..files.writing import write_bytes
 from ..files.writing import write_record

@@ -28,7 +28,7 @@ from ..files.schema.figures import (
     Traffic,
 )
 from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.small_files import StackedRecord
+from ..files.schema.progress import StackedRecord
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun

@@ -10,11 +10,11 @@ from ..core.text import decimal, duration, listed, megabytes, percent, plain, ti
 from ..files.ledger import Sent, Total, read_sent
 from ..files.reading import check_file, manifest_of, record_of
 from ..files.run_folder import RunFolder, natural
-from ..files.schema.comparison import ComparedMethod
-from ..files.schema.comparison import ComparedRun
-from ..files.schema.comparison import Comparison
-from ..files.schema.comparison import Measure
-from ..files.schema.comparison import Setting
+from ..files.schema.analyses import ComparedMethod
+from ..files.schema.analyses import ComparedRun
+from ..files.schema.analyses import Comparison
+from ..files.schema.grid import Measure
+from ..files.schema.grid import Setting
 from ..html.comparison import wording
 from ..html.run.classification import Ranged
 from ..html.run.classification import judged

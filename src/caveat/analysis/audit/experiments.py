@@ -16,7 +16,7 @@ from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.reading import checked, record_of
-from ...files.schema.audit import Finding
+from ...files.schema.analyses import Finding
 from ...files.schema import AuditPlan
 from ...files.schema import Participating
 from ...files.schema.record import as_json

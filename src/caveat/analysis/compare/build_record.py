@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...core import DataError
-from ...files.schema import comparison as schema
+from ...html import comparison as schema
 from ...files.schema import ComparedMethod
 from ...files.schema import ComparedRun
 from ...files.schema import Comparison

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from ...core.text import MINUS
 from ...core.text import cut
 from ...core.text import probability
-from ...files.schema.comparison import ComparedRun
-from ...files.schema.comparison import DifferenceRecord
-from ...files.schema.comparison import IntervalRecord
-from ...files.schema.comparison import Measure
+from ...files.schema.analyses import ComparedRun
+from ...files.schema.analyses import DifferenceRecord
+from ...files.schema.analyses import IntervalRecord
+from ...files.schema.grid import Measure
 from .. import svg
 from ..diagrams import Dot
 from ..diagrams import Groups
@@ -34,10 +34,10 @@ from .wording import known
 from .wording import signed
 from .wording import tick
 from .wording import with_unit
-from ....files.schema import ComparedRun
-from ....files.schema import DifferenceRecord
-from ....files.schema import IntervalRecord
-from ....files.schema import Measure
+from ...files.schema.analyses import ComparedRun
+from ...files.schema.analyses import DifferenceRecord
+from ...files.schema.analyses import IntervalRecord
+from ...files.schema.grid import Measure
 
 BySilo = Mapping[str, IntervalRecord]
 """By silo."""

@@ -12,12 +12,12 @@ from ...core.text import decimal
 from ...core.text import duration
 from ...core.text import megabytes
 from ...core.text import probability
-from ...files.schema.comparison import ComparedMethod
-from ...files.schema.comparison import ComparedRun
-from ...files.schema.comparison import Comparison
-from ...files.schema.comparison import IntervalRecord
-from ...files.schema.comparison import Measure
-from ...files.schema.comparison import Setting
+from ...files.schema.analyses import ComparedMethod
+from ...files.schema.analyses import ComparedRun
+from ...files.schema.analyses import Comparison
+from ...files.schema.analyses import IntervalRecord
+from ...files.schema.grid import Measure
+from ...files.schema.grid import Setting
 from ..svg import element
 from ..svg import swatch
 from ..templates import Cell
@@ -27,12 +27,12 @@ from ..templates import column
 from ..templates import table
 from ..templates import words
 from . import wording
-from ....files.schema import ComparedMethod
-from ....files.schema import ComparedRun
-from ....files.schema import Comparison
-from ....files.schema import IntervalRecord
-from ....files.schema import Measure
-from ....files.schema import Setting
+from ...files.schema.analyses import ComparedMethod
+from ...files.schema.analyses import ComparedRun
+from ...files.schema.analyses import Comparison
+from ...files.schema.analyses import IntervalRecord
+from ...files.schema.grid import Measure
+from ...files.schema.grid import Setting
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the values that were tried: a better value may lie beyond"

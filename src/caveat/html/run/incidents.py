@@ -10,15 +10,15 @@ from ...core.text import ranges
 from ...files.rollback import can_go_back
 from ...files.run_folder import RunFolder
 from ...files.run_folder import natural
-from ...files.schema.logs import LeftOut
-from ...files.schema.logs import purpose
-from ...files.schema.small_files import Failure
+from ...files.schema.progress import LeftOut
+from ...files.schema.progress import purpose
+from ...files.schema.progress import Failure
 from ..templates import Table
 from ..templates import table
 from ..templates import words
-from ....files.schema import Failure
-from ....files.schema import LeftOut
-from ....files.schema import purpose
+from ...files.schema.progress import Failure
+from ...files.schema.progress import LeftOut
+from ...files.schema.progress import purpose
 
 _MOST_ROWS = 60
 _MOST_RANGES = 8

@@ -14,16 +14,16 @@ from ...core.text import times
 from ...files.ledger import Sent
 from ...files.run_folder import RunFolder
 from ...files.run_folder import natural
-from ...files.schema.data import DataSchemaRecord
-from ...files.schema.data import FederationFile
+from ...files.schema.federation import DataSchemaRecord
+from ...files.schema.federation import FederationFile
 from ...files.schema.figures import PrivacyRecord
-from ...files.schema.logs import Form
+from ...files.schema.progress import Form
 from ..templates import Table
 from ..templates import column
 from ..templates import table
 from ..templates import words
-from ....files.schema import DataSchemaRecord
-from ....files.schema import FederationFile
+from ...files.schema.federation import DataSchemaRecord
+from ...files.schema.federation import FederationFile
 from ....files.schema import Form
 
 _MOST_NAMES = 12

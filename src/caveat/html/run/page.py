@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ...files.rollback import can_go_back
 from ...files.run_folder import RunFolder, natural, read_run
-from ...files.schema.gallery import Gallery, Item, Quadrant
+from ...files.schema.summary import Gallery, Item, Quadrant
 from ...files.writing import write_bytes
 from .. import templates
 from .classification import classification, own_metrics

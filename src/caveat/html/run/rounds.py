@@ -16,7 +16,7 @@ from ...core.text import size
 from ...core.text import tick
 from ...files.run_folder import RunFolder
 from ...files.run_folder import natural
-from ...files.schema.logs import RoundRow
+from ...files.schema.progress import RoundRow
 from .. import svg
 from ..svg import Chart
 from ..svg import Point
@@ -25,7 +25,7 @@ from ..templates import Table
 from ..templates import column
 from ..templates import table
 from ..templates import words
-from ....files.schema import RoundRow
+from ...files.schema.progress import RoundRow
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]

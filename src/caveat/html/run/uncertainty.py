@@ -16,8 +16,8 @@ from ...files.schema.figures import INSIDE
 from ...files.schema.figures import NOBODY
 from ...files.schema.figures import Histogram
 from ...files.schema.figures import Stream
-from ...files.schema.gallery import Features
-from ...files.schema.gallery import FeatureSilo
+from ...files.schema.summary import Features
+from ...files.schema.summary import FeatureSilo
 from ...files.schema.summary import Codewords
 from ...files.schema.summary import SiloRecord
 from .. import svg
@@ -31,9 +31,9 @@ from ..templates import Table
 from ..templates import column
 from ..templates import table
 from ..templates import words
-from ....files.schema import Codewords
-from ....files.schema import Features
-from ....files.schema import FeatureSilo
+from ...files.schema.figures import Codewords
+from ...files.schema.summary import Features
+from ...files.schema.summary import FeatureSilo
 from .guarantee import Shares, shares_of
 
 _BAR, _ROW = 22, 52

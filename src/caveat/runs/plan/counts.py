@@ -20,7 +20,7 @@ from ...data.splits import NAMES
 from ...engines.executor import Executor
 from ...engines.placement import one_thread
 from ...files.checkpoints import SiloStore
-from ...files.schema.gallery import Features, Gallery
+from ...files.schema.summary import Features, Gallery
 from ...training.rehearsal import Batched
 from ..frozen_features import SilosBehind
 from ..local import LocalRun
