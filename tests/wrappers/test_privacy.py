@@ -15,8 +15,7 @@ from caveat.core import ConfigurationError
 from caveat.data import Silos, from_arrays
 from caveat.files.schema.figures import PrivacyRecord
 from caveat.html.pages.run.ledger import protection
-from caveat.wrappers.privacy import Privacy, composed, epsilon, epsilon_against_server
-from caveat.wrappers.private import clip
+from caveat.wrappers.privacy import Privacy, clip, composed, epsilon, epsilon_against_server
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)
 

@@ -16,10 +16,9 @@ from scipy.stats import kstest, norm
 
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
-from caveat.wrappers.privacy import epsilon, epsilon_against_server
-from caveat.wrappers.private import Private, normal
+from caveat.wrappers.calibration import TemperatureScaled
+from caveat.wrappers.privacy import Private, epsilon, epsilon_against_server, normal
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345

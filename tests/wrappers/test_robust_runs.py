@@ -24,8 +24,8 @@ from caveat.files.run_folder import read_rows
 from caveat.html.pages.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
-from caveat.wrappers.private import Private
-from caveat.wrappers.robust import Robust
+from caveat.wrappers.aggregation import Robust
+from caveat.wrappers.privacy import Private
 
 RULES = ("median", "trimmed_mean", "geometric_median", "krum")
 

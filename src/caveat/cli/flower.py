@@ -68,7 +68,7 @@ def deliver(
     as after the last round. For the machine of the server.
     """
     with reported(named=True):
-        from ..federation.server.resume import deliver_models
+        from ..federation.project import deliver_models
 
         deliver_models(folder, project, silos, rounds)
 

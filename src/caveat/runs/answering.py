@@ -36,7 +36,7 @@ from ..files.schema.summary import Summary
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from .base import BaseRun
 from .checks import check_ids
 from .frozen_features import SilosBehind, rows_of

@@ -17,7 +17,7 @@ from ..files.schema.small_files import RunState
 from ..files.schema.summary import Summary
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from .base import BaseRun
 from .callbacks import Told, settings_of
 from .progress import Progress

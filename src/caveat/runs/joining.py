@@ -24,7 +24,7 @@ from ..files.schema.record import SCHEMA
 from ..files.schema.small_files import JoinFile
 from ..files.writing import write_record
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
 from .execution import carry_out

@@ -12,7 +12,7 @@ from functools import partial
 
 from ..core import ConfigurationError, Payload, Round, SiloContext, State, Update, always, horizon, keep
 from .base import Wrapper, find
-from .ensemble import Ensemble
+from .estimators import Ensemble
 
 UNCOUNTED = ("guarantee",)
 """Entries of a summary that hold for the silos that were counted."""

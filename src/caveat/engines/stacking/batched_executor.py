@@ -10,8 +10,8 @@ from ...core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ...core.aggregation import all_finite
 from ...core.devices import deterministic
 from ...files.schema.small_files import KeptState
-from ...training.stacked.replay import Ended, NotStackable, StackedWork, Tree
-from ...training.stacked.steps import Mask, StackedData, carried_out
+from ...training.vectorized_fit import Mask, StackedData, carried_out
+from ...training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
 from ..executor import Executor
 from ..one_thread import one_thread
 

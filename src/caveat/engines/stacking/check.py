@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ...core import Data, Payload, SiloId, State, seeded
 from ...core.devices import CPU
-from ...training.stacked.replay import NotStackable
+from ...training.vectorized_replay import NotStackable
 from ..executor import Executor
 from ..one_thread import one_thread
 from .batched_executor import BatchedExecutor, one_of

@@ -26,8 +26,7 @@ from ...engines.stacking.decision import Mode, Stacking
 from ...files.checkpoints import ServerStore
 from ...files.feature_cache import hashes
 from ...files.schema.small_files import RunState
-from ...training.fit import Training
-from ...training.rehearsal import watched_by
+from ...training.fit import Training, watched_by
 from ..frozen_features import PART, encoder_on, known_rows
 from ..local import LocalRun
 from ..progress import Silent

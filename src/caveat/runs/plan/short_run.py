@@ -16,7 +16,7 @@ from ...engines.executor import Executor
 from ...engines.one_thread import one_thread
 from ...files.checkpoints import SiloStore
 from ...files.schema.gallery import Features, Gallery
-from ...training.rehearsal import Batched
+from ...training.fit import Batched
 from ..frozen_features import SilosBehind
 from ..local import LocalRun
 from .counts import Fit

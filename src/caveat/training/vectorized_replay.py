@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ...core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
-from ..modules import Swaps
+from ..core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
+from .modules import Swaps
 
 Tree = dict[str, Any]
 """Tensors (K, ...) in nested dictionaries and lists: what vmap maps over."""
