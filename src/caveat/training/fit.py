@@ -1,8 +1,6 @@
-"""Rehearsals of training: whoever plans a run watches its batches, and has no more of them carried out than it takes.
+"""Local training: the only loop over batches, and the class weights in its loss.
 
-Nothing is watched unless a plan asks for it, and nothing that trains for good is ever cut short.
-
-Training inside one silo: the only loop over batches, and the weights of classes in its loss.
+A plan of a run may watch the batches to measure a few of them; training of a real run is never cut short.
 """
 
 import math
@@ -12,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice
-from typing import Annotated, Literal, Protocol, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -27,41 +25,20 @@ from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
 from .vectorized_replay import FitCall, StackedContext
 
-
-class Batched(Protocol):
-    """What decides how many batches a silo trains on, as a configuration's `[training]` has it."""
-
-    @property
-    def local_epochs(self) -> float | None: ...
-    @property
-    def local_steps(self) -> int | None: ...
-    @property
-    def batch_size(self) -> int: ...
-
-
-class Watcher(Protocol):
-    """Gets all batches of one call of `Training.fit`, and hands on those that are to be trained on."""
-
-    def __call__(self, training: Batched, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]: ...
-
-
-_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+Watcher = Callable[["Training", int, Iterator[Tensor]], Iterator[Tensor]]
+"""Takes the settings, the number of examples and all batches of one call of `Training.fit`; returns those to train on.
+"""
+_WATCHER = ContextVar[Watcher | None]("watcher", default=None)
 
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Within it, and in processes that are forked within it, batches go by way of the watcher."""
+    """Pass batches through a watcher within this context, also in processes that are forked within it."""
     token = _WATCHER.set(watcher)
     try:
         yield
     finally:
         _WATCHER.reset(token)
-
-
-def watched(training: Batched, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The batches to train on: all, unless a rehearsal hands on fewer."""
-    watcher = _WATCHER.get()
-    return batches if watcher is None else watcher(training, examples, batches)
 
 
 def _weights(value: object) -> str | tuple[float, ...]:
@@ -212,10 +189,13 @@ class Training:
         if moments is not None:
             moments.give(optimizer)
         to_train(context.module)
+        batches = self.batches(context.examples, context.train.counted_on)
+        if (watcher := _WATCHER.get()) is not None:
+            batches = watcher(self, context.examples, batches)
         steps = 0
         still = without_gradients(p for name, p in learns.items() if name in frozen)
         with still, in_bfloat16(context.module) if self.precision == "bfloat16" else nullcontext():
-            for batch in watched(self, context.examples, self.batches(context.examples, context.train.counted_on)):
+            for batch in batches:
                 optimizer.zero_grad()
                 loss(*context.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:

@@ -1,25 +1,21 @@
-"""Temperature scaling of any method: one round after training, of sums over validation splits that add up over silos.
+"""Calibration of any method after training: temperature scaling, and prediction sets with a guaranteed coverage.
 
-Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The federation's temperature is that of the silos'
-validation splits pooled; a silo's own is what its own split says, shrunk towards the federation's by how far silos lie
-apart, which the same sums tell (`caveat.uncertainty.temperature`). A silo that was not there takes the federation's.
+Temperature scaling: Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The global temperature is that of
+the silos' pooled validation splits, from sums that add up over silos. A silo's own temperature fits its own split,
+shrunk towards the global one by how much silos differ, which the same sums show (`caveat.uncertainty.temperature`).
 
-Prediction sets that hold the true class as often as promised: at each silo from its own calibration split.
+Prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
+labels, so its sets hold the true class of its own inputs with the guaranteed coverage. All other silos send histograms
+and use the quantile of their sum, which guarantees the coverage for their mixture only: silos that need no help would
+change it in their favour. Only the number of inputs decides which of the two a silo uses.
 
-A silo with calibration inputs enough keeps the exact quantile of how surprising its calibration labels are, so that its
-sets hold the true class of its own inputs as often as promised. The others send histograms of theirs, and use the
-quantile of all of them together, which promises it for their mixture alone: silos that need no help would make it one
-of theirs. Which of the two depends on the number of inputs and on nothing else.
-
-Label shift: the classes of a silo can be mixed otherwise than in the calibration inputs of all silos. A silo without a
-quantile of its own uses the calibration inputs of all silos, weighted class by class so that classes are as frequent
-among them as at the silo (`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). How frequent they
-are there is told by the silo's training labels, whose counts stay at the silo. Silos send their histograms of surprise
-by class, all of them: if silos differ in nothing but how often they see each class, the inputs of any silo say how
-surprising a class is.
-
-Under that condition, sets hold the true class of a silo's own inputs as often as promised, but for what its n training
-labels miss of how frequent C classes are: the total variation between both, sqrt((C - 1) / n) / 2 at most in the mean.
+Label shift: class frequencies at a silo can differ from those in the calibration inputs of all silos. A silo without
+its own quantile uses the calibration inputs of all silos, weighted by class so that class frequencies are the silo's
+(`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). The frequencies are those of the silo's
+training labels, whose counts stay at the silo. All silos send histograms of surprise by class: if silos differ only in
+class frequencies, the inputs of any silo show how surprising a class is. Under this condition, sets hold the true class
+of a silo's own inputs with the guaranteed coverage, up to the error of the class frequencies from n training labels of
+C classes: their total variation distance, at most sqrt((C - 1) / n) / 2 on average.
 """
 
 import math
@@ -47,12 +43,12 @@ from .switched import scalar
 
 @dataclass(frozen=True)
 class TemperatureScaled(Wrapper):
-    """The base, with the probabilities of each of its models raised to a power, the inverse temperature."""
+    """The base, with each model's probabilities raised to a power, the inverse temperature."""
 
     shared: bool = True
-    """Whether silos send sums. Without, nothing leaves them: each has the temperature of its own split alone."""
+    """Whether silos send sums. Otherwise nothing leaves a silo, and each uses the temperature of its own split only."""
     everyone: bool = True
-    """Whether all silos are asked, or those that a round of training asks; the others take the federation's."""
+    """Whether all silos are asked, or only those that a training round asks; the others use the global temperature."""
 
     @property
     def scaled(self) -> list[str]:
@@ -61,7 +57,7 @@ class TemperatureScaled(Wrapper):
 
     @property
     def unknown(self) -> Tensors:
-        """The federation's temperatures while there are none."""
+        """The global temperatures before there are any."""
         return {model: torch.tensor([1.0, temperature.ALONE], dtype=torch.float64) for model in self.scaled}
 
     def init_server(self, context: SiloContext) -> State:
@@ -75,11 +71,11 @@ class TemperatureScaled(Wrapper):
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
-        """With the federation's power and the standard deviation of silos' logarithms of it, (2,) per model."""
+        """Add the global power and the standard deviation of the logarithm of silos' powers, (2,) per model."""
         return self.base.broadcast(server) | {"temperature": server["temperature"]}
 
     def measure(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Keep the likelihood of the validation split at a grid of powers, and send what the federation needs of it."""
+        """Keep the likelihood of the validation split on a grid of powers, and send the sums that the server needs."""
         x, y = context.validation
         found = {model: temperature.curve(torch.zeros(0, 1, device=y.device), y[:0]) for model in self.scaled}
         for whose, answer in (self.base.answer(down, state, context, x) if len(y) else {}).items():
@@ -88,13 +84,13 @@ class TemperatureScaled(Wrapper):
         return Update({"likelihood": sent}, 1), state | {"likelihood": found}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no likelihoods of a silo's validation inputs."""
+        """Return why these cannot be likelihoods of a silo's validation inputs."""
         n, classes = card.examples["validation"], len(card.class_counts)
         found = (temperature.impossible(each, n, classes) for each in sent.get("likelihood", {}).values())
         return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """The power that is best for all silos together, and how far theirs lie apart."""
+        """Set the power that is best for all silos together, and how much silos' powers differ."""
         means = replies.mean("likelihood")
         found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
         return server | {"temperature": self.unknown | found}
@@ -104,7 +100,7 @@ class TemperatureScaled(Wrapper):
         return {whose: each.calibrated(self.power(whose, down, state)) for whose, each in answers.items()}
 
     def power(self, whose: Decision, down: Payload, state: State) -> float:
-        """The silo's own inverse temperature, or the federation's for a silo that has measured nothing."""
+        """Return the silo's own inverse temperature; the global one for a silo that has measured nothing."""
         model = whose.name.lower()
         common, spread = down["temperature"][model].tolist()
         own = state.get("likelihood", {}).get(model)
@@ -122,14 +118,14 @@ class TemperatureScaled(Wrapper):
 
 @dataclass(frozen=True)
 class Conformal(Wrapper):
-    """The base, whose predictions get sets of classes, whatever is decided about them."""
+    """The base, whose predictions get prediction sets, whatever is decided about them."""
 
     coverage: float = 0.9
     """Share of inputs whose set is to hold the true class."""
 
     @property
     def least(self) -> int:
-        """The calibration inputs with which a silo has a quantile of its own."""
+        """The number of calibration inputs from which on a silo has its own quantile."""
         return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
 
     def init_server(self, context: SiloContext) -> State:
@@ -151,7 +147,8 @@ class Conformal(Wrapper):
         return self.base.broadcast(server) | {"sets": server["sets"]}
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Keep the silo's own quantile of how surprising calibration labels are, or send a histogram, if too few."""
+        """Keep the silo's own quantile of the surprise of calibration labels; with too few of them, send a histogram.
+        """
         x, y = context.calibration
         probs = mean_probs(self.base.answer(down, state, context, x))
         own = len(y) >= self.least
@@ -159,16 +156,16 @@ class Conformal(Wrapper):
         return Update({"sets": self.sent(probs, y)}, len(y)), state | {"sets": kept}
 
     def sent(self, probs: Tensor, y: Tensor) -> Tensors:
-        """The histogram, empty where the silo has a quantile of its own: the common one is for those who need it."""
+        """Return the histogram; all zeros if the silo has its own quantile."""
         counts = surprise_histogram(probs, y)
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no histograms of a silo's calibration inputs."""
+        """Return why these cannot be histograms of a silo's calibration inputs."""
         return no_histograms(sent.get("sets", {}), card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up the histograms, and keep the quantile of all silos without one of their own."""
+        """Sum the histograms, and keep the quantile of all silos without their own."""
         limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
         return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
 
@@ -180,7 +177,7 @@ class Conformal(Wrapper):
         return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors) -> float:
-        """The largest surprise of a class in a set: the silo's own quantile, or else that of the silos without one."""
+        """Return the largest surprise in a set: the silo's own quantile, or that of the silos without one."""
         return float(kept.get("limit", agreed["limit"]))
 
     def outcome(self, server: State) -> dict[str, object]:
@@ -188,19 +185,19 @@ class Conformal(Wrapper):
 
 
 def mean_probs(answers: Answers) -> Tensor:
-    """(N, C) the mean of what the models at hand say.
+    """Return the mean (N, C) of the models' probabilities.
 
-    Which of two answers is given may depend on calibration labels; what sets are made from must not.
+    The choice between two models may depend on calibration labels; what prediction sets are made from must not.
     """
     return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)
 
 
 @dataclass(frozen=True)
 class LabelShifted(Conformal):
-    """The base with sets, whose common threshold is each silo's own by how frequent classes are there."""
+    """The base with prediction sets whose shared threshold is adapted to each silo's class frequencies."""
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send what `Conformal` sends and a histogram per class; keep the numbers of training inputs by class."""
+        """Also send a histogram per class; keep the numbers of training inputs by class."""
         update, state = super().conform(down, state, context)
         classes = len(update.payload["sets"]["surprise_by_class"])
         seen = torch.bincount(context.train.y.cpu(), minlength=classes).double()
@@ -210,15 +207,15 @@ class LabelShifted(Conformal):
         return super().sent(probs, y) | {"surprise_by_class": surprise_by_class(probs, y)}
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up the histograms of each class."""
+        """Sum the histograms of each class."""
         settled = super().settle(server, replies, context)
         added = {"surprise_by_class": replies.stack("sets", "surprise_by_class").sum(0)}
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors) -> float:
-        """The silo's own quantile, or that of all silos for its classes.
+        """Return the silo's own quantile, or that of all silos, weighted for its class frequencies.
 
-        A silo that was away, or has no training labels, has the unweighted one.
+        A silo that missed the round, or has no training labels, uses the unweighted quantile.
         """
         seen = kept.get("seen")
         if "limit" in kept or seen is None or not seen.any():

@@ -1,15 +1,13 @@
-"""Federated deep ensembles: the base several times over, from other weights and with other batches, one after another.
+"""Uncertainty estimators for any method: deep ensembles, and Laplace's approximation of the last layer.
 
-Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, NeurIPS 2017,
-without adversarial training. An ensemble of M members takes M times the rounds, the traffic and the memory for states,
-and M passes per prediction. Its first member is the run that there would be without an ensemble, to the bit.
+Ensemble: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, NeurIPS
+2017, without adversarial training. An ensemble of M members takes M times the rounds, the traffic and the memory for
+states, and M passes per prediction. Its first member is bit-identical to the run without an ensemble.
 
-Epistemic uncertainty that falls with data, for any method whose models end in a linear layer.
-
-The last layer's posterior by Laplace's approximation (`caveat.uncertainty.laplace`), from Kronecker factors of its
-curvature, which are sums over training inputs: in one round after training silos send theirs, and the posterior is that
-of all silos' training inputs pooled. A layer that a silo does not share has the silo's own curvature, which stays there
-with the posterior; under clipping and noise, which would drown the sums, so has every layer.
+Laplace: the posterior of the last linear layer (`caveat.uncertainty.laplace`) from Kronecker factors of its curvature,
+which are sums over training inputs. Silos send theirs in one round after training, so the posterior is that of all
+silos' pooled training inputs. A layer that is not shared has the silo's own curvature, which stays at the silo with the
+posterior; so has every layer under clipping and noise, which would hide the sums.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,16 +45,17 @@ from .privacy import Private
 
 @dataclass(frozen=True)
 class Ensemble(Wrapper):
-    """The base's schedule once for each member; predictions are means over members, and epistemic is what they differ.
+    """Run the base's schedule once per member; predictions are means, and epistemic uncertainty is how much members
+    differ.
 
-    A member's groups of tensors, at the server, at silos and in what is sent for prediction, have its number before
-    their names. What is sent in a round is what the base sends. Members that have not begun yet say nothing.
+    Names of a member's groups of tensors, at the server, at silos and in what is sent for prediction, begin with its
+    number. What is sent in a round is what the base sends. Members that have not begun yet do not answer.
     """
 
     ensemble_size: int = 5
-    """How many there are, above 0."""
+    """Number of members, above 0."""
     seed: int = 0
-    """What the members' initial weights are drawn from, but for the first, whose weights are those of the run."""
+    """Seed of the members' initial weights, except for the first member, which has those of the run."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -64,7 +63,7 @@ class Ensemble(Wrapper):
 
     @property
     def cost(self) -> str:
-        """What to say before a run begins."""
+        """A sentence to print before a run begins."""
         return (
             f"an ensemble of {self.ensemble_size} members: {self.ensemble_size} times the rounds and the traffic of "
             f"one model, and {self.ensemble_size} passes per prediction"
@@ -83,7 +82,7 @@ class Ensemble(Wrapper):
         return state
 
     def fresh(self, m: int, context: SiloContext) -> SiloContext:
-        """A site whose freshly initialised module is that of a member: the same at the server and at every silo."""
+        """Return a context whose module is initialized for a member: the same at the server and at every silo."""
         if m == 0:
             return context
         module = deepcopy(context.module)
@@ -100,7 +99,7 @@ class Ensemble(Wrapper):
                 position += 1
 
     def step(self, m: int, begin: int, until: int, step: Round) -> Round:
-        """A round of the base as one of a member whose schedule begins at that position, and has that horizon."""
+        """Make a round of the base one of a member whose schedule begins at position `begin`, with horizon `until`."""
         return replace(
             step,
             broadcast=lambda server: step.broadcast(member_groups(m, server)),
@@ -117,7 +116,7 @@ class Ensemble(Wrapper):
         return sent
 
     def begun(self, tensors: Payload) -> range:
-        """The members that have begun, by the server's state or by what was sent."""
+        """Return the members that have begun, from the server's state or from what was sent."""
         return range(int(tensors["ensemble"]["begun"]))
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
@@ -130,7 +129,7 @@ class Ensemble(Wrapper):
     def probabilities(
         self, down: Payload, state: State, context: SiloContext, x: Tensor
     ) -> Iterator[tuple[Decision, Tensor]]:
-        """(N, C) probabilities by each model that a member asks: of a pass without dropout, where it has such."""
+        """Yield (N, C) probabilities of each model of a member, from a pass without dropout if it has any."""
         if self.base.softmax:
             for whose, module in self.base.loaded(down, state, context):
                 yield whose, in_batches(module.eval(), x).double().softmax(-1)
@@ -138,7 +137,7 @@ class Ensemble(Wrapper):
             for whose, answer in self.base.answer(down, state, context, x).items():
                 yield whose, answer.probs
 
-    # What is no mean over members is that of one: of the first, and of the newest while a run goes on.
+    # Values that are not means over members are the first member's, or the newest one's during a run.
 
     @property
     def softmax(self) -> bool:
@@ -168,7 +167,7 @@ class Ensemble(Wrapper):
 def member_task(
     m: int, begin: int, until: int, step: Round, down: Payload, state: State, context: SiloContext
 ) -> tuple[Update, State]:
-    """A member's work at a silo, from and to its own groups of the silo's state."""
+    """Run a member's client task, on its own groups of the silo's state."""
     update, after = step.task(
         down, member_groups(m, state), replace(context, round=context.round - begin, horizon=until)
     )
@@ -176,53 +175,54 @@ def member_task(
 
 
 def member_aggregate(m: int, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-    """A member's aggregation, from and to its own groups of the server's state."""
+    """Aggregate for a member, on its own groups of the server's state."""
     after = numbered(m, step.aggregate(member_groups(m, server), replies, context))
     return other_groups(m, server) | after | {"ensemble": {"begun": torch.tensor(m + 1)}}
 
 
 def numbered(m: int, groups: Payload) -> Payload:
-    """A member's groups, by names that are no other member's."""
+    """Return a member's groups with its number before their names."""
     return {f"{m}.{group}": tensors for group, tensors in groups.items()}
 
 
 def member_groups(m: int, groups: Mapping[str, Tensors]) -> Payload:
-    """The groups of one member, by the names that the base gives them."""
+    """Return the groups of one member, under the base's names."""
     return {name.removeprefix(f"{m}."): tensors for name, tensors in groups.items() if name.startswith(f"{m}.")}
 
 
 def other_groups(m: int, groups: Mapping[str, Tensors]) -> Payload:
-    """The groups that are not of one member."""
+    """Return the groups of all other members."""
     return {name: tensors for name, tensors in groups.items() if not name.startswith(f"{m}.")}
 
 
 BATCH = 500
-"""Inputs that go through a model at a time."""
+"""Inputs per pass through a model."""
 
 
 @dataclass(frozen=True)
 class Laplace(Wrapper):
-    """The base, with probabilities and uncertainties of its models' last layers under their posteriors.
+    """The base, with probabilities and uncertainties under the posteriors of its models' last layers.
 
-    Logits are Gaussian. Probabilities are expected ones in closed form, and the total their entropy; aleatoric and
-    epistemic uncertainty are of `draws` of logits, the same for every input, so that a prediction depends on nothing
-    but the model and the input. The score `logit_variance` is the variance of a logit, averaged over classes: it falls
-    as 1/n where mutual information, which the probabilities scale, ranks inputs much as aleatoric uncertainty does.
+    Logits are Gaussian. Probabilities are their expectations in closed form, and total uncertainty is their entropy.
+    Aleatoric and epistemic uncertainty come from `draws` of logits, the same for every input, so a prediction depends
+    only on the model and the input. The score `logit_variance` is the variance of a logit, averaged over classes: it
+    falls as 1/n, whereas mutual information, which the probabilities scale, ranks inputs much as aleatoric uncertainty
+    does.
 
-    Until the posterior is there, answers are the base's. Raises ConfigurationError for a base whose answers are not the
+    Until the posterior exists, answers are the base's. Raises ConfigurationError for a base whose answers are not the
     softmax of a module.
     """
 
     draws: int = 20
     """Draws of logits per prediction."""
     everyone: bool = True
-    """Whether all silos are asked, or those that a round of training asks."""
+    """Whether all silos are asked, or only those that a training round asks."""
 
     def __post_init__(self) -> None:
         if not self.base.softmax:
             raise ConfigurationError(
-                f"uncertainty.source = 'laplace' does not fit {self.name!r}: what its models say is not the softmax of "
-                "a linear last layer; leave it to the method's own",
+                f"uncertainty.source = 'laplace' does not fit {self.name!r}: its models' output is not the "
+                "softmax of a linear last layer; leave it out to use the method's own",
                 "uncertainty.source",
             )
 
@@ -246,7 +246,7 @@ class Laplace(Wrapper):
         return self.base.broadcast(server) | {"laplace": server["laplace"]}
 
     def curve(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send the sums of the training inputs for layers that silos share; keep the posterior of those they do not."""
+        """Send the sums of training inputs for shared layers; keep the posterior of layers that are not shared."""
         sent, kept = Tensors(), Tensors()
         for whose, module in self.base.loaded(down, state, context):
             layer, found = curvature(module, context.train.x)
@@ -257,7 +257,7 @@ class Laplace(Wrapper):
         return Update({"curvature": sent}, 1), state | {"laplace": kept}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no sums over a silo's training inputs: of more than it has, or with a negative curvature."""
+        """Return why these cannot be sums over a silo's training inputs."""
         for whose in Decision:
             if not (mine := named(whose, sent.get("curvature", {}))):
                 continue
@@ -266,7 +266,7 @@ class Laplace(Wrapper):
                 no_counts("examples", n, card.examples["train"]),
                 no_scatter("inputs", mine["inputs"]),
                 no_scatter("outputs", outputs),
-                # Of each input p (1 - p) for a class, and what it takes from one class it gives to the others.
+                # Each input adds p (1 - p) for a class, and its contributions to all classes sum to 0.
                 not_within("outputs", outputs.diagonal(), 0.0, float(n) / 4),
                 not_within("sums of outputs", outputs.sum(0) / (1 + float(n)), 0.0, 0.0),
             )
@@ -275,14 +275,14 @@ class Laplace(Wrapper):
         return ""
 
     def shared(self, whose: Decision, layer: LastLayer, down: Payload) -> bool:
-        """Whether silos have this layer in common, and what it was trained on may be added up."""
+        """Return whether silos share this layer, and its sums may be pooled."""
         if find(self.base, Private) is not None:
             return False
         sent = any(f"{layer.name}.weight" in group for group in down.values())
         return whose is Decision.GLOBAL or (len(self.models) == 1 and sent)
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up what silos have sent of each layer that they share, and keep its posterior."""
+        """Pool the silos' sums for each shared layer, and keep its posterior."""
         means, silos = replies.mean("curvature"), len(replies)
         found: Tensors = {"ready": torch.tensor(True)}
         for whose in Decision:
@@ -308,7 +308,9 @@ class Laplace(Wrapper):
     def posterior(
         self, whose: Decision, module: nn.Module, down: Payload, state: State, context: SiloContext
     ) -> Tensors:
-        """The posterior of a model's last layer: all silos' or the silo's own, of its data if it has kept none yet."""
+        """Return the posterior of a model's last layer: that of all silos, or the silo's own, computed now if none was
+        kept.
+        """
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
         if known:
             return known
@@ -316,7 +318,7 @@ class Laplace(Wrapper):
         return {name: beside(each, layer.weight) for name, each in laplace.posterior(found, layer.weight).items()}
 
     def ask(self, module: nn.Module, found: Tensors, x: Tensor, whose: Decision) -> Prediction:
-        """What a model says of (N, ...) inputs under a posterior of its last layer."""
+        """Predict (N, ...) inputs under a posterior of the model's last layer."""
         seen = [last_layer(module, part) for part in torch.split(x, BATCH)]
         logits = torch.cat([layer.logits for layer in seen]).double()
         variances = torch.cat([laplace.direction_variances(found, layer.hidden) for layer in seen])
@@ -335,7 +337,7 @@ class Laplace(Wrapper):
 
 
 def curvature(module: nn.Module, x: Tensor) -> tuple[LastLayer, Tensors]:
-    """A module's last layer, and the sums of `uncertainty.laplace.sums` over (N, ...) inputs."""
+    """Return a module's last layer, and the sums of `uncertainty.laplace.sums` over (N, ...) inputs."""
     total = Tensors()
     for part in torch.split(x, BATCH):
         layer = last_layer(module, part)
@@ -346,17 +348,17 @@ def curvature(module: nn.Module, x: Tensor) -> tuple[LastLayer, Tensors]:
 
 @lru_cache(maxsize=16)
 def noise(draws: int, directions: int) -> Tensor:
-    """(draws, directions) float64 standard normal numbers, the same every time."""
+    """Return (draws, directions) float64 standard normal numbers, the same in every call."""
     with seeded("laplace"):
         return torch.randn(draws, directions, dtype=torch.float64)
 
 
 def prefixed(whose: Decision, tensors: Tensors) -> Tensors:
-    """Tensors of one model, named so that those of another fit beside them."""
+    """Return a model's tensors with its name before theirs."""
     return {f"{whose.name.lower()}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def named(whose: Decision, tensors: Tensors) -> Tensors:
-    """The tensors of one model, by their own names."""
+    """Return the tensors of one model, without the prefix."""
     prefix = f"{whose.name.lower()}."
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -94,11 +94,6 @@ class Private(Wrapper):
         return tuple(dict.fromkeys(step.name for step in self.base.schedule() if step.trains))
 
     @property
-    def uncovered(self) -> tuple[str, ...]:
-        """Names of the rounds of which updates leave a silo as they are; wrappers around this one add others."""
-        return tuple(dict.fromkeys(step.name for step in self.base.schedule() if not step.trains))
-
-    @property
     def deviation(self) -> float:
         """Standard deviation of the noise in each number that a silo sends."""
         return self.noise_multiplier * self.clip_norm / math.sqrt(self.silos)
