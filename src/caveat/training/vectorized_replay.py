@@ -102,10 +102,7 @@ class StackedContext(SiloContext):
 
     @classmethod
     def of(
-        cls,
-        context: SiloContext,
-        count: Tensor,
-        trainer: Callable[[FitCall], tuple[Tensor, Tensors]],
+        cls, context: SiloContext, count: Tensor, trainer: Callable[[FitCall], tuple[Tensor, Tensors]]
     ) -> StackedContext:
         """A silo's site as one that stands for many."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))
