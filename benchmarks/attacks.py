@@ -48,7 +48,7 @@ from caveat.files.checkpoints import SiloStore
 from caveat.methods import METHODS as EVERY
 from caveat.runs.spec import RunSpec
 from caveat.training.modules import in_batches
-from caveat.wrappers.robust import Robust
+from caveat.wrappers.aggregation import Robust
 
 RULES = ("off", "bound", "median", "trimmed_mean", "geometric_median", "krum")
 BOTH = "change x-1.4 and rows x 10"

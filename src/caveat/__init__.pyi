@@ -67,6 +67,6 @@ from .trackers import MLflow as MLflow
 from .trackers import TensorBoard as TensorBoard
 from .trackers import WandB as WandB
 from .training.fit import Training as Training
+from .wrappers.aggregation import ServerOptimizer as ServerOptimizer
 from .wrappers.privacy import Privacy as Privacy
-from .wrappers.server import ServerOptimizer as ServerOptimizer
 from .wrappers.uncertainty import Uncertainty as Uncertainty

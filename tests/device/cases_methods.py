@@ -19,7 +19,7 @@ from caveat.engines.vectorization import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training
-from caveat.training.stacked.steps import Mask, drawn
+from caveat.training.vectorized_fit import Mask, drawn
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.evaluation import TEST
 

@@ -21,7 +21,7 @@ from caveat.engines.process_pool import EmbeddedEngine
 from caveat.engines.replies import BUFFERS, StreamingMean
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
-from caveat.wrappers.private import Private
+from caveat.wrappers.privacy import Private
 
 COUNT = 9
 

@@ -12,9 +12,8 @@ import pytest
 from silo_files import key_of
 
 from caveat.core import CaveatError, ConfigurationError
-from caveat.federation.name_keys import NameKeys, fingerprint_in
+from caveat.federation.keys import NameKeys, admit, admitted, fingerprint_in
 from caveat.federation.project import write_project
-from caveat.federation.server.admission import admit, admitted
 
 FLWR = """#!/usr/bin/env python3
 import json, sys

@@ -12,9 +12,8 @@ from caveat.config import load
 from caveat.core import DataError, RunError
 from caveat.data.tables.dictionary import OwnColumn
 from caveat.federation.silo import member as member_module
-from caveat.federation.silo.limits import Limits
 from caveat.federation.silo.member import SiloSide
-from caveat.federation.silo.silo_file import read_silo_file
+from caveat.federation.silo.silo_file import Limits, read_silo_file
 from caveat.federation.silo.store import secret_of
 from caveat.federation.terms import Terms
 from caveat.files.writing import held

@@ -24,7 +24,7 @@ from caveat.data.inputs import noted_inputs
 from caveat.data.schemas import DataSchema
 from caveat.data.splits import splits_record
 from caveat.engines.flower_messages import pack
-from caveat.federation.name_keys import Asked
+from caveat.federation.keys import Asked
 from caveat.federation.server.membership import OpenMembership, PendingGreeting
 from caveat.federation.silo.data import HELD_OUT
 from caveat.federation.silo.frozen_splits import DataChanged

@@ -14,8 +14,7 @@ from caveat.config import dump, load
 from caveat.core import ConfigurationError, RunError, Update
 from caveat.engines.flower_messages import NEVER, Order
 from caveat.federation.silo.app import without_details
-from caveat.federation.silo.limits import BeyondLimits, Limits
-from caveat.federation.silo.silo_file import read_silo_file
+from caveat.federation.silo.silo_file import BeyondLimits, Limits, read_silo_file
 from caveat.federation.terms import Terms
 from caveat.files.ledger import Ledger
 from caveat.files.writing import write_bytes

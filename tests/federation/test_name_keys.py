@@ -20,7 +20,7 @@ from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import Words, words_of
-from caveat.federation.name_keys import KEY, SIGNATURE, UNSIGNED, Asked, NameKeys, signed
+from caveat.federation.keys import KEY, SIGNATURE, UNSIGNED, Asked, NameKeys, signed
 from caveat.federation.server.run import StartCommand
 from caveat.federation.silo.app import NodeHandler
 

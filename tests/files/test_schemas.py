@@ -20,7 +20,7 @@ import caveat
 from caveat.analysis.compare.folder import FinishedRun
 from caveat.analysis.compare.runner import grid_of
 from caveat.core import DataError, RunError
-from caveat.federation.server.resume import resume_federation
+from caveat.federation.project import resume_federation
 from caveat.federation.server.run import StartCommand
 from caveat.federation.silo.member import open_member
 from caveat.files import read_comparison

@@ -45,14 +45,12 @@ from caveat.testing.federation import small_model as model
 from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
-from caveat.wrappers.conformal import Conformal, LabelShifted
-from caveat.wrappers.ensemble import Ensemble
+from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
-from caveat.wrappers.laplace import Laplace
-from caveat.wrappers.private import Private
+from caveat.wrappers.privacy import Private
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)

@@ -10,7 +10,7 @@ from federations import METHODS, WRAPPED, Federation, assert_same, flat, kept_st
 
 from caveat.core import Method, Payload, Replies, Round, Tensors
 from caveat.methods import FedAvg
-from caveat.wrappers.private import Private
+from caveat.wrappers.privacy import Private
 
 EVERY = [*METHODS, *WRAPPED, Private(FedAvg(rounds=2), clip_norm=1.0, noise_multiplier=1.0, silos=3)]
 

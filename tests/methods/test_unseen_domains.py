@@ -20,8 +20,8 @@ from caveat.nn.dropout import GaussianUnits, mc_dropout
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
 from caveat.training.modules import load, snapshot
-from caveat.wrappers.private import Private
-from caveat.wrappers.robust import Combined
+from caveat.wrappers.aggregation import Combined
+from caveat.wrappers.privacy import Private
 
 PLAIN = Training(batch_size=20, lr=0.1, optimizer="sgd")
 

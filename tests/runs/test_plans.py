@@ -20,8 +20,7 @@ from caveat.runs.plan.counts import Fit, Sizes, phases
 from caveat.runs.plan.estimate import Estimate, MethodCost, makespan
 from caveat.runs.plan.rehearsal import Bytes, Measuring, Rehearsal, Rehearsed
 from caveat.runs.spec import RunSpec
-from caveat.training.fit import Training
-from caveat.training.rehearsal import watched
+from caveat.training.fit import Training, watched
 
 ADAM = Training(batch_size=8, lr=0.01)
 SMALL = library.ModelSettings(name="mlp", width=4, features=4, hidden=4)

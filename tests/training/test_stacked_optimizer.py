@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from caveat.training.fit import Training
-from caveat.training.optimizers import Moments
-from caveat.training.stacked.optimizer import StackedOptimizer
+from caveat.training.optimizers import Moments, StackedOptimizer
 
 SHAPES = {"weight": (4, 3), "bias": (4,), "unused": (2,)}
 SILOS = 5

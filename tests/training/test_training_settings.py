@@ -25,7 +25,7 @@ from caveat.files.tensors import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
 from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot
-from caveat.wrappers.ensemble import Ensemble
+from caveat.wrappers.estimators import Ensemble
 from caveat.wrappers.trained import Balanced, trained
 
 NEUTRAL: dict[str, Any] = {

@@ -12,12 +12,15 @@ from scipy.signal import fftconvolve
 from scipy.stats import binom, binomtest
 from torch import Tensor
 
-from caveat.uncertainty.binomial import answers_needed, bounded, clopper_pearson_upper, inputs_needed
 from caveat.uncertainty.guarantee import (
     PAIR,
     Guarantee,
+    answers_needed,
+    bounded,
+    clopper_pearson_upper,
     counts,
     fixed_sequence,
+    inputs_needed,
     limits,
     policy_counts,
     ranks,

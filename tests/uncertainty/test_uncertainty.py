@@ -14,10 +14,8 @@ from torch.distributions import Dirichlet, kl_divergence
 
 from caveat.core import Decision, Prediction
 from caveat.uncertainty import (
-    brier_decomposition,
     dirichlet,
     entropy,
-    entropy_standard_error,
     expected_entropy,
     mutual_information,
     plug_in_mutual_information,
@@ -61,25 +59,8 @@ def test_samples_of_a_dirichlet_have_its_uncertainties() -> None:
     for sampled, exact in (
         (expected_entropy(samples), dirichlet.expected_entropy(KNOWN)),
         (mutual_information(samples), dirichlet.mutual_information(KNOWN)),
-        *zip(brier_decomposition(samples), dirichlet.brier_decomposition(KNOWN), strict=True),
     ):
         assert float(sampled) == pytest.approx(float(exact), abs=0.01)
-
-
-def test_standard_error_is_the_spread_of_repetitions() -> None:
-    samples = draws(20, 3000, alpha=(6.0, 3.0, 2.0, 1.0))
-    spread = float(entropy(samples.mean(0)).std())
-    error = entropy_standard_error(samples).square().mean().sqrt()
-    assert float(error) == pytest.approx(spread, rel=0.1)
-    assert entropy_standard_error(samples[:1]).isnan().all()
-
-
-def test_sampled_brier_parts_are_unbiased_and_add_up_but_for_the_correction() -> None:
-    samples = draws(4, 5000)
-    total, aleatoric, epistemic = brier_decomposition(samples)
-    torch.testing.assert_close(total, 1 - samples.mean(0).square().sum(-1))
-    torch.testing.assert_close(aleatoric + epistemic, total + epistemic / 4)
-    assert float(epistemic.mean()) == pytest.approx(float(dirichlet.brier_decomposition(KNOWN).epistemic), abs=0.005)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -113,7 +94,6 @@ def exact(log_alpha: Tensor) -> dict[str, mp.mpf]:
         differential = log_beta + (a0 - k) * mp.psi(0, a0) - mp.fsum((v - 1) * mp.psi(0, v) for v in a)
         total = -mp.fsum(q * mp.log(q) for q in p)
         aleatoric = mp.fsum(q * (mp.psi(0, a0 + 1) - mp.psi(0, v + 1)) for q, v in zip(p, a, strict=True))
-        impurity = mp.fsum(q * (1 - q) for q in p)
         return {
             "entropy": total,
             "expected_entropy": aleatoric,
@@ -121,20 +101,15 @@ def exact(log_alpha: Tensor) -> dict[str, mp.mpf]:
             "dirichlet_entropy": differential,
             "kl_to_uniform": -differential - mp.loggamma(k),
             "vacuity": k / a0,
-            "epkl": (k - 1) / a0,
-            "brier_total": impurity,
-            "brier_aleatoric": impurity * a0 / (a0 + 1),
-            "brier_epistemic": impurity / (a0 + 1),
         }
 
 
 def computed(log_alpha: Tensor) -> dict[str, Tensor]:
     measures: list[Callable[[Tensor], Tensor]] = [
         dirichlet.entropy, dirichlet.expected_entropy, dirichlet.mutual_information, dirichlet.dirichlet_entropy,
-        dirichlet.kl_to_uniform, dirichlet.vacuity, dirichlet.epkl,
+        dirichlet.kl_to_uniform, dirichlet.vacuity,
     ]  # fmt: skip
-    brier = dirichlet.brier_decomposition(log_alpha)._asdict()
-    return {m.__name__: m(log_alpha) for m in measures} | {f"brier_{name}": values for name, values in brier.items()}
+    return {m.__name__: m(log_alpha) for m in measures}
 
 
 def parameters(classes: int) -> Tensor:
@@ -193,7 +168,7 @@ def test_no_parameter_is_too_small_or_too_large(log_alpha: list[float]) -> None:
     total = results["entropy"]
     assert 0 <= results["expected_entropy"] <= total
     torch.testing.assert_close(results["expected_entropy"] + results["mutual_information"], total)
-    for name in results.keys() - {"vacuity", "epkl"}:
+    for name in results.keys() - {"vacuity"}:
         assert results[name].isfinite(), name
     results["dirichlet_entropy"].clamp(-1e6, 1e6).backward()
     assert row.grad is not None

@@ -16,7 +16,7 @@ from torch import Tensor
 from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, SiloContext, State
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
-from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.calibration import Conformal
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 

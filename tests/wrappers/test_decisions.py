@@ -27,10 +27,10 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
+from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.switched import Switched, choose
-from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.uncertainty import Uncertainty
 
 NONE = torch.nn.Identity()

@@ -14,7 +14,7 @@ from caveat.core import Data, Decision, Method, Prediction, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.uncertainty import familiarity
 from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_kept
-from caveat.wrappers.private import Private
+from caveat.wrappers.privacy import Private
 from caveat.wrappers.switched import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 

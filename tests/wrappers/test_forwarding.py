@@ -14,19 +14,16 @@ import caveat
 from caveat.core import ConfigurationError, Decision, Method, Round
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
+from caveat.wrappers.aggregation import Combined, Stepping
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.conformal import Conformal, LabelShifted
-from caveat.wrappers.ensemble import Ensemble
+from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guaranteed import Guaranteed
 from caveat.wrappers.joining import Joining
-from caveat.wrappers.laplace import Laplace
-from caveat.wrappers.private import Private
-from caveat.wrappers.robust import Combined
-from caveat.wrappers.server import Stepping
+from caveat.wrappers.privacy import Private
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.temperature_scaling import TemperatureScaled
 from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]

@@ -17,12 +17,10 @@ from torch import Tensor
 from caveat.core import Answers, Data, Decision, Payload, Prediction, SiloContext, State
 from caveat.core.errors import ConfigurationError
 from caveat.methods import FedAvg
-from caveat.uncertainty.binomial import answers_needed
 from caveat.uncertainty.familiarity import conformal
-from caveat.uncertainty.guarantee import counts, fixed_sequence, limits, ranks, score_edges
+from caveat.uncertainty.guarantee import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
-from caveat.wrappers.groups import domain_code
-from caveat.wrappers.guaranteed import Guaranteed, among_others
+from caveat.wrappers.guaranteed import Guaranteed, among_others, domain_code
 from caveat.wrappers.uncertainty import Uncertainty
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1

@@ -11,7 +11,7 @@ from sampled import sampled
 
 from caveat.core import ConfigurationError, Method, horizon
 from caveat.methods import FedAvg, TrFedDis
-from caveat.wrappers.ensemble import Ensemble
+from caveat.wrappers.estimators import Ensemble
 from caveat.wrappers.joining import Joining
 
 NEW = "silo-1"

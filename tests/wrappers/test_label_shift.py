@@ -26,8 +26,8 @@ from caveat.core import (
 )
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty import sets
-from caveat.wrappers.conformal import Conformal, LabelShifted
-from caveat.wrappers.private import Private
+from caveat.wrappers.calibration import Conformal, LabelShifted
+from caveat.wrappers.privacy import Private
 from caveat.wrappers.uncertainty import Uncertainty
 
 COVERAGE = 0.9

@@ -25,8 +25,8 @@ from caveat.html.run.page import write_report
 from caveat.files.tensors import read_payload
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
-from caveat.wrappers.private import Private
-from caveat.wrappers.robust import Robust
+from caveat.wrappers.aggregation import Robust
+from caveat.wrappers.privacy import Private
 
 RULES = ("median", "trimmed_mean", "geometric_median", "krum")
 

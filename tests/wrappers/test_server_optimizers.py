@@ -21,8 +21,8 @@ from caveat.core import ConfigurationError, Method
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
 from caveat.methods import FedAvg, FedBN, Local, TrFedDis
-from caveat.wrappers.private import Private
-from caveat.wrappers.server import FIRST, SECOND, ServerOptimizer, Stepping
+from caveat.wrappers.aggregation import FIRST, SECOND, ServerOptimizer, Stepping
+from caveat.wrappers.privacy import Private
 
 Array = NDArray[np.float64]
 SETTINGS: list[dict[str, Any]] = [

@@ -13,11 +13,10 @@ from caveat.core.silo import SiloInfo
 from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
 from caveat.uncertainty.guarantee import GRID, policy_counts
-from caveat.wrappers.conformal import Conformal
+from caveat.wrappers.calibration import Conformal, TemperatureScaled
+from caveat.wrappers.estimators import Laplace, prefixed
 from caveat.wrappers.guaranteed import Guaranteed
-from caveat.wrappers.laplace import Laplace, prefixed
 from caveat.wrappers.switched import Switched
-from caveat.wrappers.temperature_scaling import TemperatureScaled
 
 N, C = 40, 3
 CARD = SiloInfo("hill", "", {"train": N, "validation": N, "calibration": N, "test": N}, (20, 15, 5))

@@ -18,8 +18,8 @@ from caveat.data.user_data import from_arrays
 from caveat.files.ledger import read_ledger
 from caveat.methods import FedAvg, FedPer, Local
 from caveat.training.fit import Training
-from caveat.wrappers.ensemble import Ensemble
-from caveat.wrappers.private import Private
+from caveat.wrappers.estimators import Ensemble
+from caveat.wrappers.privacy import Private
 from caveat.wrappers.trained import Carried, trained
 
 MOMENTUM = replace(FAST, momentum=0.9)

@@ -14,13 +14,12 @@ import caveat
 from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, SiloContext, State
 from caveat.files.ledger import read_ledger
 from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
-from caveat.nn.last_layer import last_layer
+from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace
 from caveat.wrappers.base import find
-from caveat.wrappers.ensemble import Ensemble, own, prefixed
+from caveat.wrappers.estimators import Ensemble, Laplace, named, own, prefixed
 from caveat.wrappers.familiar import Familiar
-from caveat.wrappers.laplace import Laplace, named
-from caveat.wrappers.private import Private
+from caveat.wrappers.privacy import Private
 
 
 def finished(method: Method, folder: Path) -> Federation:

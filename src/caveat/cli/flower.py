@@ -68,7 +68,7 @@ def deliver(
     stores the model, as after the last round.
     """
     with reported(named=True):
-        from ..federation.server.resume import deliver_models
+        from ..federation.project import deliver_models
 
         deliver_models(folder, project, silos, rounds)
 

@@ -152,7 +152,7 @@ def resume(
         if rounds is None and all((part / "summary.json").exists() for part in parts):
             typer.echo(f"{folder}: the run is already finished", err=True)
         elif federation:
-            from ..federation.server.resume import resume_federation
+            from ..federation.project import resume_federation
 
             with reading():
                 resume_federation(folder, project)

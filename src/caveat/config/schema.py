@@ -19,9 +19,8 @@ from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
+from ..wrappers.aggregation import Choice, Robust, ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.robust import Choice, Robust
-from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 
 Seconds = Annotated[float, Field(gt=0, le=1e8)]

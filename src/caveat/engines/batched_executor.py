@@ -25,7 +25,13 @@ from ..training.stacked.steps import StackedData
 from ..training.stacked.steps import carried_out
 from .executor import Executor
 from .placement import one_thread
-from ..files.schema.progress import KeptState
+from ...training.vectorized_fit import Mask
+from ...training.vectorized_fit import StackedData
+from ...training.vectorized_fit import carried_out
+from ...training.vectorized_replay import Ended
+from ...training.vectorized_replay import NotStackable
+from ...training.vectorized_replay import StackedWork
+from ...training.vectorized_replay import Tree
 
 Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 """Group, name, shape and type of every tensor of a state."""

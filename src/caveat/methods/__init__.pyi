@@ -23,8 +23,8 @@ from .ifca import IFCA as IFCA
 from .local import Local as Local
 from .moon import MOON as MOON
 from .perfedavg import PerFedAvg as PerFedAvg
+from .registry import METHODS as METHODS
+from .registry import register as register
 from .scaffold import SCAFFOLD as SCAFFOLD
-from .table import METHODS as METHODS
-from .table import register as register
 from .trfeddis import TrFedDis as TrFedDis
 from .uefl import UEFL as UEFL

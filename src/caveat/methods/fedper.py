@@ -45,10 +45,7 @@ def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stay
         return "head"
     linear = [path for path, each in module.named_modules() if isinstance(each, nn.Linear)]
     if not linear:
-        raise ConfigurationError(
-            f"{{key}} = 'last': {type(module).__name__} has no linear layer",
-            f"method.{setting}",
-        )
+        raise ConfigurationError(f"{{key}} = 'last': {type(module).__name__} has no linear layer", f"method.{setting}")
     return str(linear[-1])
 
 

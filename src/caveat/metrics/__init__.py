@@ -5,11 +5,20 @@ nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
-from .classification import by_class, classification
-from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER, across, decisions, figures
-from .operating import ENOUGH, OperatingPoint, called, operating_point
+from .classification import ENOUGH, OperatingPoint, by_class, called, classification, operating_point
 from .ranking import errors, ood_detection, risk_coverage
-from .sums import MOST_CLASSES, bins_of, class_sums, measure, merge
+from .sums import (
+    HIGHER_IS_BETTER,
+    LOWER_IS_BETTER,
+    MOST_CLASSES,
+    across,
+    bins_of,
+    class_sums,
+    decisions,
+    figures,
+    measure,
+    merge,
+)
 
 __all__ = [
     "BINS",

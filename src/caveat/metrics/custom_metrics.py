@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Prediction, Tensors
 from ..core.errors import message_of, short_repr
-from .figures import HIGHER_IS_BETTER, LOWER_IS_BETTER
+from .sums import HIGHER_IS_BETTER, LOWER_IS_BETTER
 
 Compute = Callable[[NDArray[Any], NDArray[Any]], float]
 """From labels (N,) int64 and probabilities (N, C) float64 to a number."""

@@ -3,12 +3,18 @@
 A stage is a part of the encoder that does more than a linear map: an activation, a pooling, a residual block, and the
 encoder's own output. Of a feature map go the mean and the standard deviation of every channel, of tokens those of
 every feature, of one vector the vector. Numbers are recorded while a method answers, so that no pass is made twice.
+
+A few dozen numbers of a sequence itself, by which it is told whether it is like those that a silo knows.
+
+The linear layer that a model ends in, whatever comes before it, and what reaches it.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +24,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd, _AvgPoolNd, _MaxPoolNd
 from torch.overrides import wrap_torch_function
 
-from ..core import seeded
+from ..core import ConfigurationError, seeded
 from ..core.devices import brought
 from .dropout import flat, has_dropout
 from .encoders import Tokens
-from .sequence_numbers import series_numbers, token_numbers
 
 NUMBERS = 128
 """The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
@@ -227,3 +232,129 @@ def by_answer(passes: Sequence[Tensor], inputs: int, answers: int) -> list[Tenso
     """
     each = torch.split(torch.cat(list(passes)), max(inputs, 1))
     return [each[0]] * answers if len(each) < answers else list(each[-answers:])
+
+
+BUCKETS = 64
+"""Into how many shares the ids of a sequence are counted; ids of one bucket are not told apart."""
+PAIRS = 32
+"""Into how many shares pairs of neighbouring ids are counted."""
+STRETCHES = 8
+"""Stretches of a series whose means stand for its course."""
+FACTOR = 2654435761
+"""Knuth's multiplicative hash: 2^32 over the golden ratio."""
+
+
+def token_numbers(x: Tensor) -> dict[str, Tensor]:
+    """By name, (N, d) float32 numbers of ids (N, T) int64.
+
+    The "length": the share of steps before the run of equal ids at the end, which fills shorter sequences up, how many
+    different ids and how many repeated neighbours there are, and mean and largest logarithm of an id. The "tokens":
+    square roots of the shares of 64 buckets that ids are hashed into. The "order": those of pairs of neighbours, of 32.
+    """
+    x = x.flatten(1)
+    steps = x.shape[1]
+    filled = (x == x[:, -1:]).flip(1).cumprod(1).sum(1, keepdim=True) - 1  # the last id of a full sequence is its own
+    real = torch.arange(steps, device=x.device) < steps - filled
+    count = real.sum(1, keepdim=True).float()
+    values, repeated = x.sort(1).values, (x.diff(dim=1) == 0) & real[:, 1:]
+    different = (values.diff(dim=1) != 0).sum(1, keepdim=True) + 1
+    logarithm = (x.double() + 1).log().float()
+    mean = (logarithm * real).sum(1, keepdim=True) / count
+    length = [count / steps, different / steps, repeated.sum(1, keepdim=True) / count, mean]
+    return {
+        "length": torch.cat([*length, logarithm.amax(1, keepdim=True)], 1),
+        "tokens": _shares(_hashed(x, BUCKETS), real, BUCKETS),
+        "order": _shares(_hashed(x[:, :-1] * 31 + x[:, 1:], PAIRS), real[:, 1:], PAIRS),
+    }
+
+
+def _hashed(ids: Tensor, buckets: int) -> Tensor:
+    return (((ids % (1 << 31)) * FACTOR) % (1 << 32)) * buckets >> 32
+
+
+def _shares(bucket: Tensor, real: Tensor, buckets: int) -> Tensor:
+    """(N, buckets) square roots of shares, between which distances are as large for rare ids as for frequent ones."""
+    counted = torch.zeros(len(bucket), buckets, device=bucket.device).scatter_add_(1, bucket, real.float())
+    return (counted / real.sum(1, keepdim=True).clamp_min(1)).sqrt()
+
+
+def series_numbers(x: Tensor) -> dict[str, Tensor]:
+    """By name, (N, d) float32 numbers of series (N, T, C).
+
+    Per channel the "levels": mean, least and largest value; the "changes": logarithms of the standard deviation and of
+    the root mean squares of first and second differences; and the "course": the means of 8 stretches of time.
+    """
+    x = x.transpose(1, 2)
+    mean, first = x.mean(2), x.diff(dim=2)
+    changes = [
+        _mean_square_in_time(x - mean[:, :, None]),
+        _mean_square_in_time(first),
+        _mean_square_in_time(first.diff(dim=2)),
+    ]
+    return {
+        "levels": torch.cat([mean, x.amin(2), x.amax(2)], 1),
+        "changes": torch.cat([(each + QUIET**2).log() / 2 for each in changes], 1),
+        "course": F.adaptive_avg_pool1d(x, min(STRETCHES, x.shape[2])).flatten(1),
+    }
+
+
+def _mean_square_in_time(x: Tensor) -> Tensor:
+    """(N, C) of (N, C, T), 0 where there is no step."""
+    return x.square().sum(2) / max(x.shape[2], 1)
+
+
+class LastLayer(NamedTuple):
+    """What a model's last layer was given and said in one pass, as in evaluation."""
+
+    name: str
+    """What the layer is called in the model."""
+    weight: Tensor  # (C, D), with the bias for its last column
+    hidden: Tensor  # (N, D), with the 1 that the bias is for
+    logits: Tensor  # (N, C)
+
+
+@torch.no_grad()
+def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
+    """One pass of (N, ...) inputs through a module, without dropout, and what its last linear layer saw.
+
+    Raises ConfigurationError unless what the module says is what a linear layer said of (N, H) numbers.
+    """
+    calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
+
+    def keep(layer: nn.Module, given: tuple[Any, ...], said: Tensor) -> None:
+        if isinstance(layer, nn.Linear):
+            calls[:] = [(layer, given[0], said)]
+
+    hooks = [part.register_forward_hook(keep) for part in module.modules() if isinstance(part, nn.Linear)]
+    try:
+        logits = module.eval()(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not calls or calls[0][1].ndim != 2 or not _same(calls[0][2], logits):
+        raise ConfigurationError(
+            "uncertainty.source = 'laplace' needs a model that ends in a linear layer, which this one does not",
+            "uncertainty.source",
+        )
+    layer, hidden, _ = calls[0]
+    weight = layer.weight.detach()
+    if layer.bias is not None:
+        weight = torch.cat([weight, layer.bias.detach()[:, None]], 1)
+        hidden = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], 1)
+    (name,) = (name for name, part in module.named_modules() if part is layer)
+    return LastLayer(name, weight, hidden, logits)
+
+
+def unobserved(module: nn.Module) -> nn.Module:
+    """A copy of a module whose passes nobody records, for those that are no part of an answer."""
+    copy = deepcopy(module)
+    for part in copy.modules():
+        part._forward_hooks.clear()
+    return copy
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are one, or hold the same numbers: models of one's own may copy what they say."""
+    if one.shape != other.shape or one.data_ptr() == other.data_ptr():
+        return one.shape == other.shape
+    return bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())

@@ -34,7 +34,7 @@ from ..files.tensors import read_payload
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosBehind, rows_of

@@ -17,7 +17,7 @@ from ..files.schema.record import as_json
 from ..files.schema.summary import Summary
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder

@@ -23,7 +23,7 @@ from ..files.schema import JoinFile
 from ..files.schema.record import SCHEMA
 from ..files.writing import locked, write_record
 from ..wrappers.base import find
-from ..wrappers.ensemble import Ensemble
+from ..wrappers.estimators import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
 from .execution import carry_out

@@ -19,9 +19,8 @@ from ..metrics.custom_metrics import Compute, given_metrics
 from ..nn.custom_model import Make
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
+from ..wrappers.aggregation import Choice, ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.robust import Choice
-from ..wrappers.server import ServerOptimizer
 from ..wrappers.uncertainty import Uncertainty
 from .base import BaseRun
 from .spec import RunSpec

@@ -25,7 +25,7 @@ from ..files.tensors import to_bytes
 from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
 from ..metrics import across, figures
 from ..wrappers.base import find
-from ..wrappers.private import Private
+from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
 from .robust import going_back, largest_part, noted_rows

@@ -26,9 +26,8 @@ from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
 from ..training.fit import Training
 from ..training.modules import tensors_of
+from ..wrappers.aggregation import Robust, ServerOptimizer
 from ..wrappers.privacy import Privacy
-from ..wrappers.robust import Robust
-from ..wrappers.server import ServerOptimizer
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
 from .fingerprints import CodeMade, MadeModel, fits, initialised, read_model

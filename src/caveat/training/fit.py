@@ -1,8 +1,12 @@
-"""Training inside one silo: the only loop over batches, and the weights of classes in its loss."""
+"""Local training: the only loop over batches, and the class weights in its loss.
+
+A plan of a run may watch the batches to measure a few of them; training of a real run is never cut short.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import lru_cache
 from itertools import chain, islice
@@ -19,8 +23,22 @@ from ..core.errors import short_repr
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
-from .rehearsal import watched
-from .stacked.replay import FitCall, StackedContext
+from .vectorized_replay import FitCall, StackedContext
+
+Watcher = Callable[["Training", int, Iterator[Tensor]], Iterator[Tensor]]
+"""Takes the settings, the number of examples and all batches of one call of `Training.fit`; returns those to train on.
+"""
+_WATCHER = ContextVar[Watcher | None]("watcher", default=None)
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Pass batches through a watcher within this context, also in processes that are forked within it."""
+    token = _WATCHER.set(watcher)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
 
 
 def _weights(value: object) -> str | tuple[float, ...]:
@@ -171,10 +189,13 @@ class Training:
         if moments is not None:
             moments.give(optimizer)
         to_train(context.module)
+        batches = self.batches(context.examples, context.train.counted_on)
+        if (watcher := _WATCHER.get()) is not None:
+            batches = watcher(self, context.examples, batches)
         steps = 0
         still = without_gradients(p for name, p in learns.items() if name in frozen)
         with still, in_bfloat16(context.module) if self.precision == "bfloat16" else nullcontext():
-            for batch in watched(self, context.examples, self.batches(context.examples, context.train.counted_on)):
+            for batch in batches:
                 optimizer.zero_grad()
                 loss(*context.train.batch(batch)).backward()  # type: ignore[no-untyped-call]
                 if correct is not None:

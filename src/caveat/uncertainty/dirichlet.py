@@ -1,6 +1,6 @@
 """Uncertainty of Dirichlet distributions over class probabilities, in closed form.
 
-Higher means less certain, but for `kl_to_uniform` and `log_total`, which grow with the evidence.
+Higher means less certain, except for `kl_to_uniform`, which grows with the evidence.
 
 Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...)
 unless said otherwise, in nats where it is an entropy or a divergence. The textbook formulas subtract numbers
@@ -13,8 +13,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-
-from .measures import Decomposition
 
 LARGE = math.log(20)
 """log alpha from which on the asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
@@ -75,11 +73,6 @@ def mean(log_alpha: Tensor) -> Tensor:
     return Dirichlet(log_alpha).mean
 
 
-def log_total(log_alpha: Tensor) -> Tensor:
-    """log of alpha0, the sum of the parameters."""
-    return _normalize(log_alpha)[1]
-
-
 def entropy(log_alpha: Tensor) -> Tensor:
     """Shannon entropy of the mean, the total uncertainty; exact also for a mean that is all but certain."""
     return Dirichlet(log_alpha).entropy
@@ -118,26 +111,8 @@ def kl_to_uniform(log_alpha: Tensor) -> Tensor:
 
 
 def vacuity(log_alpha: Tensor) -> Tensor:
-    """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout.
-
-    It ranks inputs as `log_total` does, but rounds to 0 where that still tells them apart.
-    """
+    """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout."""
     return Dirichlet(log_alpha).vacuity
-
-
-def epkl(log_alpha: Tensor) -> Tensor:
-    """Expected pairwise KL divergence of two draws, (K - 1) / alpha0 (Malinin & Gales, 2021)."""
-    return (log_alpha.shape[-1] - 1) * (-log_total(log_alpha)).exp()
-
-
-def brier_decomposition(log_alpha: Tensor) -> Decomposition:
-    """Total, aleatoric and epistemic uncertainty under the Brier score, without a unit.
-
-    The mean's Gini impurity sum_k p_k (1 - p_k), of which alpha0 / (alpha0 + 1) is aleatoric.
-    """
-    log_mean, log_alpha0 = _normalize(log_alpha)
-    total = -(log_mean.exp() * torch.expm1(log_mean)).sum(-1)
-    return Decomposition(total, total * torch.sigmoid(log_alpha0), total * torch.sigmoid(-log_alpha0))
 
 
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:

@@ -104,33 +104,6 @@ def _entropy_of_columns(probs: Tensor) -> Tensor:
     return -(positive * positive.log()).sum(0)
 
 
-def entropy_standard_error(samples: Tensor) -> Tensor:
-    """Monte Carlo standard error of the mean sample's entropy, by the jackknife (Tukey, 1958): (S, ..., C) to (...).
-
-    How much another S samples would change `entropy(samples.mean(0))`. NaN for one sample, which cannot tell.
-    """
-    entropies = _leave_one_out(samples.double())
-    count = len(entropies)
-    return (count - 1) / count**0.5 * entropies.std(0, correction=0) if count > 1 else entropies[0] * torch.nan
-
-
-def brier_decomposition(samples: Tensor) -> Decomposition:
-    """Total, aleatoric and epistemic uncertainty under the Brier score, without a unit: (S, ..., C) to (...) each.
-
-    Total is the mean's Gini impurity 1 - sum p^2, aleatoric the mean impurity of the samples, and epistemic
-    the variance of the samples summed over classes, with the divisor S - 1 that makes it unbiased (0 for one
-    sample); so the parts may exceed the total, by epistemic / S.
-    """
-    samples = samples.double()
-    mean, count = samples.mean(0), len(samples)
-    epistemic = samples.var(0, correction=1 if count > 1 else 0).sum(-1)
-    return Decomposition(_impurity(mean), _impurity(samples).mean(0), epistemic)
-
-
-def _impurity(probs: Tensor) -> Tensor:
-    return (probs * (1 - probs)).sum(-1)
-
-
 def _leave_one_out(samples: Tensor) -> Tensor:
     """(S, ...) entropies of the means that leave one of (S, ..., C) samples out."""
     others = max(len(samples) - 1, 1)

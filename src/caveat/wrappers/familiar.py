@@ -1,12 +1,12 @@
-"""Whether an input is like a silo's own, for any method: densities of what its models say on the way to an answer.
+"""Familiarity of an input for any method: densities of the features that its models compute on the way to an answer.
 
-After the base's last round every silo sends sums over its training inputs, of numbers that describe the input itself
-and every stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities that all
-rows in one place would have (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among those of
-its own calibration split, which it keeps. Nothing is trained, and no pass through a model is made twice.
+After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
+stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities of the pooled rows
+(`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among those of its own calibration split,
+which it keeps. Nothing is trained, and no pass through a model is made twice.
 
-Where silos have models of their own architectures, the stages of these stay at the silo, in sums of its own; with
-`shared` false all do, as under differential privacy, whose noise would drown them.
+If silos have personalized models of their own architectures, the sums of their stages stay at the silo. If `shared` is
+false all sums do, as under differential privacy, whose noise would hide them.
 """
 
 from collections.abc import Iterable, MutableMapping
@@ -26,33 +26,31 @@ from ..uncertainty import familiarity
 from .base import Wrapper
 
 GROUP = "familiarity"
-"""What the wrapper sends and keeps."""
+"""The group that the wrapper sends and keeps."""
 READY = "ready"
-"""The name of what is there once the densities are."""
+"""The name of the tensor that exists once the densities do."""
 INPUTS, DISTANCES = ".calibration", ".distances"
-"""What names of tensors end with that a silo keeps of a stage: its calibration inputs' numbers, or what is left of them
-once the silo has forgotten its rows.
-"""
+"""Suffixes of the tensors that a silo keeps of a stage: the features of its calibration inputs, or their distances once
+the silo has deleted its rows."""
 PART = 2000
-"""Training inputs whose numbers are in memory at once."""
+"""Training inputs whose features are in memory at once."""
 REMEMBERED: MutableMapping[Tensor, tuple[ref[Tensor], Tensor]] = WeakIdKeyDictionary()
-"""By the numbers of calibration inputs, their distances and by which density: who predicts asks for the same ones with
-every batch, and nothing changes what was sent or kept.
-"""
+"""Distances of calibration inputs and the density they were measured with, by the tensor of their features: each batch
+of a prediction asks for the same ones, and kept tensors do not change."""
 INPUT = "input"
-"""What stages of the input itself begin with; those of a model begin with whose it is."""
+"""Prefix of stages of the input itself; the prefix of other stages is their model."""
 
 
 @dataclass(frozen=True)
 class Familiar(Wrapper):
-    """The base, with a p-value and a score of how familiar an input is beside every answer."""
+    """The base, with a p-value and a score of familiarity for every answer."""
 
     false_alarm_rate: float = 0.05
     """Largest expected share of inputs like a silo's own that are called unfamiliar."""
     shared: bool = True
-    """Whether sums leave a silo; otherwise each has densities of its own."""
+    """Whether sums leave a silo; otherwise each silo has its own densities."""
     everyone: bool = True
-    """Whether all silos are asked, or those that a round of training asks; the others have the same densities."""
+    """Whether all silos are asked, or only those that a training round asks; the others use the same densities."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -75,14 +73,14 @@ class Familiar(Wrapper):
     # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
 
     def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send sums of what models say of training inputs; keep what they say of calibration inputs."""
+        """Send sums of the features of training inputs; keep the features of calibration inputs."""
         added = self.add_up(down, state, context)
         theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
         kept = self.of_calibration(down, state, context) | self.of_its_own(added)
         return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
 
     def add_up(self, down: Payload, state: State, context: SiloContext) -> dict[str, Tensors]:
-        """By stage, the sums of the training split."""
+        """Return the sums of the training split by stage."""
         found: dict[str, Tensors] = {}
         x, y = context.train
         group: Tensor | None = None
@@ -96,20 +94,20 @@ class Familiar(Wrapper):
         return found
 
     def of_calibration(self, down: Payload, state: State, context: SiloContext) -> Tensors:
-        """By stage, the numbers of the calibration split."""
+        """Return the features of the calibration split by stage."""
         _, numbers = self.observed(down, state, context, context.calibration.x)
         return {f"{stage}{INPUTS}": h for stage, h in numbers.items()}
 
     def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
-        """The densities of stages whose sums stay at the silo."""
+        """Return the densities of stages whose sums stay at the silo."""
         return densities({name: sums for name, sums in added.items() if not self.is_sent(name)}, 1)
 
     def is_sent(self, stage: str) -> bool:
-        """Whether the sums of a stage leave the silo: not those of an architecture of its own."""
+        """Return whether the sums of a stage leave the silo: not those of its own architecture."""
         return self.shared and not (self.personal and whose_stage(stage) == Decision.LOCAL.name.lower())
 
     def completed(self, added: dict[str, Tensors]) -> dict[str, Tensors]:
-        """The sums, with zeros for a model that others have at hand and this silo has not trained yet."""
+        """Return the sums, with zeros for a model that other silos have and this silo has not trained yet."""
         missing = [whose.name.lower() for whose in self.models]
         missing = [whose for whose in missing if whose not in {whose_stage(stage) for stage in added}]
         return added | {
@@ -120,14 +118,14 @@ class Familiar(Wrapper):
         }
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no sums over a silo's training inputs: more of a class than it has, or a negative variance."""
+        """Return why these cannot be sums over a silo's training inputs: too many of a class, or a negative variance."""
         for stage, sums in by_stage(sent.get(GROUP, {})).items():
             if why := familiarity.impossible(sums, card.class_counts):
                 return f"{stage}: {why}"
         return ""
 
     def pool(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """The densities of all silos' training inputs, from the means of their sums."""
+        """Set the densities of all silos' training inputs, from the means of their sums."""
         pooled = densities(by_stage(replies.mean(GROUP)), len(replies))
         return server | {GROUP: pooled | {READY: torch.tensor(True)}}
 
@@ -141,13 +139,13 @@ class Familiar(Wrapper):
         return {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
 
     def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
-        """What a silo that was not there has not kept."""
+        """Return what a silo that missed the round would have kept."""
         all_sent = self.shared and not self.personal
         own = {} if all_sent else self.of_its_own(self.add_up(down, state, context))
         return self.of_calibration(down, state, context) | own
 
     def observed(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> tuple[Answers, Tensors]:
-        """The base's answers to inputs (N, ...), and by stage the (N, d) numbers that describe them."""
+        """Return the base's answers to inputs (N, ...), and the features (N, d) of each stage."""
         modules = {Decision.LOCAL: context.own} if self.personal and context.own is not None else {}
         with ExitStack() as stack:
             shared = stack.enter_context(recording(context.module))
@@ -163,7 +161,7 @@ class Familiar(Wrapper):
         return answers, numbers
 
     def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
-        """An answer with its p-value and score, from all stages of the input and of its model that have a density."""
+        """Return an answer with p-value and score, from all stages of the input and of its model that have a density."""
         named = (INPUT, whose.name.lower())
         stages = [stage for stage in numbers if whose_stage(stage) in named and f"{stage}.whiten" in known]
         if not stages:
@@ -180,12 +178,12 @@ class Familiar(Wrapper):
 
 
 def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
-    """(N,) log-distances of a stage's numbers (N, d)."""
+    """Return (N,) log-distances of a stage's features (N, d)."""
     return familiarity.log_distances({name: known[f"{stage}.{name}"] for name in familiarity.DENSITY}, numbers)
 
 
 def distances_kept(known: Tensors, stage: str) -> Tensor:
-    """(n,) log-distances of a stage's calibration inputs, as they were kept or from the numbers that were."""
+    """Return (n,) log-distances of a stage's calibration inputs, as kept or from the features that were kept."""
     inputs = known.get(f"{stage}{INPUTS}")
     if inputs is None:
         return known[f"{stage}{DISTANCES}"]
@@ -197,10 +195,10 @@ def distances_kept(known: Tensors, stage: str) -> Tensor:
 
 
 def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
-    """What a silo has kept, with (n,) distances in place of its calibration inputs' numbers (n, d): all that p-values
-    and scores take, which stay what they are to the last bit.
+    """Return what a silo has kept, with (n,) distances in place of the features (n, d) of calibration inputs.
 
-    They are rounded as those are, and the inputs are in the order of their distances, which is not the splits'.
+    p-values and scores need no more and stay bit-identical. Distances are rounded as there, and inputs are in the order
+    of their distances, not of the splits.
     """
     known = densities | kept
     names = [name.removesuffix(INPUTS) for name in kept if name.endswith(INPUTS)]
@@ -215,17 +213,17 @@ def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
 
 
 def whose_stage(stage: str) -> str:
-    """Whose a stage is: the input's, the federation's model's or the silo's own."""
+    """Return the owner of a stage: the input, the global model or the local model."""
     return stage.partition(".")[0]
 
 
 def nested(by_name: dict[str, Tensors]) -> Tensors:
-    """Tensors by stage as one group, "stage.name"."""
+    """Return tensors by stage as one group, with names "stage.name"."""
     return {f"{stage}.{name}": tensor for stage, tensors in by_name.items() for name, tensor in tensors.items()}
 
 
 def by_stage(group: Tensors) -> dict[str, Tensors]:
-    """The inverse of `nested`."""
+    """Invert `nested`."""
     found: dict[str, Tensors] = {}
     for path, tensor in group.items():
         stage, _, name = path.rpartition(".")
@@ -234,7 +232,7 @@ def by_stage(group: Tensors) -> dict[str, Tensors]:
 
 
 def densities(added: dict[str, Tensors], silos: int) -> Tensors:
-    """By "stage.name" what distances are measured with, from the means of so many silos' sums."""
+    """Return by "stage.name" the tensors that distances are measured with, from the means of the sums of `silos` silos."""
     return nested({
         stage: familiarity.density(sums, silos * float(sums["counts"].sum()))
         for stage, sums in added.items()

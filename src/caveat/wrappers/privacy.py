@@ -1,6 +1,19 @@
-"""What a user may ask to be done for the privacy of silos: a configuration's `[privacy]` section.
+"""Differential privacy of whole silos: what a silo's training sends is clipped, and noise is added to it at the silo.
 
-Clipping and noise (`caveat.wrappers.private`) amount to an epsilon of (epsilon, delta)-differential privacy. Two runs
+McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
+over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete Gaussian
+Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous. What it amounts to is computed by
+`caveat.wrappers.privacy`.
+
+What it does not do. Gaussian noise in floating point has holes that can tell neighbours apart (Mironov, On Significance
+of the Least Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure
+aggregation the server sees the update of each silo with the silo's own noise only, whose multiplier is
+noise / sqrt(silos); everybody else sees sums. And only what a schedule's rounds of training send is covered: neither
+calibration after them, nor evaluation, nor what silos tell of their data before the first round.
+
+What a user may ask to be done for the privacy of silos: a configuration's `[privacy]` section.
+
+Clipping and noise (`caveat.wrappers.privacy`) amount to an epsilon of (epsilon, delta)-differential privacy. Two runs
 are neighbours if they differ in one silo, whose updates in all rounds are zero in one of them: a clipped update moves
 the sum by the clip at most. If they differ in one row of a silo that takes part in both, its update is clipped in both
 and may point the other way: the sum moves by twice the clip, as if there were half the noise. Rounds are composed by
@@ -8,16 +21,218 @@ Renyi differential privacy (Mironov, CSF 2017), by Google's `dp-accounting`; no 
 since everybody may know who took part.
 """
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Protocol
 
+import numpy as np
+import torch
 from pydantic import Field
+from scipy.special import ndtri
+from torch import Tensor
 
-from ..core import ConfigurationError, Method, SiloId
+from ..core import (
+    ConfigurationError,
+    Method,
+    Payload,
+    Replies,
+    Round,
+    SiloContext,
+    SiloId,
+    SiloTask,
+    State,
+    Tensors,
+    Update,
+)
+from ..core.devices import home
 from ..core.settings import LARGE, frozen_settings
-from .private import Private
+from .base import Wrapper, find
+from .trained import Carried
+
+VARIANCE = "running_var"
+"""What torch calls the variance in any normalisation that has running statistics."""
+
+
+@dataclass(frozen=True)
+class Private(Wrapper):
+    """The base, with updates of norm `clip` at most and with noise in them, each silo's as much as any other's.
+
+    An update is what a silo sends less what it was sent, over all groups together. BatchNorm's running statistics are
+    part of it, being averages of the silo's data; where features have large ones they use up the clip, so that models
+    without BatchNorm, or methods that leave it at the silo, learn better. Integer tensors go back as they came, since
+    a counter of batches tells how many examples there are; and an update speaks for 1 example, so that one silo cannot
+    move the mean further than another.
+
+    Raises ConfigurationError for a value out of range, and for a base whose training cannot be protected this way.
+    """
+
+    clip_norm: float
+    """The largest L2 norm of an update, above 0."""
+    noise_multiplier: float
+    """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
+    `clip_norm`."""
+    silos: int
+    """How many silos a round of training asks, above 0."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip_norm < math.inf:
+            raise ConfigurationError(f"clip_norm = {self.clip_norm}: expected a finite number above 0")
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ConfigurationError(f"noise_multiplier = {self.noise_multiplier}: expected a finite number, 0 or more")
+        if self.silos < 1:
+            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos that a round asks")
+        check_private(self.base)
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """Names of the rounds of which updates are clipped and noised."""
+        return tuple(dict.fromkeys(step.name for step in self.base.schedule() if step.trains))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in each number that a silo sends."""
+        return self.noise_multiplier * self.clip_norm / math.sqrt(self.silos)
+
+    def schedule(self) -> Iterable[Round]:
+        for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
+            # By the name that it has at the base, and with its random numbers, but carried out here.
+            protected = replace(
+                own, task=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
+                honest_norm=self.honest_norm,
+            )  # fmt: skip
+            if step.trains:
+                yield protected
+            else:
+                # Where nothing but a mean is asked for, no silo has to say how large it is.
+                yield replace(step, task=partial(self.alike, own.task), linear="silos") if step.linear else step
+
+    def honest_norm(self, sent: Payload) -> float:
+        """What a clipped update with its noise stays below but for one time in 10^8: scaled down, its noise would be
+        less than what epsilon is of.
+        """
+        count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
+        return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
+
+    def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """The base's work of the site's round, and its update clipped and noised.
+
+        Raises ConfigurationError if it sends anything but new values of tensors that it was sent.
+        """
+        step = next(islice(self.base.schedule(), context.round, None))
+        update, after = step.task(down, state, context)
+        down, update = home(down), home(update)  # clipped and noised on the CPU, whatever computed it
+        check_sent(self.name, down, update.payload)
+        clipped = clip(down, update.payload, self.clip_norm)
+        nonce = fingerprint(context, clipped)
+        payload: Payload = {}
+        for group, tensors in update.payload.items():
+            payload[group] = {}
+            for name, tensor in tensors.items():
+                before = down[group][name]
+                if tensor.is_floating_point():
+                    moved = clipped[group][name] + self.deviation * normal(tensor.shape, nonce, group, name)
+                    payload[group][name] = (before.double() + moved).to(tensor.dtype)
+                else:
+                    payload[group][name] = before.clone()
+        return Update(payload, 1), after
+
+    def alike(self, task: SiloTask, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """The base's work, of which the update speaks for 1 example, as those of training do."""
+        update, after = task(down, state, context)
+        return Update(update.payload, 1), after
+
+    def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
+        """The base's aggregation; a variance that noise has made negative stays what it was."""
+        after = step.aggregate(server, replies, context)
+        return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
+
+
+def check_private(method: Method) -> None:
+    """Raises ConfigurationError unless every round of training needs no more than the mean of what silos send."""
+    if (carried := find(method, Carried)) is not None and carried.shared:
+        raise ConfigurationError(
+            "training.optimizer_state = 'average' does not go together with clipping and noise, in which means of "
+            "squares drown; use 'kept'",
+            "training.optimizer_state",
+        )
+    for t, step in enumerate(method.schedule()):
+        if step.trains and not step.linear:
+            raise ConfigurationError(
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
+                "needs more of the silos' updates than their mean, and what it needs besides would not be protected"
+            )
+        if not step.trains and step.origin is not None:
+            raise ConfigurationError(
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send what they do "
+                "not cover, and training goes by it"
+            )
+
+
+def check_sent(method: str, down: Payload, sent: Payload) -> None:
+    """Raises ConfigurationError if a silo sends anything but new values of tensors that it was sent."""
+    for group, tensors in sent.items():
+        for name, tensor in tensors.items():
+            known = down.get(group, {}).get(name)
+            if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
+                raise ConfigurationError(
+                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, of which it was sent "
+                    "none of that shape and type, so that there is nothing to measure its change from"
+                )
+
+
+def clip(down: Payload, sent: Payload, bound: float) -> Payload:
+    """The change of every floating-point tensor, float64, scaled down to a norm of `bound` over all of them.
+
+    Not finite if any change is not.
+    """
+    change = {
+        group: {name: t.double() - down[group][name].double() for name, t in tensors.items() if t.is_floating_point()}
+        for group, tensors in sent.items()
+    }
+    squares = [t.square().sum() for tensors in change.values() for t in tensors.values()]
+    norm = math.sqrt(sum(map(float, squares)))
+    scale = min(1.0, bound / norm) if norm > 0 else 1.0
+    return {group: {name: scale * t for name, t in tensors.items()} for group, tensors in change.items()}
+
+
+def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
+    """(32,) bytes that nobody without the site's secret can tell: of the silo, the round and the clipped update.
+
+    Of the update too, because an order that is repeated must not give a second draw to average away, and two
+    orders for one round that differ must not get the same draw, which their difference would be rid of.
+    """
+    digest = hashlib.sha256(repr((context.secret, "noise", context.round, context.id)).encode())
+    for group, tensors in clipped.items():
+        for name, tensor in tensors.items():
+            digest.update(repr((group, name, tuple(tensor.shape))).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.digest()
+
+
+def normal(shape: torch.Size, *parts: object) -> Tensor:
+    """Standard normal numbers, float64, as a function of the parts alone.
+
+    From SHAKE-256, because a change that is known to be 0 lays the noise bare, and torch's generator can be wound
+    forward and back from a few hundred of its numbers.
+    """
+    stream = hashlib.shake_256(repr(parts).encode()).digest(8 * shape.numel())
+    # 52 bits and half of the last one: exact in float64, and neither 0 nor 1, of which the quantile is infinite.
+    uniform = ((np.frombuffer(stream, "<u8") >> 12) + 0.5) * 2.0**-52
+    return torch.from_numpy(ndtri(uniform)).view(shape)
+
+
+def positive(before: Tensors, after: Tensors) -> Tensors:
+    """`after`, but a running variance that would not be positive keeps its value from `before`."""
+    kept = dict(after)
+    for name, tensor in after.items():
+        if name.rpartition(".")[2] == VARIANCE and name in before:
+            kept[name] = torch.where(tensor > 0, tensor, before[name])
+    return kept
 
 
 def epsilon(noise: float, rounds_replies: Sequence[int], silos: int, delta: float) -> float:

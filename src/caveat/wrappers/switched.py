@@ -1,9 +1,9 @@
-"""Switching: a silo's own model where it knows the input, the federation's where it does not, or neither.
+"""Switching: the local model answers inputs that it knows, the global model the others, or neither does.
 
 Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
-Posterior Networks, IJCAI 2024, sections 2.2 and 4.2, for any score of any method. Thresholds are conformal quantiles
-of calibration data: of the silo's own for its own model, of all silos together for the federation's model, since that
-one is asked about what other silos know. Where a method has one model, the rule is to ask it or to abstain.
+Posterior Networks, IJCAI 2024, sections 2.2 and 4.2, for any score of any method. Thresholds are conformal quantiles of
+calibration data: the silo's own data for its local model, and all silos' data for the global model, which is asked
+about what other silos know. A method with one model asks it or abstains.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,9 @@ from .base import Wrapper, no_histograms
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
-    """The local answer where it is `within`, (N,) bool, else the global one, and abstention where that is not either.
+    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; abstain otherwise.
 
-    Where there is one model, its answer or abstention.
+    With one model, return its answer or abstain.
     """
     if len(answers) == 1:
         (whose,) = answers
@@ -34,12 +34,12 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
 
 
 def nowhere(answers: Answers) -> dict[Decision, Tensor]:
-    """(N,) for each model that none of its answers is within a limit."""
+    """Return (N,) False for each model: none of its answers is within a limit."""
     return {whose: torch.zeros_like(answer.decision, dtype=torch.bool) for whose, answer in answers.items()}
 
 
 def scalar(value: float) -> Tensor:
-    """A threshold as a float64 scalar. What is kept and sent has to be finite: infinity becomes the largest number."""
+    """Return a threshold as a float64 scalar. Kept and sent numbers are finite: infinity becomes the largest number."""
     return torch.tensor(value, dtype=torch.float64).nan_to_num()
 
 
@@ -50,11 +50,11 @@ class Switched(Wrapper):
     score: str = "total"
     """The uncertainty to compare with thresholds, a key of `Prediction.scores`."""
     handover_rate: float = 0.1
-    """Share of its own data that a silo's own model may be too unsure of."""
+    """Share of a silo's own data for which its local model may be too uncertain."""
     abstain_rate: float = 0.05
-    """Share of calibration data that the model asked last may be too unsure of; 0 never abstains."""
+    """Share of calibration data for which the last model asked may be too uncertain; 0 never abstains."""
     max_aleatoric: float = torch.inf
-    """Nats of aleatoric uncertainty above which no answer is trusted: the input has no one label."""
+    """Aleatoric uncertainty in nats above which no answer is trusted: the input is ambiguous."""
 
     def init_server(self, context: SiloContext) -> State:
         return self.base.init_server(context) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
@@ -70,7 +70,7 @@ class Switched(Wrapper):
         return self.base.broadcast(server) | {"decision": server["decision"]}
 
     def calibrate(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Keep the own model's threshold; send counts of how the federation's model scores the calibration split."""
+        """Keep the local model's threshold; send a histogram of the global model's scores of the calibration split."""
         answers = self.base.answer(down, state, context, context.calibration.x)
         kept, sent = {}, {}
         if Decision.LOCAL in answers:
@@ -81,11 +81,11 @@ class Switched(Wrapper):
         return Update({"decision": sent}, len(context.calibration)), state | {"decision": kept}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Why this is no histogram of a silo's calibration inputs."""
+        """Return why this cannot be a histogram of a silo's calibration inputs."""
         return no_histograms(sent.get("decision", {}), card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up the silos' histograms, and keep the threshold of the federation's model."""
+        """Sum the silos' histograms, and keep the global model's threshold."""
         counts = [u.payload["decision"]["scores"] for u in replies.updates.values() if u.payload["decision"]]
         limit = quantile(self.score, torch.stack(counts).sum(0), 1 - self.abstain_rate) if counts else torch.inf
         return server | {"decision": {"ready": torch.tensor(True), "limit": scalar(limit)}}
@@ -95,19 +95,19 @@ class Switched(Wrapper):
             return self.base.decide(down, state, answers)
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
-        # Not a reason to ask the other model: the first one knows the input well, and that it has no one label.
+        # No reason to ask the other model: the first one knows the input well, and it is ambiguous.
         return chosen.abstaining(chosen.is_unfamiliar | (chosen.aleatoric > self.max_aleatoric))
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
-        """(N,) whether an answer is within its threshold, ties included; a score that is NaN is not."""
+        """Return (N,) whether an answer is within its threshold, ties included; NaN is not."""
         group = state.get("decision", {}) if whose is Decision.LOCAL else down["decision"]
-        # A silo that was not there when thresholds were set has none of its own, and asks the federation.
+        # A silo that missed the round has no threshold of its own, and asks the global model.
         limit = group.get("limit", torch.tensor(-torch.inf))
         return answer.score(self.score) <= limit
 
     def outcome(self, server: State) -> dict[str, object]:
         limit = float(server["decision"]["limit"])
         about = {"score": self.score, "handover_rate": self.handover_rate, "abstain_rate": self.abstain_rate}
-        # No limit is no number: as many scores as there are accept everything.
+        # Without a limit there is no number to report: everything is accepted.
         bound = {"global_limit": limit} if limit < torch.finfo(torch.float64).max else {}
         return self.base.outcome(server) | {"policy": {"name": "switch", **about, **bound}}

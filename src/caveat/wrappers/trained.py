@@ -1,4 +1,4 @@
-"""What `[training]` asks of all methods alike: classes that count as much, and optimisers that go on over rounds."""
+"""What `[training]` asks of all methods alike: balanced class weights, and optimizer state that persists over rounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from ..training.fit import Training, balanced
 from .base import Wrapper
 
 MOMENTS = "moments"
-"""The group of what optimisers remember, at a silo, at the server and in messages."""
+"""The group of optimizer state, at a silo, at the server and in messages."""
 
 
 def trained(method: Method) -> Method:
-    """The method with what its `training` asks for around it; the method itself if that is nothing of the kind."""
+    """Return the method with the wrappers that its `training` asks for; the method itself if it asks for none."""
     training = getattr(method, "training", None)
     if not isinstance(training, Training):
         return method
@@ -28,14 +28,14 @@ def trained(method: Method) -> Method:
 
 @dataclass(frozen=True)
 class Balanced(Wrapper):
-    """The base, with the class weights at each silo that balance the labels of its training data."""
+    """The base, with class weights at each silo that balance the labels of its training data."""
 
     def schedule(self) -> Iterable[Round]:
         for t, step in enumerate(self.base.schedule()):
             yield replace(step, task=partial(self.task, t))
 
     def task(self, t: int, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """The base's work of round t, with the site's weights."""
+        """Run the base's client task of round t, with the silo's class weights."""
         training = replace(self.base.training, class_weights=balanced(context.train.y))  # type: ignore[attr-defined]
         method = replace(self.base, training=training)  # type: ignore[type-var]
         return next(islice(method.schedule(), t, None)).task(down, state, context)
@@ -43,11 +43,11 @@ class Balanced(Wrapper):
 
 @dataclass(frozen=True)
 class Carried(Wrapper):
-    """The base, whose silos' optimisers begin a round of training with what they remember of the one before.
+    """The base, whose silos' optimizers begin a training round with their state after the previous one.
 
-    Shared, that is the mean over the silos of a round, weighted as the model is, which is sent along; before the first
-    round all is 0, with which an optimiser begins anyway. What is of parameters that are not sent stays at the silo,
-    as everything does where nothing is shared.
+    If `shared`, that is the mean over the silos of a round, weighted as the model is, which is sent along. Before the
+    first round all is 0, which is an optimizer's initial state. The state of parameters that are not sent stays at the
+    silo, and so does everything if nothing is shared.
     """
 
     training: Training
@@ -69,7 +69,7 @@ class Carried(Wrapper):
             if not own.trains:
                 yield step
             elif self.shared:
-                # By the name that it has at the base, and with its random numbers, but carried out here.
+                # Under the base's name and with its random numbers, but run here.
                 yield replace(
                     own, broadcast=partial(self.send, own), task=partial(self.task, own),
                     aggregate=partial(self.settle, own),
@@ -81,7 +81,7 @@ class Carried(Wrapper):
         return step.broadcast(server) | {MOMENTS: server[MOMENTS]}
 
     def task(self, step: Round, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """The base's work, from and to what the silo's optimiser remembers."""
+        """Run the base's client task from the silo's optimizer state, and keep or send the state after it."""
         moments = {**state.get(MOMENTS, {}), **down.get(MOMENTS, {})}
         update, after = step.task(without(down), without(state), replace(context, moments=moments))
         if not self.shared:
@@ -92,11 +92,11 @@ class Carried(Wrapper):
         return Update(update.payload | {MOMENTS: sent}, update.examples), after | ({MOMENTS: kept} if kept else {})
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """The base's aggregation, and the mean of what optimisers have come to."""
+        """Aggregate as the base does, and average the optimizer state."""
         after = step.aggregate(without(server), replies, context)
         return after | {MOMENTS: server[MOMENTS] | replies.mean(MOMENTS)}
 
 
 def without(groups: Payload) -> Payload:
-    """All but what optimisers remember."""
+    """Return all groups but the optimizer state."""
     return {name: tensors for name, tensors in groups.items() if name != MOMENTS}

@@ -11,15 +11,12 @@ from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
-from .conformal import Conformal, LabelShifted
-from .ensemble import Ensemble
+from .calibration import Conformal, LabelShifted, TemperatureScaled
+from .estimators import Ensemble, Laplace
 from .familiar import Familiar
-from .groups import GuaranteeScope
-from .guaranteed import Guaranteed
-from .laplace import Laplace
-from .private import Private
+from .guaranteed import Guaranteed, GuaranteeScope
+from .privacy import Private
 from .switched import Switched
-from .temperature_scaling import TemperatureScaled
 
 OWNERS = {
     "score": ("switch", "guaranteed"),

@@ -18,7 +18,7 @@ from ...files.schema import DataSchemaRecord, FederationFile, Member
 from ...files.schema.record import SCHEMA, as_json
 from ...files.writing import write_json, write_record
 from ...runs.spec import spec_of
-from ..name_keys import NameKeys
+from ..keys import NameKeys
 from ..terms import Terms
 
 TIMES_ROWS = 10

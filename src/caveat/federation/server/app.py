@@ -31,7 +31,7 @@ from ...runs.run_metrics import GROUP
 from ...runs.spec import spec_of
 from ...wrappers.evaluation import TEST, Evaluated
 from ...wrappers.joining import Joining
-from ..name_keys import SILO_KEYS, NameKeys
+from ..keys import SILO_KEYS, NameKeys
 from ..terms import Terms
 from .log import check_free, lock_of, logged
 from .membership import PAUSE, OpenMembership

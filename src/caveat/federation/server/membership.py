@@ -22,7 +22,7 @@ from ...data import DataSettings
 from ...data.agreement import check_fits, shared_schema
 from ...data.schemas import DataSchema
 from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
-from ..name_keys import UNSIGNED, Asked, NameRefused
+from ..keys import UNSIGNED, Asked, NameRefused
 from ..refusals import other_version
 from ..terms import Terms
 from .agreement import Members

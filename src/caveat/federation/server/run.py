@@ -43,15 +43,15 @@ from ...runs.spec_file import check_begun, run_file
 from ...runs.start import check_empty, keep_configuration
 from ...runs.summary import rows, silo_record
 from ...wrappers.evaluation import TEST, Evaluated
-from ...wrappers.private import VARIANCE
-from ..name_keys import SILO_KEYS, NameKeys
+from ...wrappers.privacy import VARIANCE
+from ..keys import SILO_KEYS, NameKeys
+from ..project import STARTED
 from ..refusals import check_federation
 from ..silo.store import OwnBooks
 from ..terms import Terms, differing
 from .agreement import Confirmed, unlike_others
 from .log import lock_of
 from .membership import FixedMembership, OpenMembership
-from .resume import STARTED
 
 
 def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:

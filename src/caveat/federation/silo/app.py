@@ -24,13 +24,12 @@ from ...methods import METHODS
 from ...nn.custom_model import KNOWN, Make
 from ...runs.local import LocalRun
 from ...runs.spec import spec_of
-from ..name_keys import Asked, signed
+from ..keys import Asked, signed
 from ..refusals import ToldRefusal, check_version
 from ..terms import Terms
 from .frozen_splits import DataChanged
-from .limits import BeyondLimits
 from .member import SiloSide, check_order
-from .silo_file import read_silo_file
+from .silo_file import BeyondLimits, read_silo_file
 from .store import OwnBooks
 
 CHANGED = "DataChanged: its data are not those that it joined with, and its silo.toml, [data] changed, stops there"

@@ -19,12 +19,11 @@ from ...data import DataSettings, survey
 from ...data.tables.columns import number
 from ...data.tables.dictionary import DictionaryColumn
 from ...training.fit import Training
-from ..name_keys import private_key_in
+from ..keys import private_key_in
 from ..refusals import ToldRefusal
 from ..terms import Terms
-from .limits import BeyondLimits, Limits
 from .member import SiloSide
-from .silo_file import OWN_KEYS, SiloFile, read_silo_file
+from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
 """In place of a federation's name, of which a silo keeps nothing."""

@@ -8,4 +8,4 @@ set -euo pipefail
 key=$(realpath "$1")
 cd "$(dirname "$0")"
 . ./environment.sh
-exec python3 -P -m caveat.federation.server.admission "$key"
+exec python3 -P -m caveat.federation.keys "$key"

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from ...core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
-from ..modules import Swaps
+from ..core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
+from .modules import Swaps
 
 Tree = dict[str, Any]
 """Tensors (K, ...) in nested dictionaries and lists: what vmap maps over."""
@@ -102,10 +102,7 @@ class StackedContext(SiloContext):
 
     @classmethod
     def of(
-        cls,
-        context: SiloContext,
-        count: Tensor,
-        trainer: Callable[[FitCall], tuple[Tensor, Tensors]],
+        cls, context: SiloContext, count: Tensor, trainer: Callable[[FitCall], tuple[Tensor, Tensors]]
     ) -> StackedContext:
         """A silo's site as one that stands for many."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))

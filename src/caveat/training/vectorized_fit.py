@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 
-from ...core import Data, Tensors
-from ...core.devices import brought
-from ..modules import learning, to_train
-from .optimizer import StackedOptimizer
-from .replay import Ended, FitCall, NotStackable, StackedWork, Trained, Tree, chosen
+from ..core import Data, Tensors
+from ..core.devices import brought
+from .modules import learning, to_train
+from .optimizers import StackedOptimizer
+from .vectorized_replay import Ended, FitCall, NotStackable, StackedWork, Trained, Tree, chosen
 
 IGNORED = -100
 """A label that `torch.nn.functional.cross_entropy` leaves out of its mean."""

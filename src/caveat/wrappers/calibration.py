@@ -1,0 +1,226 @@
+"""Calibration of any method after training: temperature scaling, and prediction sets with a guaranteed coverage.
+
+Temperature scaling: Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The global temperature is that of
+the silos' pooled validation splits, from sums that add up over silos. A silo's own temperature fits its own split,
+shrunk towards the global one by how much silos differ, which the same sums show (`caveat.uncertainty.temperature`).
+
+Prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
+labels, so its sets hold the true class of its own inputs with the guaranteed coverage. All other silos send histograms
+and use the quantile of their sum, which guarantees the coverage for their mixture only: silos that need no help would
+change it in their favour. Only the number of inputs decides which of the two a silo uses.
+
+Label shift: class frequencies at a silo can differ from those in the calibration inputs of all silos. A silo without
+its own quantile uses the calibration inputs of all silos, weighted by class so that class frequencies are the silo's
+(`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). The frequencies are those of the silo's
+training labels, whose counts stay at the silo. All silos send histograms of surprise by class: if silos differ only in
+class frequencies, the inputs of any silo show how surprising a class is. Under this condition, sets hold the true class
+of a silo's own inputs with the guaranteed coverage, up to the error of the class frequencies from n training labels of
+C classes: their total variation distance, at most sqrt((C - 1) / n) / 2 on average.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
+from ..core.silo_info import SiloInfo
+from ..uncertainty import temperature
+from ..uncertainty.sets import (
+    merged_threshold,
+    prediction_sets,
+    shifted_threshold,
+    surprise,
+    surprise_by_class,
+    surprise_histogram,
+    threshold,
+)
+from .base import Wrapper, no_histograms
+from .switched import scalar
+
+
+@dataclass(frozen=True)
+class TemperatureScaled(Wrapper):
+    """The base, with each model's probabilities raised to a power, the inverse temperature."""
+
+    shared: bool = True
+    """Whether silos send sums. Otherwise nothing leaves a silo, and each uses the temperature of its own split only."""
+    everyone: bool = True
+    """Whether all silos are asked, or only those that a training round asks; the others use the global temperature."""
+
+    @property
+    def scaled(self) -> list[str]:
+        """The names of the base's models, each of which gets a temperature."""
+        return [whose.name.lower() for whose in self.models]
+
+    @property
+    def unknown(self) -> Tensors:
+        """The global temperatures before there are any."""
+        return {model: torch.tensor([1.0, temperature.ALONE], dtype=torch.float64) for model in self.scaled}
+
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"temperature": self.unknown}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(
+            self.broadcast, self.measure, self.settle, everyone=self.everyone, trains=False, linear="silos",
+            name="temperature", sums=SumOver("validation", self.wrong) if self.shared else None,
+        )  # fmt: skip
+
+    def broadcast(self, server: State) -> Payload:
+        """Add the global power and the standard deviation of the logarithm of silos' powers, (2,) per model."""
+        return self.base.broadcast(server) | {"temperature": server["temperature"]}
+
+    def measure(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """Keep the likelihood of the validation split on a grid of powers, and send the sums that the server needs."""
+        x, y = context.validation
+        found = {model: temperature.curve(torch.zeros(0, 1, device=y.device), y[:0]) for model in self.scaled}
+        for whose, answer in (self.base.answer(down, state, context, x) if len(y) else {}).items():
+            found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
+        sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
+        return Update({"likelihood": sent}, 1), state | {"likelihood": found}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Return why these cannot be likelihoods of a silo's validation inputs."""
+        n, classes = card.examples["validation"], len(card.class_counts)
+        found = (temperature.impossible(each, n, classes) for each in sent.get("likelihood", {}).values())
+        return next((why for why in found if why), "")
+
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
+        """Set the power that is best for all silos together, and how much silos' powers differ."""
+        means = replies.mean("likelihood")
+        found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
+        return server | {"temperature": self.unknown | found}
+
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        answers = self.base.answer(down, state, context, x)
+        return {whose: each.calibrated(self.power(whose, down, state)) for whose, each in answers.items()}
+
+    def power(self, whose: Decision, down: Payload, state: State) -> float:
+        """Return the silo's own inverse temperature; the global one for a silo that has measured nothing."""
+        model = whose.name.lower()
+        common, spread = down["temperature"][model].tolist()
+        own = state.get("likelihood", {}).get(model)
+        return common if own is None else temperature.near(own, common, spread)
+
+    def outcome(self, server: State) -> dict[str, object]:
+        if not self.shared:
+            return self.base.outcome(server)
+        found = {model: server["temperature"][model].tolist() for model in self.scaled}
+        return self.base.outcome(server) | {
+            "temperature": {model: 1 / power for model, (power, _) in found.items()},
+            "temperature_spread": {model: spread for model, (_, spread) in found.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Conformal(Wrapper):
+    """The base, whose predictions get prediction sets, whatever is decided about them."""
+
+    coverage: float = 0.9
+    """Share of inputs whose set is to hold the true class."""
+
+    @property
+    def least(self) -> int:
+        """The number of calibration inputs from which on a silo has its own quantile."""
+        return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
+
+    def init_server(self, context: SiloContext) -> State:
+        return self.base.init_server(context) | {"sets": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
+
+    def schedule(self) -> Iterable[Round]:
+        yield from super().schedule()
+        yield Round(
+            self.broadcast,
+            self.conform,
+            self.settle,
+            everyone=True,
+            trains=False,
+            name="conform",
+            sums=SumOver("calibration", self.wrong),
+        )
+
+    def broadcast(self, server: State) -> Payload:
+        return self.base.broadcast(server) | {"sets": server["sets"]}
+
+    def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """Keep the silo's own quantile of the surprise of calibration labels; with too few of them, send a histogram."""
+        x, y = context.calibration
+        probs = mean_probs(self.base.answer(down, state, context, x))
+        own = len(y) >= self.least
+        kept = {"limit": scalar(threshold(surprise(probs, y), self.coverage))} if own else {}
+        return Update({"sets": self.sent(probs, y)}, len(y)), state | {"sets": kept}
+
+    def sent(self, probs: Tensor, y: Tensor) -> Tensors:
+        """Return the histogram; all zeros if the silo has its own quantile."""
+        counts = surprise_histogram(probs, y)
+        return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        """Return why these cannot be histograms of a silo's calibration inputs."""
+        return no_histograms(sent.get("sets", {}), card.examples["calibration"])
+
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
+        """Sum the histograms, and keep the quantile of all silos without their own."""
+        limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
+        return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        decided = self.base.decide(down, state, answers)
+        if not down["sets"]["ready"]:
+            return decided
+        limit = self.limit(down["sets"], state.get("sets", {}))
+        return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
+
+    def limit(self, agreed: Tensors, kept: Tensors) -> float:
+        """Return the largest surprise in a set: the silo's own quantile, or that of the silos without one."""
+        return float(kept.get("limit", agreed["limit"]))
+
+    def outcome(self, server: State) -> dict[str, object]:
+        return self.base.outcome(server) | {"sets": {"coverage": self.coverage, "least": self.least}}
+
+
+def mean_probs(answers: Answers) -> Tensor:
+    """Return the mean (N, C) of the models' probabilities.
+
+    The choice between two models may depend on calibration labels; what prediction sets are made from must not.
+    """
+    return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)
+
+
+@dataclass(frozen=True)
+class LabelShifted(Conformal):
+    """The base with prediction sets whose shared threshold is adapted to each silo's class frequencies."""
+
+    def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """Also send a histogram per class; keep the numbers of training inputs by class."""
+        update, state = super().conform(down, state, context)
+        classes = len(update.payload["sets"]["surprise_by_class"])
+        seen = torch.bincount(context.train.y.cpu(), minlength=classes).double()
+        return update, state | {"sets": state["sets"] | {"seen": seen}}
+
+    def sent(self, probs: Tensor, y: Tensor) -> Tensors:
+        return super().sent(probs, y) | {"surprise_by_class": surprise_by_class(probs, y)}
+
+    def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
+        """Sum the histograms of each class."""
+        settled = super().settle(server, replies, context)
+        added = {"surprise_by_class": replies.stack("sets", "surprise_by_class").sum(0)}
+        return settled | {"sets": settled["sets"] | added}
+
+    def limit(self, agreed: Tensors, kept: Tensors) -> float:
+        """Return the silo's own quantile, or that of all silos, weighted for its class frequencies.
+
+        A silo that missed the round, or has no training labels, uses the unweighted quantile.
+        """
+        seen = kept.get("seen")
+        if "limit" in kept or seen is None or not seen.any():
+            return super().limit(agreed, kept)
+        return shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage)
+
+    def outcome(self, server: State) -> dict[str, object]:
+        about = {"coverage": self.coverage, "least": self.least, "label_shift": True}
+        return super().outcome(server) | {"sets": about}
