@@ -20,8 +20,7 @@ from caveat.analysis import reproduce
 from caveat.analysis.compare.texts import about, contrasts, measured
 from caveat.analysis.reproduce import PaperTable
 from caveat.files import read_comparison
-from caveat.files.schema import Comparison
-from caveat.files.schema import TuningReport
+from caveat.files.schema import Comparison, TuningReport
 
 SHOWN = 3
 """Measures of a table that are not folded away."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .core import ConfigurationError
 from .core.errors import one_of, short_repr
-from .runs.progress import Callback, Plain
+from .runs.progress import Callback, Scalar
 
 OF_SUMMARY = ("mean", "worst", "pooled")
 """Parts of a summary whose numbers trackers take, beside those of every silo."""
@@ -41,7 +41,7 @@ class Tracker(Callback):
             )
         self.place = place
         _check_writable(self.name, self.local)
-        self._title, self._folder, self._settings, self._opened = "", "", dict[str, Plain](), False
+        self._title, self._folder, self._settings, self._opened = "", "", dict[str, Scalar](), False
 
     @property
     def local(self) -> Path | None:
@@ -51,7 +51,7 @@ class Tracker(Callback):
     def begin(self, title: str, rounds: int) -> None:
         self._title, self._opened = title, False
 
-    def settings(self, folder: str, values: Mapping[str, Plain]) -> None:
+    def settings(self, folder: str, values: Mapping[str, Scalar]) -> None:
         self._folder, self._settings = folder, dict(values)
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
@@ -67,7 +67,7 @@ class Tracker(Callback):
             self.close()
             self._opened = False
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         """Open the tool for the run in a folder; `key` stays the same when that run goes on."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class TensorBoard(Tracker):
     def local(self) -> Path:
         return Path(self.place or TENSORBOARD_FOLDER)
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         place = self.local / f"{Path(folder).name}-{title}-{key}"
@@ -165,7 +165,7 @@ class MLflow(Tracker):
         given = address_of(self.place)
         return None if "://" in given else Path(given)
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         from mlflow import MlflowClient
 
         store = store_of(self.place)
@@ -230,7 +230,7 @@ class WandB(Tracker):
     name: ClassVar = "wandb"
     package: ClassVar = "wandb"
 
-    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Plain]) -> None:
+    def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
         import wandb
 
         if self.place is not None:

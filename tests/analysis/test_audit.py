@@ -18,10 +18,9 @@ from caveat.analysis.audit import findings
 from caveat.analysis.audit.experiments import nested_order, reduced, with_equal_steps
 from caveat.core import ConfigurationError, DataError
 from caveat.core.text import percent
-from caveat.html.audit import fraction
-from caveat.html.audit import render
 from caveat.data.silos import Silos
 from caveat.files.schema import AuditFile
+from caveat.html.audit import fraction, render
 from caveat.runs.progress import Silent
 
 SMALL = library.ModelSettings(name="mlp", hidden=8)

@@ -15,12 +15,7 @@ from torch import Tensor, nn
 from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
 from caveat.engines.process_pool import EmbeddedEngine
-from caveat.engines.vectorization import MOST
-from caveat.engines.vectorization import SILOS
-from caveat.engines.vectorization import STEP
-from caveat.engines.vectorization import Mode
-from caveat.engines.vectorization import Stacking
-from caveat.engines.vectorization import chunks
+from caveat.engines.vectorization import MOST, SILOS, STEP, Mode, Stacking, chunks
 from caveat.files.schema import StackedRecord
 from caveat.methods import (
     APFL,

@@ -54,8 +54,8 @@ from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, seale
 from caveat.files.schema.run import RunFile
 from caveat.files.schema.summary import Summary
 from caveat.files.writing import write_json, write_record
-from caveat.runs.inputs import kept_preparation
 from caveat.html.run.page import write_report
+from caveat.runs.inputs import kept_preparation
 
 SCHEMAS: dict[str, type[Record]] = {
     "summary.json": Summary, "gallery.json": Gallery, "features.json": Features, "run.json": RunFile,

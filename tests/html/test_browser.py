@@ -18,9 +18,9 @@ import pytest
 from fake_comparison import fake_comparison
 from fake_run import fake_run, minimal_run, quadrant_run
 
+from caveat.files.schema import Comparison
 from caveat.html.comparison.page import render
 from caveat.html.run.page import write_report
-from caveat.files.schema import Comparison
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on the path")

@@ -19,28 +19,14 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.core.text import cut, duration, megabytes, probability
-from caveat.html.comparison.page import differences
-from caveat.html.comparison.page import headline
-from caveat.html.comparison.page import render
-from caveat.html.comparison.plots import course
-from caveat.html.comparison.plots import silo_plot
-from caveat.html.comparison.tables import run_table
-from caveat.html.comparison.tables import tuning_table
-from caveat.html.comparison.wording import bracketed
-from caveat.html.comparison.wording import figure
-from caveat.html.comparison.wording import ranked
-from caveat.html.comparison.wording import signed
-from caveat.html.comparison.wording import state
-from caveat.html.comparison.wording import unequal_budgets
-from caveat.html.comparison.wording import verdict
-from caveat.html.svg import limits
-from caveat.terminal.results import comparison_table
-from caveat.terminal.results import conclusion
 from caveat.files import read_comparison
-from caveat.files.schema import ComparedRun
-from caveat.files.schema import Comparison
-from caveat.files.schema import IntervalRecord
-from caveat.files.schema import Measure
+from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
+from caveat.html.comparison.page import differences, headline, render
+from caveat.html.comparison.plots import course, silo_plot
+from caveat.html.comparison.tables import run_table, tuning_table
+from caveat.html.comparison.wording import bracketed, figure, ranked, signed, state, unequal_budgets, verdict
+from caveat.html.svg import limits
+from caveat.terminal.results import comparison_table, conclusion
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SHARE = Measure(name="accuracy", higher=True, percent=True)

@@ -13,10 +13,8 @@ from html_page import Page
 from caveat.core import DataError
 from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
-from caveat.html.run.page import within_budget
-from caveat.html.run.page import write_report
-from caveat.html.run.uncertainty import evidence_figures
-from caveat.html.run.uncertainty import quantile
+from caveat.html.run.page import within_budget, write_report
+from caveat.html.run.uncertainty import evidence_figures, quantile
 from caveat.html.run.uncertainty import told_histogram as told
 
 

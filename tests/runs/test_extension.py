@@ -18,8 +18,8 @@ from caveat.files.rollback import TrainedStore
 from caveat.files.schema import Checkpoint, KeptState
 from caveat.files.schema.run import RunFile
 from caveat.files.writing import write_record
-from caveat.runs import start as resuming
 from caveat.html.run.page import write_report
+from caveat.runs import start as resuming
 from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec
 from caveat.runs.start import resume, start

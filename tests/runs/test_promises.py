@@ -12,8 +12,8 @@ import torch
 
 import caveat
 from caveat.cli.output import prediction_rows
-from caveat.html.run.page import write_report
 from caveat.data.silos import Silos
+from caveat.html.run.page import write_report
 
 SMALL: dict[str, Any] = {"rounds": 3, "model": caveat.ModelSettings(name="mlp", width=8, features=4, hidden=8)}
 ASKED = caveat.Uncertainty(policy="guaranteed", guarantee_scope="silo", risk=0.3, set_coverage=0.8)

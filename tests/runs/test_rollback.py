@@ -13,9 +13,8 @@ from test_extension import Cut, CutsAt
 
 from caveat.config import load
 from caveat.files.ledger import read_ledger
-from caveat.runs.start import start
-from caveat.runs.start import resume
 from caveat.files.writing import locked
+from caveat.runs.start import resume, start
 
 SMALL = [
     "model.name=mlp", "model.hidden=8", "data.n_silos=3", "engine.workers=1", "uncertainty.mc_samples=2",

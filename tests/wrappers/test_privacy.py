@@ -15,12 +15,8 @@ from caveat.core import ConfigurationError
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files.schema.figures import PrivacyRecord
-from caveat.wrappers.privacy import Privacy
-from caveat.wrappers.privacy import composed
-from caveat.wrappers.privacy import epsilon
-from caveat.wrappers.privacy import epsilon_against_server
 from caveat.html.run.ledger import protection
-from caveat.wrappers.privacy import clip
+from caveat.wrappers.privacy import Privacy, clip, composed, epsilon, epsilon_against_server
 
 TRAINING = library.Training(batch_size=8, local_epochs=1)
 

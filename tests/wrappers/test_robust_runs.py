@@ -21,8 +21,8 @@ from caveat.core.robust import combined
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files.run_folder import read_rows
-from caveat.html.run.page import write_report
 from caveat.files.tensors import read_payload
+from caveat.html.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
 from caveat.wrappers.aggregation import Robust

@@ -245,8 +245,7 @@ def rollback(
 @contextmanager
 def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
     """Lock the run. Raises RunError if another process is running it."""
-    from ..files.writing import held, locked
-    from ..files.writing import owner_only
+    from ..files.writing import held, locked, owner_only
 
     with ExitStack() as stack:
         if federated:

@@ -13,11 +13,8 @@ from torch import Tensor
 
 from ..core import Data, DataError, Silo, SiloId, check_silo_name
 from ..core.settings import check_type
-from .checks import check_class_list
 from ..core.silo import positive_class
-from .checks import check_numbers
-from .checks import check_tensor
-from .checks import dtype_name
+from .checks import check_class_list, check_numbers, check_tensor, dtype_name
 from .pools import Array
 from .preparation import Inputs, Preparation, Scaling, SequenceFormat, no_silo
 from .settings import Normalize

@@ -6,32 +6,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core import Data
-from ..core import Payload
-from ..core import SiloContext
-from ..core import SiloId
-from ..core import State
-from ..core import key
-from ..core import seeded
+from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ..core.aggregation import all_finite
 from ..core.devices import deterministic
 from ..files.schema.progress import KeptState
-from ..training.stacked.replay import Ended
-from ..training.stacked.replay import NotStackable
-from ..training.stacked.replay import StackedWork
-from ..training.stacked.replay import Tree
-from ..training.stacked.steps import Mask
-from ..training.stacked.steps import StackedData
-from ..training.stacked.steps import carried_out
+from ..training.vectorized_fit import Mask, StackedData, carried_out
+from ..training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
 from .executor import Executor
 from .placement import one_thread
-from ...training.vectorized_fit import Mask
-from ...training.vectorized_fit import StackedData
-from ...training.vectorized_fit import carried_out
-from ...training.vectorized_replay import Ended
-from ...training.vectorized_replay import NotStackable
-from ...training.vectorized_replay import StackedWork
-from ...training.vectorized_replay import Tree
 
 Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 """Group, name, shape and type of every tensor of a state."""

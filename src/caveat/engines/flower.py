@@ -15,9 +15,7 @@ from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo import SiloInfo
-from ..files.schema import NO_PART
-from ..files.schema import KeptState
-from ..files.schema import StackedRecord
+from ..files.schema import NO_PART, KeptState, StackedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of

@@ -10,32 +10,15 @@ from itertools import chain
 
 import torch
 
-from ..core import ConfigurationError
-from ..core import Payload
-from ..core import Replies
-from ..core import SiloId
-from ..core import Weights
+from ..core import ConfigurationError, Payload, Replies, SiloId, Weights
 from ..core.aggregation import size
+from ..files.schema.progress import KeptState, StackedRecord
 from ..files.schema.record import as_json
-from ..files.schema.progress import KeptState
-from ..files.schema.progress import StackedRecord
 from .allocator import keep_freed_memory
-from .batched_executor import BatchedExecutor
-from .batched_executor import ChunkDone
-from .batched_executor import ChunkOrder
-from .batched_executor import ChunkPart
-from .executor import Executor
-from .executor import Performed
+from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from .executor import Executor, Performed
 from .norms import Admission
-from .replies import BUFFERS
-from .replies import BufferedReplies
-from .replies import ChunkReplies
-from .replies import ReplyCollector
-from .replies import StreamingMean
-from .replies import SummedPart
-from .replies import summed
-from ..files.schema.progress import KeptState
-from ..files.schema.progress import StackedRecord
+from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .shared_buffer import SharedBuffer
 from .vectorization import Stacking
 from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn

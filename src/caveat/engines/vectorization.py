@@ -25,7 +25,7 @@ from ..core.aggregation import size
 from ..core.devices import CPU
 from ..files.schema.progress import KeptState, StackedRecord
 from ..training.modules import learning
-from ..training.stacked.replay import NotStackable
+from ..training.vectorized_replay import NotStackable
 from .batched_executor import BatchedExecutor, form, one_of, why
 from .executor import Executor
 from .placement import one_thread
@@ -146,8 +146,6 @@ def in_float64(payload: Payload) -> Payload:
         for group, tensors in payload.items()
     }
 
-from ..files.schema.progress import KeptState
-from ..files.schema.progress import StackedRecord
 
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]

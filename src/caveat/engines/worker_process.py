@@ -20,27 +20,14 @@ from typing import Any
 
 import torch
 
-from ..core import ConfigurationError
-from ..core import RunError
-from ..core import SiloId
-from ..core import Update
-from ..core.devices import device_count
-from ..core.devices import known_kinds
+from ..core import ConfigurationError, RunError, SiloId, Update
+from ..core.devices import device_count, known_kinds
 from ..files.checkpoints import StateLost
+from ..files.schema.progress import KeptState
 from ..files.schema.record import as_json
-from ..files.schema.progress import KeptState
-from .batched_executor import BatchedExecutor
-from .batched_executor import ChunkDone
-from .batched_executor import ChunkOrder
-from .batched_executor import ChunkPart
-from .executor import Executor
-from .executor import Performed
-from .executor import SiloDiverged
-from .executor import SiloError
-from .replies import BUFFERS
-from .replies import SummedPart
-from .replies import summed
-from ..files.schema.progress import KeptState
+from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
+from .executor import Executor, Performed, SiloDiverged, SiloError
+from .replies import BUFFERS, SummedPart, summed
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]

@@ -9,14 +9,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..config import load
-from ..config.text import parse
+from ..config.toml import parse
 from ..core import ConfigurationError, RunError, check_silo_name
 from ..core.settings import dotted
 from ..core.text import plain
 from ..files.reading import RUN, read, record_of
-from ..files.schema.data import FederationFile
-from ..files.schema.run import RunFile
-from ..files.schema.small_files import Started
+from ..files.schema.federation import FederationFile
+from ..files.schema.run import RunFile, Started
 from ..methods.plugins import is_file, module_of
 from ..runs.spec_file import described_config, differences, run_file
 from ..runs.user_code import split_name

@@ -7,24 +7,11 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from ..core.text import percent
-from ..files.schema.analyses import AuditFile
-from ..files.schema.analyses import FusedCopies
+from ..files.schema.analyses import AuditFile, FusedCopies
 from . import templates
 from .diagrams import rank_plane
-from .svg import Axes
-from .svg import Chart
-from .svg import Line
-from .svg import draw
-from .svg import key
-from .svg import line
-from .svg import plot
-from .svg import strokes
-from .svg import text
-from .templates import Table
-from .templates import column
-from .templates import table
-from ....files.schema import AuditFile
-from ....files.schema import FusedCopies
+from .svg import Axes, Chart, Line, draw, key, line, plot, strokes, text
+from .templates import Table, column, table
 
 Rows = Sequence[Mapping[str, float]]
 CURVES = ("epistemic", "vacuity", "aleatoric", "total")

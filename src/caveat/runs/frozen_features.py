@@ -11,16 +11,10 @@ import torch
 from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
-from ..core.devices import CPU
-from ..core.devices import brought
-from ..core.devices import cache_folder
-from ..core.devices import deterministic
-from ..core.silo import AugmentedData
-from ..core.devices import device_model
-from ..core.silo import SPLITS
+from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
+from ..core.silo import SPLITS, AugmentedData
 from ..engines.placement import one_thread
-from ..files.tensors import FeatureCache
-from ..files.tensors import hashes
+from ..files.tensors import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 

@@ -11,21 +11,14 @@ from .. import data
 from ..config import Config
 from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_device, find_devices
-from ..files.reading import RUN
-from ..files.reading import read
-from ..files.schema.run import GivenConfiguration
 from ..files.checkpoints import NEWEST
-from ..files.reading import record_of
-from ..files.reading import text_of
+from ..files.reading import RUN, read, record_of, text_of
 from ..files.rollback import TrainedStore
-from ..files.schema.run import RunFile
 from ..files.schema.progress import Checkpoint
+from ..files.schema.run import GivenConfiguration, RunFile
 from ..files.schema.summary import Summary
-from ..files.writing import write_bytes
-from ..files.writing import write_record
+from ..files.writing import locked, nothing_begun, write_bytes, write_record
 from ..metrics.custom_metrics import check_known as check_metrics
-from ..files.writing import locked
-from ..files.writing import nothing_begun
 from .execution import carry_out
 from .local import LocalRun
 from .progress import Progress, Silent

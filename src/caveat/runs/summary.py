@@ -27,8 +27,8 @@ from ..files.schema.figures import (
     Stream,
     Traffic,
 )
-from ..files.schema.record import SCHEMA, as_json
 from ..files.schema.progress import StackedRecord
+from ..files.schema.record import SCHEMA, as_json
 from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun

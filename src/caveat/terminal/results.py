@@ -10,25 +10,13 @@ from ..core.text import decimal, duration, listed, megabytes, percent, plain, ti
 from ..files.ledger import Sent, Total, read_sent
 from ..files.reading import check_file, manifest_of, record_of
 from ..files.run_folder import RunFolder, natural
-from ..files.schema.analyses import ComparedMethod
-from ..files.schema.analyses import ComparedRun
-from ..files.schema.analyses import Comparison
-from ..files.schema.grid import Measure
-from ..files.schema.grid import Setting
+from ..files.schema import Form, OwnState
+from ..files.schema.analyses import ComparedMethod, ComparedRun, Comparison
+from ..files.schema.grid import Measure, Setting
 from ..html.comparison import wording
-from ..html.run.classification import Ranged
-from ..html.run.classification import judged
-from ..html.run.classification import judged_together
-from ..html.run.decisions import abstains
-from ..html.run.decisions import accuracy
-from ..html.run.decisions import accuracy_answered
-from ..html.run.decisions import label
-from ..html.run.decisions import models
-from ..html.run.decisions import streams
-from ..html.run.silos import metric_column
-from ..html.run.silos import of_models
-from ..files.schema import Form
-from ..files.schema import OwnState
+from ..html.run.classification import Ranged, judged, judged_together
+from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
+from ..html.run.silos import metric_column, of_models
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]

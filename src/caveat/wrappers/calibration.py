@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..uncertainty import temperature
 from ..uncertainty.sets import (
     merged_threshold,

@@ -34,7 +34,7 @@ from ..core import (
     horizon,
     seeded,
 )
-from ..core.silo_info import SiloInfo
+from ..core.silo import SiloInfo
 from ..nn.stages import LastLayer, last_layer, unobserved
 from ..training.modules import in_batches, reset
 from ..uncertainty import entropy, laplace

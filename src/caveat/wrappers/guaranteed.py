@@ -24,14 +24,8 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
-from ..uncertainty.guarantee import GRID
-from ..uncertainty.guarantee import Guarantee
-from ..uncertainty.guarantee import fixed_sequence
-from ..uncertainty.guarantee import policy_counts
-from ..uncertainty.guarantee import ranks
-from ..uncertainty.guarantee import score_edges
 from ..core.silo import SiloInfo
-from ..uncertainty.guarantee import answers_needed
+from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
 from .base import Wrapper, no_counts, no_histograms
 from .switched import choose, nowhere, scalar

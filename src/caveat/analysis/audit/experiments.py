@@ -16,9 +16,8 @@ from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
 from ...files.reading import checked, record_of
+from ...files.schema import AuditPlan, Participating
 from ...files.schema.analyses import Finding
-from ...files.schema import AuditPlan
-from ...files.schema import Participating
 from ...files.schema.record import as_json
 from ...files.writing import locked, nothing_begun, write_record
 from ...runs import python_calls

@@ -7,19 +7,7 @@ from typing import Any
 
 from ..._version import __version__
 from ...core import DataError
-from ...html import comparison as schema
-from ...files.schema import ComparedMethod
-from ...files.schema import ComparedRun
-from ...files.schema import Comparison
-from ...files.schema import DifferenceRecord
-from ...files.schema import IntervalRecord
-from ...files.schema import MeasureTable
-from ...files.schema import Paper
-from ...files.schema import Printed
-from ...files.schema import Result
-from ...files.schema import SiloFigures
-from ...files.schema import Trial
-from ...files.schema import TuningReport
+from ...files import schema
 from ...files.schema.grid import Measure, MethodVariant, Setting
 from ...files.schema.record import SCHEMA
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
@@ -185,7 +173,7 @@ def _best(means: Sequence[float], measure: Measure) -> float | None:
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:
     """A result's mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
-    found: dict[str, Any] = vars(ends_of(whole, measure))
+    found: dict[str, Any] = dict(vars(ends_of(whole, measure)))
     if measure.figure:
         domains = {silo.name: silo.domain for done in finished.values() for silo in done.silos}
         found |= {"worst": _worst(values, measure), **_groups(values, domains, measure, finished)}

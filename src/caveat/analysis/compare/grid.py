@@ -11,13 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...config import Config
-from ...config import load
-from ...config import is_unavailable
-from ...config.toml import toml
-from ...config import find
+from ...config import Config, find, is_unavailable, load
 from ...config.load import check_key
-from ...config.toml import senseless
+from ...config.toml import senseless, toml
 from ...core import ConfigurationError
 from ...core.errors import cut
 from ...core.settings import check_seed

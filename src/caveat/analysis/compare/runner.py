@@ -21,14 +21,9 @@ from ...files import read_comparison
 from ...files.reading import RUN, check_version, decoded, text_of
 from ...files.schema.grid import grid_record
 from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
-from ...files.writing import forget_parts
-from ...files.writing import write_bytes
-from ...files.writing import write_json
-from ...files.writing import write_record
+from ...files.writing import forget_parts, locked, nothing_begun, write_bytes, write_json, write_record
 from ...html.comparison.page import render
 from ...html.run.page import write_report
-from ...files.writing import locked
-from ...files.writing import nothing_begun
 from ...runs.opening import open_run
 from ...runs.progress import Progress
 from ...runs.spec_file import read_run_file

@@ -23,8 +23,7 @@ from ...engines.flower_messages import NEVER, GridMessages
 from ...files.checkpoints import ServerStore
 from ...files.ledger import Entries, Ledger, read_ledger
 from ...files.reading import RUN, manifest_of
-from ...files.writing import owner_only
-from ...files.writing import held
+from ...files.writing import held, owner_only
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP

@@ -27,12 +27,8 @@ from ...files.reading import RUN, read
 from ...files.schema import KeptState, Started
 from ...files.schema.record import SCHEMA, Record, as_json
 from ...files.schema.summary import Summary
-from ...files.writing import owner_only
-from ...files.writing import write_json
-from ...files.writing import write_record
+from ...files.writing import held, locked, owner_only, write_json, write_record
 from ...html.run.page import write_report
-from ...files.writing import held
-from ...files.writing import locked
 from ...runs.base import BaseRun, Engine
 from ...runs.execution import carry_out
 from ...runs.local import LocalRun

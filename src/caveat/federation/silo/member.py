@@ -26,15 +26,10 @@ from ...files.ledger import Ledger
 from ...files.reading import read
 from ...files.schema import FileSum, ModelFile, SiloKeeps, SiloSource
 from ...files.schema.record import SCHEMA
-from ...files.writing import refuse_link
-from ...files.writing import refuse_links
-from ...files.writing import write_bytes
-from ...files.writing import write_record
-from ...runs.fingerprints import MODEL
-from ...runs.inputs import PREPARATION
-from ...runs.inputs import kept_preparation
 from ...files.tensors import to_bytes
-from ...files.writing import held
+from ...files.writing import held, refuse_link, refuse_links, write_bytes, write_record
+from ...runs.fingerprints import MODEL
+from ...runs.inputs import PREPARATION, kept_preparation
 from ...runs.local import Run
 from ...runs.spec import spec_of
 from ...runs.spec_file import described

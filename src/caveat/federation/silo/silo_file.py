@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from ...config import read_dictionary
+from ...config import Config, load_kept, read_dictionary
 from ...config.toml import parse
-from ...config import Config
-from ...config import load_kept
 from ...core import ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ...core.devices import find_device
 from ...core.text import plural

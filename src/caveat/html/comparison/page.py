@@ -5,27 +5,13 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from ...core.text import duration
-from ...core.text import megabytes
+from ...core.text import duration, megabytes
 from ...core.text import tick as plain_tick
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import Comparison
-from ...files.schema.analyses import IntervalRecord
-from ...files.schema.grid import Measure
-from ...files.schema.grid import Setting
-from ...files.schema.analyses import domains_of
+from ...files.schema.analyses import ComparedRun, Comparison, IntervalRecord, domains_of
+from ...files.schema.grid import Measure, Setting
 from .. import templates
-from ..svg import Chart
-from ..svg import Point
-from ..svg import Write
-from ..svg import swatch
+from ..svg import Chart, Point, Write, swatch
 from . import wording
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import Comparison
-from ...files.schema.analyses import IntervalRecord
-from ...files.schema.grid import Measure
-from ...files.schema.grid import Setting
-from ...files.schema.analyses import domains_of
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
 

@@ -7,37 +7,13 @@ from typing import Literal
 
 from markupsafe import Markup
 
-from ...core.text import MINUS
-from ...core.text import cut
-from ...core.text import probability
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import DifferenceRecord
-from ...files.schema.analyses import IntervalRecord
+from ...core.text import MINUS, cut, probability
+from ...files.schema.analyses import ComparedRun, DifferenceRecord, IntervalRecord
 from ...files.schema.grid import Measure
 from .. import svg
-from ..diagrams import Dot
-from ..diagrams import Groups
-from ..diagrams import dot_plot
-from ..diagrams import dots
-from ..diagrams import lay_out
-from ..diagrams import named
-from ..svg import Point
-from ..svg import Write
-from .wording import LEVEL
-from .wording import bracketed
-from .wording import directed
-from .wording import dot
-from .wording import few
-from .wording import figure
-from .wording import header
-from .wording import known
-from .wording import signed
-from .wording import tick
-from .wording import with_unit
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import DifferenceRecord
-from ...files.schema.analyses import IntervalRecord
-from ...files.schema.grid import Measure
+from ..diagrams import Dot, Groups, dot_plot, dots, lay_out, named
+from ..svg import Point, Write
+from .wording import LEVEL, bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
 
 BySilo = Mapping[str, IntervalRecord]
 """By silo."""

@@ -6,33 +6,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS
-from ...core.text import count
-from ...core.text import decimal
-from ...core.text import duration
-from ...core.text import megabytes
-from ...core.text import probability
-from ...files.schema.analyses import ComparedMethod
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import Comparison
-from ...files.schema.analyses import IntervalRecord
-from ...files.schema.grid import Measure
-from ...files.schema.grid import Setting
-from ..svg import element
-from ..svg import swatch
-from ..templates import Cell
-from ..templates import Column
-from ..templates import Table
-from ..templates import column
-from ..templates import table
-from ..templates import words
+from ...core.text import MINUS, count, decimal, duration, megabytes, probability
+from ...files.schema.analyses import ComparedMethod, ComparedRun, Comparison, IntervalRecord
+from ...files.schema.grid import Measure, Setting
+from ..svg import element, swatch
+from ..templates import Cell, Column, Table, column, table, words
 from . import wording
-from ...files.schema.analyses import ComparedMethod
-from ...files.schema.analyses import ComparedRun
-from ...files.schema.analyses import Comparison
-from ...files.schema.analyses import IntervalRecord
-from ...files.schema.grid import Measure
-from ...files.schema.grid import Setting
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the values that were tried: a better value may lie beyond"

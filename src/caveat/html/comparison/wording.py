@@ -11,7 +11,7 @@ from statistics import fmean
 from ...core.text import MINUS, equation, joined, listed, minus, percent, plural
 from ...core.text import signed as with_sign
 from ...core.text import tick as written_tick
-from .. import comparison as schema
+from ...files import schema
 from ...files.schema.analyses import Comparison
 from ...files.schema.grid import Measure, Setting
 from ..diagrams import Dot

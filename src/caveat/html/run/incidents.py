@@ -3,22 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.text import listed
-from ...core.text import percent
-from ...core.text import plain
-from ...core.text import ranges
+from ...core.text import listed, percent, plain, ranges
 from ...files.rollback import can_go_back
-from ...files.run_folder import RunFolder
-from ...files.run_folder import natural
-from ...files.schema.progress import LeftOut
-from ...files.schema.progress import purpose
-from ...files.schema.progress import Failure
-from ..templates import Table
-from ..templates import table
-from ..templates import words
-from ...files.schema.progress import Failure
-from ...files.schema.progress import LeftOut
-from ...files.schema.progress import purpose
+from ...files.run_folder import RunFolder, natural
+from ...files.schema.progress import Failure, LeftOut, purpose
+from ..templates import Table, table, words
 
 _MOST_ROWS = 60
 _MOST_RANGES = 8

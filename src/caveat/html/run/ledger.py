@@ -5,26 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ...core.text import count
-from ...core.text import listed
-from ...core.text import plain
-from ...core.text import ranges
-from ...core.text import size
-from ...core.text import times
+from ...core.text import count, listed, plain, ranges, size, times
 from ...files.ledger import Sent
-from ...files.run_folder import RunFolder
-from ...files.run_folder import natural
-from ...files.schema.federation import DataSchemaRecord
-from ...files.schema.federation import FederationFile
+from ...files.run_folder import RunFolder, natural
+from ...files.schema.federation import DataSchemaRecord, FederationFile
 from ...files.schema.figures import PrivacyRecord
 from ...files.schema.progress import Form
-from ..templates import Table
-from ..templates import column
-from ..templates import table
-from ..templates import words
-from ...files.schema.federation import DataSchemaRecord
-from ...files.schema.federation import FederationFile
-from ....files.schema import Form
+from ..templates import Table, column, table, words
 
 _MOST_NAMES = 12
 """Labels or columns that are named."""

@@ -7,25 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import decimal
-from ...core.text import duration
-from ...core.text import joined
-from ...core.text import percent
-from ...core.text import percent_tick
-from ...core.text import size
-from ...core.text import tick
-from ...files.run_folder import RunFolder
-from ...files.run_folder import natural
+from ...core.text import decimal, duration, joined, percent, percent_tick, size, tick
+from ...files.run_folder import RunFolder, natural
 from ...files.schema.progress import RoundRow
 from .. import svg
-from ..svg import Chart
-from ..svg import Point
-from ..svg import Write
-from ..templates import Table
-from ..templates import column
-from ..templates import table
-from ..templates import words
-from ...files.schema.progress import RoundRow
+from ..svg import Chart, Point, Write
+from ..templates import Table, column, table, words
 
 _LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
 Event = tuple[int, str]

@@ -8,32 +8,14 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ...core.text import cut
-from ...core.text import percent
-from ...core.text import tick
+from ...core.text import cut, percent, tick
 from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE
-from ...files.schema.figures import NOBODY
-from ...files.schema.figures import Histogram
-from ...files.schema.figures import Stream
-from ...files.schema.summary import Features
-from ...files.schema.summary import FeatureSilo
-from ...files.schema.summary import Codewords
-from ...files.schema.summary import SiloRecord
+from ...files.schema.figures import INSIDE, NOBODY, Codewords, Histogram, Stream
+from ...files.schema.summary import Features, FeatureSilo, SiloRecord
 from .. import svg
-from ..diagrams import heat_map
-from ..diagrams import spans
-from ..diagrams import stack_swatch
-from ..diagrams import stacked_bar
-from ..svg import Chart
-from ..svg import Point
-from ..templates import Table
-from ..templates import column
-from ..templates import table
-from ..templates import words
-from ...files.schema.figures import Codewords
-from ...files.schema.summary import Features
-from ...files.schema.summary import FeatureSilo
+from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
+from ..svg import Chart, Point
+from ..templates import Table, column, table, words
 from .guarantee import Shares, shares_of
 
 _BAR, _ROW = 22, 52

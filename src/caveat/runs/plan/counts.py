@@ -21,7 +21,7 @@ from ...engines.executor import Executor
 from ...engines.placement import one_thread
 from ...files.checkpoints import SiloStore
 from ...files.schema.summary import Features, Gallery
-from ...training.rehearsal import Batched
+from ...training.fit import Training
 from ..frozen_features import SilosBehind
 from ..local import LocalRun
 
@@ -213,7 +213,7 @@ class StepLog:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self.read_until = 0
 
-    def __call__(self, training: Batched, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+    def __call__(self, training: Training, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
         """Hand on the first few batches."""
         done, began = 0, 0.0
         for batch in batches:

@@ -24,10 +24,9 @@ from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
 from ...engines.vectorization import Mode, Stacking
 from ...files.checkpoints import ServerStore
-from ...training.fit import Training
 from ...files.schema import RunState
 from ...files.tensors import hashes
-from ...training.fit import watched_by
+from ...training.fit import Training, watched_by
 from ..frozen_features import PART, encoder_on, known_rows
 from ..local import LocalRun
 from ..progress import Silent
