@@ -41,7 +41,7 @@ from caveat.core.aggregation import RunningSums
 from caveat.core.silo import FederationInfo
 from caveat.engines.executor import Executor
 from caveat.engines.norms import NormBound
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.federation.server.agreement import TIMES_ROWS, incredible
 from caveat.files.checkpoints import SiloStore
@@ -154,7 +154,7 @@ def trained(
     around, context = robust.around(method, len(asked)), spec.server_context(info)
     place = Executor(around, spec.build(info), asked, SiloStore(folder), seed)
     norms = NormBound(robust.bounds) if robust.watches else None
-    with EmbeddedEngine(place) as engine:
+    with SingleMachineEngine(place) as engine:
         server = run(around, engine, context, spec.init_server(info, context, around),
                      participation=Participation(seed), after=after, norms=norms)  # fmt: skip
         down = around.broadcast(server)
@@ -192,7 +192,7 @@ def honest(name: str, seed: int) -> tuple[int, int, float]:
     with TemporaryDirectory() as folder:
         own = spec.build_personal_models(info)
         place = Executor(method, spec.build(info), silos.by_name, SiloStore(Path(folder)), seed, own)
-        with EmbeddedEngine(place) as engine:
+        with SingleMachineEngine(place) as engine:
             run(method, engine, context, spec.init_server(info, context, method), participation=Participation(seed),
                 after=count, norms=NormBound())  # fmt: skip
     return sum(updates), len(over), max(over, default=0.0)

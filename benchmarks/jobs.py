@@ -20,7 +20,7 @@ from caveat.core import Data, Method, Silo
 from caveat.core.devices import CPU, brought
 from caveat.engines.executor import Executor, channels_last
 from caveat.engines.placement import one_thread
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import Participation
 from caveat.engines.vectorization import Stacking
 from caveat.files.checkpoints import SiloStore
@@ -144,7 +144,7 @@ def rounds(
         server, t = method.init_server(context), 0
         steps = iter(place.schedule)
         participation = Participation(0, asked / len(silos) if asked else 1.0)
-        with EmbeddedEngine(place, workers, stacking=stacking) as engine:
+        with SingleMachineEngine(place, workers, stacking=stacking) as engine:
 
             def round() -> None:
                 nonlocal server, t

@@ -122,7 +122,7 @@ def bare() -> list[float]:
 def caveat() -> list[float]:
     from caveat.core import Data, Silo
     from caveat.engines.executor import Executor, channels_last
-    from caveat.engines.process_pool import EmbeddedEngine
+    from caveat.engines.process_pool import SingleMachineEngine
     from caveat.engines.rounds import Participation
     from caveat.files.checkpoints import SiloStore
     from caveat.methods import FedAvg
@@ -138,7 +138,7 @@ def caveat() -> list[float]:
         context = place.context("0000")
         server = method.init_server(context)
         steps = place.schedule
-        with EmbeddedEngine(place, WORKERS) as engine:
+        with SingleMachineEngine(place, WORKERS) as engine:
 
             def round(t: int) -> None:
                 nonlocal server

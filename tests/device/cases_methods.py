@@ -14,7 +14,7 @@ from shadow import SEEDS, Shadow, on_shadow, reads, without_double
 from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.vectorization import Stacking
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
@@ -62,7 +62,7 @@ def test_silos_that_a_device_cannot_stack_are_carried_out_one_by_one(tmp_path: P
     apart, together = (Federation(method, tmp_path / name, device=DEVICE) for name in ("apart", "together"))
     apart.run()
     stacking = Stacking("on")
-    together.run(engine=EmbeddedEngine(together.place, 1, stacking=stacking))
+    together.run(engine=SingleMachineEngine(together.place, 1, stacking=stacking))
     assert all("in round 0 of the schedule" in record.why for record in stacking.works.values())
     assert stacking.works
     assert_same(apart.server, together.server)
@@ -132,7 +132,7 @@ def test_predictions_do_not_wait_for_the_device_between_batches(method: Method, 
     found = []
     for inputs in (x[:600], x[:600], x):  # the first time constants are brought to the device
         with reads() as names, there.working("predict"):
-            method.predict(down, kept, place.site_there("silo-1"), inputs.to(DEVICE))
+            method.predict(down, kept, place.context_on_device("silo-1"), inputs.to(DEVICE))
         found.append(names)
     assert len(x) == 1200
     assert len(found[1]) == len(found[2]), found[1:]
@@ -178,13 +178,13 @@ def test_a_device_draws_by_the_same_keys_as_the_cpu(tmp_path: Path) -> None:
 def test_a_device_without_float64_trains_and_leaves_the_rest_to_the_cpu(tmp_path: Path) -> None:
     used = set[str]()
     here, there = (Federation(WRAPPED[14], tmp_path / d.type, data=TWO, device=d) for d in (CPU, DEVICE))
-    perform = there.place.perform_there
+    perform = there.place.perform_on_device
 
     def noted(t: int, address: str, *more: Any) -> Any:
         used.add(address.rpartition(".")[2])
         return perform(t, address, *more)
 
-    there.place.perform_there = noted  # type: ignore[method-assign]
+    there.place.perform_on_device = noted  # type: ignore[method-assign]
     with without_double():
         assert_same(here.run(), there.run())
         assert_same_states(measured(here), measured(there))

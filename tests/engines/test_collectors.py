@@ -17,7 +17,7 @@ from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Run
 from caveat.core.aggregation import RunningSums
 from caveat.engines import replies
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.replies import BUFFERS, StreamingMean
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, Local
 from caveat.training.fit import Training
@@ -224,7 +224,7 @@ def test_silos_that_are_made_on_demand_are_not_made_to_be_counted(tmp_path: Path
     data = silos(COUNT)
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, data=data)
     federation.place.silos = Lazily()
-    federation.run(engine=EmbeddedEngine(federation.place, 2))
+    federation.run(engine=SingleMachineEngine(federation.place, 2))
     assert not made  # in this process
     assert federation.done[0].replies.means is None
 
@@ -258,7 +258,7 @@ class Heavy(FedAvg):
 @pytest.mark.usefixtures("few")
 def test_memory_of_replies_is_used_again_in_the_same_round(tmp_path: Path) -> None:
     federation = Federation(Heavy(rounds=1, training=Training(local_steps=1)), tmp_path, 2, data=silos(64))
-    with EmbeddedEngine(federation.place, 2) as engine:
+    with SingleMachineEngine(federation.place, 2) as engine:
         replies = engine.exchange(0, "base.train", federation.method.broadcast(federation.server),
                                   engine.silos, linear="examples")  # fmt: skip
         buffers = [buffer for worker in engine.workers for buffer in worker.buffers]

@@ -18,7 +18,7 @@ from caveat.core import Data, Method, Payload, Round, SiloContext, State, Update
 from caveat.core.errors import Diverged
 from caveat.engines import norms, replies
 from caveat.engines.norms import NOTHING, TIMES, WINDOW, Admission, NormBound
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.replies import StreamingMean
 from caveat.engines.vectorization import Stacking
 from caveat.methods import SCAFFOLD, FedAvg, FedProto
@@ -112,8 +112,8 @@ def test_stacked_silos_are_bounded_too(tmp_path: Path) -> None:
     bound = NormBound()
     method = FedAvg(rounds=3, training=ADAM)
     off, on = (Federation(method, tmp_path / name, data=silos(COUNT)) for name in ("off", "on"))
-    off.run(engine=EmbeddedEngine(off.place, stacking=Stacking("on")))
-    on.run(engine=EmbeddedEngine(on.place, stacking=Stacking("on")), norms=bound)
+    off.run(engine=SingleMachineEngine(off.place, stacking=Stacking("on")))
+    on.run(engine=SingleMachineEngine(on.place, stacking=Stacking("on")), norms=bound)
     assert_same(off.server, on.server)
     assert len(bound.kept["base.train"]["model"]) == 3
 
@@ -122,7 +122,7 @@ def test_a_liar_among_stacked_silos_is_scaled_as_it_is_by_itself(tmp_path: Path)
     method = Liar(rounds=3, training=ADAM, times=8, change=True)
     alone, stacked = (Federation(method, tmp_path / name, data=silos(COUNT)) for name in ("alone", "stacked"))
     alone.run(norms=NormBound())
-    stacked.run(engine=EmbeddedEngine(stacked.place, stacking=Stacking("on")), norms=NormBound())
+    stacked.run(engine=SingleMachineEngine(stacked.place, stacking=Stacking("on")), norms=NormBound())
     for name, tensor in alone.server["model"].items():
         torch.testing.assert_close(tensor, stacked.server["model"][name], rtol=1e-3, atol=1e-4)
     assert [list(done.noted) for done in alone.done] == [list(done.noted) for done in stacked.done]

@@ -21,7 +21,7 @@ from sampled import different
 from caveat.core import Payload, Replies, RunError, SiloContext, State, Update
 from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound
 from caveat.engines.shared_buffer import SharedBuffer
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
@@ -71,7 +71,7 @@ def test_worker_that_dies_is_an_error_not_a_hang(tmp_path: Path) -> None:
 
 def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    with EmbeddedEngine(federation.place, 2) as engine:
+    with SingleMachineEngine(federation.place, 2) as engine:
         for worker in engine.workers:
             os.kill(worker.process, signal.SIGKILL)
             os.waitpid(worker.process, 0)
@@ -80,7 +80,7 @@ def test_worker_that_was_killed_while_idle_is_an_error(tmp_path: Path) -> None:
 
 
 def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
-    engine = EmbeddedEngine(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
+    engine = SingleMachineEngine(Federation(FedAvg(rounds=1, training=ADAM), tmp_path).place, 2)
     assert engine.workers == []
     with engine:
         assert len(engine.workers) == 2
@@ -88,7 +88,7 @@ def test_workers_begin_with_the_engine(tmp_path: Path) -> None:
 
 def test_workers_end_with_the_engine(tmp_path: Path) -> None:
     federation = Federation(FedAvg(rounds=1, training=ADAM), tmp_path, workers=2)
-    with EmbeddedEngine(federation.place, 2) as engine:
+    with SingleMachineEngine(federation.place, 2) as engine:
         processes = [worker.process for worker in engine.workers]
         assert all(Path(f"/proc/{process}").exists() for process in processes)
     for process in processes:

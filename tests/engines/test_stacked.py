@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.vectorization import MOST, SILOS, STEP, Mode, Stacking, chunks
 from caveat.files.schema import StackedRecord
 from caveat.methods import (
@@ -83,7 +83,7 @@ def federation(
     """A federation of six silos with 40 to 140 examples after all its rounds, and which works were stacked."""
     stop, model, data = about.get("stop"), about.get("model"), about.get("data") or silos(6)
     found, stacking = Federation(method, folder, workers, data=data, model=model), Stacking(mode, about.get("works"))
-    engine = EmbeddedEngine(found.place, workers, stacking=stacking)
+    engine = SingleMachineEngine(found.place, workers, stacking=stacking)
     found.run(engine=engine, **({} if stop is None else {"stop": stop}))
     return found, {name.removeprefix("base."): record for name, record in stacking.works.items()}
 
@@ -133,7 +133,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> 
     parts, _ = federation(method, tmp_path / "parts", "on", stop=2, works=works)
     again = Federation(method, tmp_path / "parts", data=silos(6))
     again.server = parts.server
-    again.run(engine=EmbeddedEngine(again.place, 1, stacking=Stacking("on", works)), start=2)
+    again.run(engine=SingleMachineEngine(again.place, 1, stacking=Stacking("on", works)), start=2)
     assert_same(whole.server, again.server)
     assert_same_states(whole.states(), again.states())
 

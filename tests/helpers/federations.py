@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from caveat.core import Method, Payload, Replies, SiloContext, State, Update
-from caveat.engines.process_pool import EmbeddedEngine
+from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound
 from caveat.methods import (
     APFL,
@@ -155,7 +155,7 @@ def is_level(early: Level, late: Level) -> bool:
 def levels_over_rounds(method: Method, folder: Path) -> list[Level]:
     """After each round of training with two workers, what is in use."""
     federation = Federation(method, folder, workers=2)
-    engine, levels = EmbeddedEngine(federation.place, 2), list[Level]()
+    engine, levels = SingleMachineEngine(federation.place, 2), list[Level]()
 
     def look(done: FinishedRound, server: State) -> None:
         federation.done.clear()  # which would keep the replies

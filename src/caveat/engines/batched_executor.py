@@ -1,4 +1,4 @@
-"""Runs a client task at one chunk of silos: as one batched call if it can be stacked, else one silo after the other."""
+"""Runs a client task at a chunk of silos: as one batched call if possible, or else silo by silo."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -10,8 +10,14 @@ from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ..core.aggregation import all_finite
 from ..core.devices import deterministic
 from ..files.schema.progress import KeptState
-from ..training.vectorized_fit import Mask, StackedData, carried_out
-from ..training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
+from ..training.vectorized_fit import Mask
+from ..training.vectorized_fit import StackedData
+from ..training.vectorized_fit import carried_out
+from ..training.vectorized_replay import Ended
+from ..training.vectorized_replay import NotStackable
+from ..training.vectorized_replay import StackedWork
+from ..training.vectorized_replay import Tree
+from ..core.devices import brought_all
 from .executor import Executor
 from .placement import one_thread
 
@@ -21,23 +27,23 @@ Form = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 
 @dataclass(frozen=True)
 class ChunkOrder:
-    """A work at some silos in round t."""
+    """A request to run a task at some silos in round t."""
 
     t: int
     address: str
     sent: Payload
     silos: Sequence[SiloId]
     kept: Mapping[SiloId, KeptState]
-    """Which state each silo has kept, where it has any."""
+    """The state that each silo has kept, if any."""
     needed: Collection[int]
-    """The rounds whose states stay on the disk."""
+    """Rounds whose states stay on disk."""
     stacked: Mapping[str, bool]
-    """The names, see `BatchedExecutor.name`, with which the task is stacked, and whether batches are padded."""
+    """The names (see `BatchedExecutor.name`) of batched tasks, and whether their batches are padded."""
 
 
 @dataclass
 class ChunkPart:
-    """What a work has come to at silos whose updates have one form: tensors (K, ...)."""
+    """Results of a task at silos whose updates have one form: tensors (K, ...)."""
 
     silos: list[SiloId]
     payload: Payload
@@ -46,27 +52,27 @@ class ChunkPart:
 
 @dataclass
 class ChunkDone:
-    """What a chunk has come to."""
+    """Results of a chunk."""
 
     parts: list[ChunkPart] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     one_by_one: dict[str, str] = field(default_factory=dict)
-    """Why silos were carried out one after the other although they were to be stacked, by `name`."""
+    """Why silos were run one by one although their task was to be batched, by `name`."""
 
 
 class BatchedExecutor:
-    """Runs chunks of silos on an executor's data and model, and remembers what dropout draws in a step of each task."""
+    """Runs chunks of silos with an executor's data and model, and stores the dropout masks of each task."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.masks: dict[str, dict[object, list[Mask]]] = {}
         self.has_padded = False
-        """Whether batches of different sizes came together when something was stacked last."""
+        """Whether the last batched task had batches of different sizes."""
         architectures = dict.fromkeys(id(executor.own[silo]) for silo in sorted(executor.own))
         self.architecture = {module: number for number, module in enumerate(architectures)}
 
     def carry_out(self, order: ChunkOrder) -> ChunkDone:
-        """Raises SiloError or StateLost as the executor does."""
+        """Run a chunk. Raises SiloError or StateLost as the executor does."""
         done = ChunkDone()
         before = {silo: self.executor.state(silo, order.kept.get(silo)) for silo in order.silos}
         forms: dict[Form, list[SiloId]] = {}
@@ -81,7 +87,7 @@ class BatchedExecutor:
                 padded = order.stacked[self.name(order.address, silos[0], states[0])]
                 ended = self.stacked(order.t, order.address, order.sent, silos, states, padded)
             except Exception as error:
-                self.masks.clear()  # what is known of dropout may be of the past
+                self.masks.clear()  # stored dropout masks may be outdated
                 done.one_by_one[self.name(order.address, silos[0], states[0])] = why(error)
                 self._one_by_one(order, silos, done)
             else:
@@ -89,7 +95,7 @@ class BatchedExecutor:
         return done
 
     def name(self, address: str, silo: SiloId, state: State) -> str:
-        """What decides whether a work is stacked: its address, which groups a silo keeps, and its own architecture."""
+        """Return the key for batching a task: its address, the groups of the silo's state, and its architecture."""
         groups = sorted(group for group, tensors in state.items() if tensors)
         own = self.architecture.get(id(self.executor.own.get(silo)), 0)
         return address + (f" ({', '.join(groups)})" if groups else "") + (f" of model {own}" if own else "")
@@ -97,22 +103,22 @@ class BatchedExecutor:
     def stacked(
         self, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: Sequence[State], padded: bool
     ) -> Ended:
-        """The work at silos of one architecture whose states are of one form. Nothing is kept.
+        """Run the task at silos of one architecture with states of one form; store nothing.
 
-        Raises NotStackable, or whatever comes of a work for which stacking is nothing; so it does where a number is not
-        finite, since one silo by itself can say which it is.
+        Raises NotStackable, or any error of a task that cannot be batched. Also raises for values that are not finite,
+        because running silo by silo can tell which silo has them.
         """
         executor = self.executor
-        name, task = executor.find_work(t, address)
+        name, task = executor.find_task(t, address)
         masks = self.masks.setdefault(self.name(address, silos[0], states[0]), {})
         with one_thread(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")  # what is slow is measured
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # speed is measured elsewhere
             generators = [torch.Generator().manual_seed(key(executor.seed, name, t, silo)) for silo in silos]
-            device, context, splits = self._there(silos, t)
+            device, context, splits = self._on_device(silos, t)
             data = StackedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
-            batched: Tree = {"state": moved(stack(states), device), "examples": counts}
-            stacked = StackedWork(task, moved(sent, device), context)
+            batched: Tree = {"state": brought_all(stack(states), device), "examples": counts}
+            stacked = StackedWork(task, brought_all(sent, device), context)
             with seeded(executor.seed, name, t, silos[0], device=device), deterministic(device):
                 ended = carried_out(stacked, batched, data, masks)
             self.has_padded = data.has_padded
@@ -124,13 +130,13 @@ class BatchedExecutor:
                         raise NotStackable(f"{each} is not finite at one of the silos")
         return ended
 
-    def _there(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, SiloContext, list[Data]]:
-        """Where silos are trained, the first one's site there, and their training data."""
+    def _on_device(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, SiloContext, list[Data]]:
+        """Return the device, the first silo's context there, and the silos' training data there."""
         executor, data = self.executor, [self.executor.silos[silo] for silo in silos]
         if executor.device.type == "cpu":
             return executor.device, executor.context(silos[0], t), [silo.train for silo in data]
         on_device = [executor.workplace.silo(silo).train for silo in data]
-        return executor.device, executor.site_there(silos[0], t), on_device
+        return executor.device, executor.context_on_device(silos[0], t), on_device
 
     def _keep(
         self, order: ChunkOrder, silos: list[SiloId], before: Sequence[State], ended: Ended, done: ChunkDone
@@ -151,25 +157,20 @@ class BatchedExecutor:
 
 
 def stack(states: Sequence[Payload]) -> Payload:
-    """Payloads of one form as one of tensors (K, ...)."""
+    """Stack payloads of one form to one payload with tensors (K, ...)."""
     return {
         group: {name: torch.stack([state[group][name] for state in states]) for name in tensors}
         for group, tensors in states[0].items()
     }
 
 
-def moved(payload: Payload, device: torch.device) -> Payload:
-    """A payload's tensors on a device, those that are there already as they are."""
-    return {group: {name: t.to(device) for name, t in tensors.items()} for group, tensors in payload.items()}
-
-
 def one_of(payload: Payload, k: int) -> Payload:
-    """The k-th of the silos' payloads."""
+    """Return the k-th silo's payload."""
     return {group: {name: tensor[k] for name, tensor in tensors.items()} for group, tensors in payload.items()}
 
 
 def form(state: State) -> Form:
-    """What states that are stacked have in common, in order: a file's tensors come in any."""
+    """Return group, name, shape and type of all tensors, sorted, because files have them in any order."""
     return tuple(
         (group, name, tensor.shape, tensor.dtype)
         for group, named in sorted(state.items())
@@ -178,17 +179,17 @@ def form(state: State) -> Form:
 
 
 KNOWN = {
-    "random operation": "it draws random numbers beside batches and dropout",
-    "data-dependent control flow": "what it does depends on a silo's numbers",
-    ".item()": "it reads a silo's numbers",
-    "setup_context": "it has a torch.autograd.Function without a rule for vmap",
-    "requires_grad_()": "it takes gradients of its own",
+    "random operation": "it draws random numbers other than batches and dropout",
+    "data-dependent control flow": "its control flow depends on a silo's values",
+    ".item()": "it reads a silo's values",
+    "setup_context": "it has a torch.autograd.Function without vmap support",
+    "requires_grad_()": "it computes gradients itself",
 }
 
 
 def why(error: Exception) -> str:
-    """Why a work is not stacked, in half a sentence."""
+    """Return why a task is not batched, as a phrase."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else ""
     if isinstance(error, NotStackable):
         return text
-    return next((told for known, told in KNOWN.items() if known in str(error)), f"{type(error).__name__}: {text[:200]}")
+    return next((text for known, text in KNOWN.items() if known in str(error)), f"{type(error).__name__}: {text[:200]}")

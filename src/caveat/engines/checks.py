@@ -14,15 +14,15 @@ from ..core.aggregation import all_finite
 from ..core.silo import MOST, SiloInfo
 
 LARGEST = 1e6
-"""How many times as large as the median silo's (or as what was sent, or as 1) a tensor's largest entry may be."""
+"""Maximum ratio of a tensor's largest entry to the median silo's (or to what was sent, or to 1)."""
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
     torch.bool,
 )  # fmt: skip
-"""Types of which everything that is done with an update is defined."""
+"""Types for which all operations on updates are defined."""
 VARIANCES = frozenset({"exp_avg_sq", "running_var"})
-"""Parts of the names of tensors that are means of squares: a root is taken of them."""
+"""Name parts of tensors that are means of squares, whose root is taken."""
 
 Form = tuple[tuple[str, str, str, str], ...]
 """Group, name, shape and type of every tensor, in order."""
@@ -31,12 +31,11 @@ Form = tuple[tuple[str, str, str, str], ...]
 def left_out(
     updates: Mapping[SiloId, Update], sent: Payload, most: Mapping[SiloId, int], variances: frozenset[str] = VARIANCES
 ) -> dict[SiloId, str]:
-    """The silos whose updates cannot be counted, and why.
+    """Return the silos whose updates cannot be aggregated, with reasons.
 
-    An update is judged by itself first: `most` are the examples that each silo may speak for, what was sent under the
-    same name gives a tensor's shape and type, all numbers have to be finite, and those of tensors with one of
-    `variances` in their name not negative. Then by the others: it has the tensors that most of them have, and none
-    whose entries are out of all proportion.
+    First each update is checked by itself: at most `most` examples, shapes and types as sent, finite numbers, and none
+    negative in tensors with one of `variances` in their name. Then updates are compared: all must have the tensors that
+    most silos have, with entries of similar magnitude.
     """
     reasons = {silo: why for silo, update in updates.items() if (why := by_itself(update, sent, most[silo], variances))}
     rest = {silo: update for silo, update in updates.items() if silo not in reasons}
@@ -46,7 +45,6 @@ def left_out(
 
 
 def form(payload: Payload) -> Form:
-    """The form of a payload: its tensors without their numbers."""
     return tuple(
         (group, name, str(tuple(tensor.shape)), str(tensor.dtype))
         for group, tensors in sorted(payload.items())
@@ -55,9 +53,9 @@ def form(payload: Payload) -> Form:
 
 
 def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str] = VARIANCES) -> str:
-    """What is wrong with an update, whatever others send; empty if nothing is."""
+    """Return what is wrong with an update by itself, or ""."""
     if not 0 < update.examples <= most:
-        return f"speaks for {update.examples} examples, expected 1 to {most}"
+        return f"has weight {update.examples}, expected 1 to {most}"
     for group, tensors in update.payload.items():
         for name, tensor in tensors.items():
             known = sent.get(group, {}).get(name)
@@ -67,18 +65,18 @@ def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str
                     f"{known.dtype} as sent"
                 )
             if tensor.dtype not in DTYPES:
-                return f"{group}/{name} is of type {tensor.dtype}"
+                return f"{group}/{name} has unsupported type {tensor.dtype}"
             if not all_finite(tensor):
                 return f"{group}/{name} is not finite"
             if variances.intersection(name.split(".")) and bool((tensor < 0).any()):
-                return f"{group}/{name} has a negative entry, and is a mean of squares"
+                return f"{group}/{name} is a mean of squares but has a negative entry"
     return ""
 
 
 def unlike_most(forms: Mapping[SiloId, Form], sent: Form = ()) -> dict[SiloId, str]:
-    """The silos whose tensors are not the ones that most silos have, and why.
+    """Return the silos whose tensors differ from those of most silos, with reasons.
 
-    Where several forms are equally common, the one nearest to `sent` counts as that of most silos.
+    If several forms are equally common, the one most similar to `sent` is taken.
     """
     if len(set(forms.values())) < 2:
         return {}
@@ -92,8 +90,8 @@ def _difference(each: Form, usual: Form) -> str:
     found, expected = ({(group, name): rest for group, name, *rest in of} for of in (each, usual))
     for path in sorted(found.keys() | expected.keys()):
         if found.get(path) != expected.get(path):
-            said = " ".join(found.get(path, ["missing"]))
-            return f"{'/'.join(path)} is {said}, of most silos {' '.join(expected.get(path, ['missing']))}"
+            there = " ".join(found.get(path, ["missing"]))
+            return f"{'/'.join(path)} is {there}, at most silos {' '.join(expected.get(path, ['missing']))}"
     return "other tensors than most silos"
 
 
@@ -108,7 +106,9 @@ def _out_of_proportion(updates: Mapping[SiloId, Update], sent: Payload) -> dict[
             usual = max(1.0, median if known is None else min(median, LARGEST * max(1.0, _largest(known))))
             for silo, size in sizes.items():
                 if size > LARGEST * usual:
-                    reasons.setdefault(silo, f"{group}/{name} has an entry of {size:.3g}, of most silos {median:.3g}")
+                    reasons.setdefault(
+                        silo, f"{group}/{name} has an entry of {size:.3g}, the median silo's is {median:.3g}"
+                    )
     return reasons
 
 
@@ -116,15 +116,15 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.double().abs().max()) if tensor.numel() else 0.0
 
 
-def miscounted(step: Round, updates: Mapping[SiloId, Update], cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
-    """The silos whose updates speak for another number of examples than they said to have, and why that counts.
+def miscounted(step: Round, updates: Mapping[SiloId, Update], infos: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
+    """Return the silos whose updates have another number of examples than they reported, with reasons.
 
-    Means weigh by it, so that a silo could have any weight up to that of its largest split. Of a round that is not
-    linear, and makes no sums, no more is known than that it is of training.
+    That number is the weight in means, so a silo could otherwise choose any weight up to that of its largest split. In
+    rounds that are neither linear nor sums, it is only limited by the training examples.
     """
     reasons: dict[SiloId, str] = {}
     for silo, update in updates.items():
-        examples = cards[silo].examples
+        examples = infos[silo].examples
         if step.linear == "silos":
             expected, least = 1, 1
         elif step.sums is not None:
@@ -133,63 +133,65 @@ def miscounted(step: Round, updates: Mapping[SiloId, Update], cards: Mapping[Sil
             expected = examples["train"]
             least = expected if step.linear == "examples" else 1
         if not least <= update.examples <= expected:
-            reasons[silo] = f"speaks for {update.examples:,} examples, expected {expected:,} by what it said to have"
+            reasons[silo] = (
+                f"has weight {update.examples:,}, expected {expected:,}, the number of examples that the silo reported"
+            )
     return reasons
 
 
 def impossible_sums(
-    step: Round, updates: Mapping[SiloId, Update], cards: Mapping[SiloId, SiloInfo]
+    step: Round, updates: Mapping[SiloId, Update], infos: Mapping[SiloId, SiloInfo]
 ) -> dict[SiloId, str]:
-    """The silos whose updates cannot be sums over the inputs that they say to have, and why."""
+    """Return the silos whose updates cannot be sums over their inputs, with reasons."""
     reasons: dict[SiloId, str] = {}
     if (sums := step.sums) is None:
         return reasons
     for silo, update in updates.items():
         try:
-            why = sums.wrong(update.payload, cards[silo])
-        except Exception as error:  # whatever numbers that make no sense make anything raise
-            why = f"sums that make no sense: {type(error).__name__}: {error}"
+            why = sums.wrong(update.payload, infos[silo])
+        except Exception as error:  # invalid numbers may raise anything
+            why = f"invalid sums: {type(error).__name__}: {error}"
         if why:
             reasons[silo] = why
     return reasons
 
 
 STREAMS = ("", "ood_local", "ood_global")
-"""The split that was measured, and inputs that a silo does not know."""
+"""The evaluated split, and the streams of out-of-distribution inputs."""
 ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
-"""The groups of a stream, where one model answers and where one of two is chosen."""
+"""The groups of a stream, with one model, and with a choice between two models."""
 CLASSES_OF_TEST = "classes"
-"""A group of the test split, of models of not too many classes."""
+"""A group of the test split, for models with few enough classes."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
-"""The shapes of the sums that count inputs."""
+"""The shapes of sums that count inputs."""
 SETS = frozenset({"covered", "set_sizes"})
-"""The sums of predictions with sets: how many hold the label, and how many there are of each size."""
+"""The sums of prediction sets: how many contain the label, and how many have each size."""
 UNFAMILIAR = "unfamiliar"
-"""A count of inputs that is only there where predictions have a familiarity."""
+"""A count of inputs, present if predictions have a familiarity."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
-"""Sums of numbers that are not counts, and of which only the size is checked."""
+"""Sums that are not counts; only their magnitude is checked."""
 MOST_EACH = {"nll": 709.0, "brier": 2.0}
-"""What an input comes to at most, where that is known: -ln of the smallest probability that is told from 0; 1 + 1."""
+"""Maximum per input, where known: -ln of the smallest positive probability; 1 + 1."""
 BINNED = ("bin_count", "bin_confidence", "bin_correct")
-"""The sums per bin; there are others of each class, such as "class_bin_count"."""
+"""The sums per bin; those per class have a prefix, such as "class_bin_count"."""
 CLASSES = "class_"
 SLACK = 1e-6
-"""The relative error that is allowed in sums of probabilities."""
+"""Allowed relative error in sums of probabilities."""
 
 
 Read = Callable[[SiloId, Payload], object]
-"""Reads a silo's measurements, and raises anything if they make no sense."""
+"""Reads a silo's measurements; raises any error if they are invalid."""
 
 
 def left_out_measuring(
     updates: Mapping[SiloId, Update], most: Mapping[SiloId, int], read: Read = lambda silo, payload: None
 ) -> dict[SiloId, str]:
-    """The silos whose measurements cannot be counted, and why.
+    """Return the silos whose measurements cannot be used, with reasons.
 
-    Each by itself: the groups of `wrappers.evaluation.Evaluated`, of sums that can be sums, over as many inputs as
-    the update speaks for, and they can be read. Then by the others: a group has one form at all silos that have it,
-    and a method's own numbers ("method") have the same names everywhere.
+    Each must have the groups of `wrappers.evaluation.Evaluated`, possible sums over as many inputs as the update's
+    weight, and be readable. Then silos are compared: a group has one form at all silos that have it, and a method's own
+    numbers ("method") have the same names everywhere.
     """
     reasons = {
         silo: why
@@ -205,13 +207,13 @@ def left_out_measuring(
 def _unreadable(silo: SiloId, payload: Payload, read: Read) -> str:
     try:
         read(silo, payload)
-    except Exception as error:  # whatever numbers that make no sense make anything raise
-        return f"measurements that make no sense: {type(error).__name__}: {error}"
+    except Exception as error:  # invalid numbers may raise anything
+        return f"invalid measurements: {type(error).__name__}: {error}"
     return ""
 
 
 def _form(payload: Payload, kind: str) -> Form:
-    # A method's numbers differ in size between silos by right, for what only some of them have.
+    # A method's numbers may differ in size between silos.
     return tuple(
         (group, name, "" if kind == "method" else shape, kept)
         for group, name, shape, kept in form({kind: payload[kind]})
@@ -229,18 +231,18 @@ def _by_itself(update: Update, most: int) -> str:
 
 
 def _check(payload: Payload, examples: int) -> None:
-    """Raises DataError for measurements that cannot be those of so many examples."""
+    """Raise DataError for measurements that are impossible for so many examples."""
     streams: dict[str, Payload] = {}
     for group, tensors in payload.items():
         stream, _, kind = group.rpartition(".")
         streams.setdefault(stream, {})[kind] = tensors
     own = streams.get("", {})
-    told_apart = own.pop(CLASSES_OF_TEST, None)
+    classes = own.pop(CLASSES_OF_TEST, None)
     if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
         raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
-    if told_apart is not None:
-        _check_classes(told_apart, own["sums"].get("known", torch.zeros(())), examples)
+    if classes is not None:
+        _check_classes(classes, own["sums"].get("known", torch.zeros(())), examples)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
             raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
@@ -259,7 +261,7 @@ def _check_choice(tensors: Tensors, n: float) -> None:
 
 
 def _check_classes(tensors: Tensors, known: Tensor, n: int) -> None:
-    """Each input whose label is a class of the model is in one cell, and in one bin of every histogram."""
+    """Check that each input whose label is a class of the model is in one cell, and in one bin of each histogram."""
     confusion = tensors.get("confusion", torch.zeros(0))
     classes = len(confusion)
     expected = {"confusion", "ranks"} | ({"calibration"} if classes == 2 else set())
@@ -281,7 +283,7 @@ def _check_sums(tensors: Tensors, n: float) -> None:
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
     expected |= SETS if SETS & tensors.keys() else set()
     if differing := (tensors.keys() - scores - {UNFAMILIAR}) ^ expected:
-        raise DataError(f"sums differ in {_listed(differing)} from what was to be measured")
+        raise DataError(f"unexpected or missing sums: {_listed(differing)}")
     if UNFAMILIAR in tensors:
         _check_counts(UNFAMILIAR, tensors[UNFAMILIAR], (), n)
     for name in (*COUNTS, *scores):
@@ -291,7 +293,7 @@ def _check_sums(tensors: Tensors, n: float) -> None:
         if (tensor.shape, tensor.dtype) != ((), torch.float64) or not (
             abs(float(tensor)) <= MOST_EACH.get(name, LARGEST) * n * (1 + 1e-9)
         ):
-            raise DataError(f"{name} is no sum over {n:.0f} inputs")
+            raise DataError(f"{name} is not a sum over {n:.0f} inputs")
     for name in ("decisions", "quadrants", *scores):
         _check_total(name, tensors[name], n)
     if SETS & tensors.keys():
@@ -309,7 +311,7 @@ def _check_sums(tensors: Tensors, n: float) -> None:
 
 
 def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor, known: float) -> None:
-    """Each input whose label is a class of the model has to be in one bin, of the top class and of every class."""
+    """Check that each input whose label is a class of the model is in one bin, of the top class and of every class."""
     _check_counts(f"{prefix}bin_count", count, count.shape, known)
     _check_counts(f"{prefix}bin_correct", correct, count.shape, known)
     if bool((count.sum(-1) != known).any()) or bool((correct > count).any()):
@@ -317,7 +319,7 @@ def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor,
     if (confidence.shape, confidence.dtype) != (count.shape, torch.float64) or not bool(
         ((confidence >= 0) & (confidence <= count * (1 + SLACK))).all()
     ):
-        raise DataError(f"{prefix}bin_confidence are no sums of probabilities")
+        raise DataError(f"{prefix}bin_confidence is not a sum of probabilities")
 
 
 def _check_counts(
@@ -326,12 +328,12 @@ def _check_counts(
     if (tuple(tensor.shape), tensor.dtype) != (tuple(shape), dtype):
         raise DataError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, expected {tuple(shape)} {dtype}")
     if not bool(((tensor >= 0) & (tensor <= n) & (tensor == tensor.floor())).all()):
-        raise DataError(f"{name} are no counts of {n:.0f} inputs")
+        raise DataError(f"{name} is not a count of {n:.0f} inputs")
 
 
 def _check_total(name: str, tensor: Tensor, n: float) -> None:
     if float(tensor.sum()) != n:
-        raise DataError(f"{name} do not add up to {n:.0f} inputs")
+        raise DataError(f"{name} does not add up to {n:.0f} inputs")
 
 
 def _listed(names: Iterable[str]) -> str:

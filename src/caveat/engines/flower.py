@@ -1,6 +1,6 @@
-"""Silos behind Flower's Grid: a transport for the server's loop, and the app that does a silo's work.
+"""The engine on Flower: a transport through Flower's Grid, and the app that runs client tasks at a silo.
 
-Nothing is kept in Flower's context: private state is on the silo's own disk, which drops what was never counted.
+Nothing is stored in Flower's context: silos store their states on disk, and discard those that were not aggregated.
 """
 
 import time
@@ -25,57 +25,57 @@ LATE = "no reply in time"
 
 
 class Membership(Protocol):
-    """The silos that take part, and their nodes, as the server's loop has to know them."""
+    """The silos that take part, and their nodes."""
 
     @property
     def nodes(self) -> Mapping[SiloId, int]:
-        """The node of each silo that has been met."""
+        """The node of each silo that has joined."""
 
     @property
     def silos(self) -> Sequence[SiloId]:
-        """All that take part, by name."""
+        """All silos that take part, by name."""
 
     @property
     def most(self) -> Mapping[SiloId, int]:
-        """The examples that each silo may speak for."""
+        """The maximum weight of each silo's update."""
 
     @property
     def cards(self) -> Mapping[SiloId, SiloInfo]:
-        """What each silo says to have."""
+        """The metadata that each silo has reported."""
 
     @property
     def terms_text(self) -> str:
-        """What every order says beside the work."""
+        """The terms of the federation, which are part of every request."""
 
     def hear(self, silo: SiloId, words: Words) -> None:
-        """Take over what an answer to an order says beside the work. Raises for what cannot be so."""
+        """Process what a silo's reply contains besides the update. Raises for invalid contents."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
-        """Greet nodes that are not known yet, until a point of time: silos may join and come back at any time."""
+        """Register new nodes until a point in time: silos may join and come back at any time."""
 
     def close(self) -> None:
-        """Admit no silo from now on that has not joined before."""
+        """Let no further silo join."""
 
     @property
     def late(self) -> Collection[SiloId]:
-        """The silos that have come since then, and take no part."""
+        """The silos that have come since then; they take no part."""
 
 
 def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
-    """A `Flower.read` that reads nothing, so that no silo is left out for what its measurements say."""
+    """Accept any measurements, as `FlowerEngine.read`."""
 
 
 def silent(text: str) -> None:
-    """A `FlowerEngine.tell` that says nothing."""
+    """Ignore a message, as `FlowerEngine.tell`."""
 
 
 @dataclass
 class FlowerEngine:
-    """A transport to silos behind a Grid.
+    """A transport to silos through a Grid.
 
-    A silo that is late, gone, raises, or sends what cannot be counted is left out of a round, which goes on if `quorum`
-    silos are left (all that were asked, if those are fewer). Otherwise those missing are asked again until
-    `start_timeout` seconds have passed, and then RunError is raised.
+    A silo that is late, disconnected, fails, or sends an invalid update is left out of a round. The round continues if
+    `quorum` silos are left (or all that were asked, if fewer). Otherwise the missing silos are asked again for up to
+    `start_timeout` seconds, and then RunError is raised.
     """
 
     method: Method
@@ -83,29 +83,29 @@ class FlowerEngine:
     members: Membership
     quorum: int = 1
     round_timeout: float = 600.0
-    """Seconds that silos have for a round."""
+    """Time limit of a round in seconds."""
     start_timeout: float = 600.0
-    """Seconds after the deadline that a round waits for its quorum."""
+    """Seconds that a round waits for its quorum after its time limit."""
     pause: float = 5.0
-    """Seconds before silos that did not answer, or not well, are asked again."""
+    """Seconds before silos without a valid reply are asked again."""
     variances: frozenset[str] = VARIANCES
-    """Parts of the names of tensors in which a negative number is a fault."""
+    """Name parts of tensors that must not be negative."""
     read: Callable[[str, SiloId, Payload], object] = accept_any
-    """Reads a silo's measurements on a split; a silo is left out if reading its measurements raises anything."""
+    """Reads a silo's measurements on a split; the silo is left out if this raises anything."""
     tell: Callable[[str], None] = silent
-    """Is told who is asked, and who is waited for."""
+    """Receives messages about which silos are asked or awaited."""
     joining: bool = False
-    """Whether the federation is finished, and silos work for themselves alone."""
+    """Whether the federation is finished, and silos run tasks only for themselves."""
     draws: bool = False
-    """Whether rounds of training ask some of the silos, so that one may be there and never train."""
+    """Whether training rounds ask only some of the silos, so a silo may never train."""
     counted: dict[SiloId, int] = field(default_factory=dict)
-    """The last round of which each silo's reply was counted."""
+    """The last round in which each silo's update was aggregated."""
     rollbacks: int = 0
-    """How often the run has gone back to an earlier round, by command."""
+    """Number of rollbacks to an earlier round."""
     untrained: frozenset[SiloId] = field(default=frozenset(), init=False)
-    """Silos that had joined when training ended, and of which no round was counted."""
+    """Silos that had joined when training ended, but without any aggregated update."""
     stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
-    """None: each silo is by itself."""
+    """Empty: silos are not batched."""
 
     @property
     def silos(self) -> Sequence[SiloId]:
@@ -114,18 +114,18 @@ class FlowerEngine:
     def begin(
         self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
     ) -> None:
-        """Silos will forget what they kept of later rounds than those counted."""
+        """Start at round t; silos discard states of rounds that were not aggregated."""
         self.counted, self.rollbacks = dict(counted), rollbacks
 
     def kept(self) -> Sequence[KeptState]:
-        """None that is known here: each silo keeps its own books."""
+        """Return nothing, because silos store their states themselves."""
         return ()
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Nothing to be done: silos keep the states that an order may still ask for."""
+        """Do nothing, because silos keep the states that may be needed."""
 
     def end_training(self) -> None:
-        """Ask no silo from now on that has had no part in training: it lacks what the others have of their own."""
+        """Ask only silos that took part in training from now on, because others lack local parameters."""
         self.members.close()
         if self.counted and not self.draws:
             before, self.untrained = self.untrained, frozenset(self.silos) - self.counted.keys()
@@ -141,9 +141,9 @@ class FlowerEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Have the silos of the cohort carry out the work; the replies say who was left out, and why.
+        """Let the silos of the cohort run the task; the replies name the silos left out, with reasons.
 
-        Replies of linear rounds are kept too, since each is compared with the others before it counts.
+        Replies of linear rounds are stored too, because each is compared with the others before it is aggregated.
         """
         measures = address in self.method.evaluations
         updates: dict[SiloId, Update] = {}
@@ -160,7 +160,7 @@ class FlowerEngine:
             if measures:
                 bad = left_out_measuring(updates, self.members.most, partial(self.read, address))
             else:
-                bad = self._not_counted(t, updates, payload)
+                bad = self._invalid(t, updates, payload)
             updates = {silo: update for silo, update in updates.items() if silo not in bad}
             reasons = {silo: legible(why) for silo, why in (reasons | bad).items()}
             if len(updates) >= least or time.monotonic() >= end:
@@ -169,10 +169,10 @@ class FlowerEngine:
             until = min(time.monotonic() + self.round_timeout, end)
             self.members.meet(self.wire, until)
         if len(updates) < least or not updates:
-            told = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
-            what = f"round {t}, work {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
-            longer = [self._longer] if LATE in reasons.values() else []
-            raise RunError("\n".join([what, *told, *longer]))
+            lines = [f"{silo}: {why}" for silo, why in sorted(reasons.items())]
+            what = f"round {t}, task {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
+            longer = [self._remedy] if LATE in reasons.values() else []
+            raise RunError("\n".join([what, *lines, *longer]))
         if not measures:
             self.counted |= dict.fromkeys(updates, t)
         if admission is not None:
@@ -180,31 +180,31 @@ class FlowerEngine:
         late = dict.fromkeys(sorted(self.untrained.union(self.members.late)), NO_PART)
         return Replies(updates, len(self.silos), reasons | late)
 
-    def _not_counted(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
+    def _invalid(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         step = next(islice(self.method.schedule(), t, None), None)
         wrong: dict[SiloId, str] = {}
-        if step is not None and not self.joining:  # of a silo that joins, nothing is sent, and nothing weighs
+        if step is not None and not self.joining:  # a joining silo sends no update
             wrong = miscounted(step, updates, self.members.cards)
             rest = {silo: update for silo, update in updates.items() if silo not in wrong}
             wrong |= impossible_sums(step, rest, self.members.cards)
             updates = {silo: update for silo, update in rest.items() if silo not in wrong}
-        return wrong | self._unlike(step, updates, sent)
+        return wrong | self._compared(step, updates, sent)
 
-    def _unlike(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
+    def _compared(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         reasons = left_out(updates, sent, self.members.most, self.variances)
-        told = {silo: update for silo, update in updates.items() if update.payload}
-        # Where all is kept at the silos, sending nothing is right whatever others send.
-        if not told or told.keys() - reasons.keys() or step is None or step.aggregate is keep:
+        sending = {silo: update for silo, update in updates.items() if update.payload}
+        # If all parameters stay at the silos, sending nothing is valid whatever others send.
+        if not sending or sending.keys() - reasons.keys() or step is None or step.aggregate is keep:
             return reasons
-        empty = dict.fromkeys(updates.keys() - told.keys(), "sends nothing")
-        return empty | left_out(told, sent, self.members.most, self.variances)
+        empty = dict.fromkeys(updates.keys() - sending.keys(), "sends nothing")
+        return empty | left_out(sending, sent, self.members.most, self.variances)
 
     def _ask(
         self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
         more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
-        orders = {
+        requests = {
             nodes[silo]: pack(
                 payload, t=t, task=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
             )
@@ -213,38 +213,37 @@ class FlowerEngine:
         }  # fmt: skip
         names = {nodes[silo]: silo for silo in silos if silo in nodes}
 
-        about = f"step {t + 1}, {address.rpartition('.')[2]}"
+        label = f"step {t + 1}, {address.rpartition('.')[2]}"
 
-        def still(waiting: Collection[int]) -> None:
-            self.tell(f"{about}: still waiting for {_listed(names[node] for node in waiting)}")
+        def waiting(waiting: Collection[int]) -> None:
+            self.tell(f"{label}: waiting for {_listed(names[node] for node in waiting)}")
 
-        away = _listed(silo for silo in silos if nodes.get(silo) not in orders)
-        asked = _listed(names[node] for node in orders)
-        self.tell(f"{about}: {asked or 'nobody'} asked{f'; not connected: {away}' if away else ''}")
-        answers, errors = self.wire.ask(orders, "train", until, still)
+        away = _listed(silo for silo in silos if nodes.get(silo) not in requests)
+        asked = _listed(names[node] for node in requests)
+        self.tell(f"{label}: {asked or 'none'} asked{f'; not connected: {away}' if away else ''}")
+        answers, errors = self.wire.ask(requests, "train", until, waiting)
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
         for silo in silos:
             node = nodes.get(silo, NEVER)
             if (records := answers.get(node)) is None:
-                reasons[silo] = errors.get(node, LATE if node in orders else "not connected")
+                reasons[silo] = errors.get(node, LATE if node in requests else "not connected")
                 continue
             try:
                 update = Update(unpack(records), int(words_of(records)["examples"]))
                 self.members.hear(silo, words_of(records))
                 updates[silo] = update
-            except Exception as error:  # whatever a hostile reply makes Flower or torch raise
-                reasons[silo] = f"a reply that cannot be read: {type(error).__name__}: {error}"
+            except Exception as error:  # a malicious reply may make Flower or torch raise anything
+                reasons[silo] = f"unreadable reply: {type(error).__name__}: {error}"
         if late := _listed(silo for silo, why in reasons.items() if why == LATE):
-            self.tell(f"{about}: {LATE} from {late}; {self._longer}")
+            self.tell(f"{label}: {LATE} from {late}; {self._remedy}")
         return updates, reasons
 
     @property
-    def _longer(self) -> str:
-        """What to do about silos that are late, at the end of a sentence."""
+    def _remedy(self) -> str:
+        """What to do about silos that are late."""
         return (
-            f"they had federation.round_timeout = {self.round_timeout:g} s: set it to more where they are only slow, "
-            "when the run is started again"
+            f"increase federation.round_timeout = {self.round_timeout:g} (seconds) if they are only slow, and restart"
         )
 
 
@@ -253,20 +252,20 @@ def _listed(silos: Iterable[SiloId]) -> str:
 
 
 class SiloHandler(Protocol):
-    """What a node's app asks of the silo that the node speaks for."""
+    """What a node's app needs from the silo."""
 
     def greet(self, context: Context, question: Words) -> Words:
-        """Answer what the server asks before any work."""
+        """Answer the server's questions before any task."""
 
     def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
-        """Carry out a work, and keep the state it leaves."""
+        """Run a task, and store the state."""
 
     def says(self, context: Context, terms: str) -> Words:
-        """What goes along with the answer to an order: of data that rows have left, what is left."""
+        """Return what is sent with the reply to a request: updated metadata, if rows were dropped."""
 
 
 def silo_app_of(handler: SiloHandler) -> ClientApp:
-    """The app of a node, whose messages a handler answers. Every message may come to a new process."""
+    """Return the app of a node; `handler` answers its messages. Every message may arrive in a new process."""
     app = ClientApp()
 
     @app.query()
@@ -287,7 +286,7 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
             int(words.get("rollbacks", 0)),
         )
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
-        said = handler.says(context, str(words["terms"]))
-        return Message(pack(update.payload, **{**said, "examples": update.examples}), reply_to=message)
+        reply = handler.says(context, str(words["terms"]))
+        return Message(pack(update.payload, **{**reply, "examples": update.examples}), reply_to=message)
 
     return app

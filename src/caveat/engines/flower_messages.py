@@ -1,7 +1,7 @@
-"""What passes between a server and its silos by Flower's Grid, and sending it.
+"""Messages between a server and its silos through Flower's Grid.
 
-A message to a silo is an order (which work of which round, the last round of which its reply was counted, the terms
-of the federation) and the groups of the payload as arrays; the reply is the same the other way. Nothing is pickled.
+A request to a silo names the task and round, the last round in which its update was aggregated, and the terms of the
+federation, followed by the payload's groups as arrays; replies have the same form. Nothing is pickled.
 """
 
 import re
@@ -20,56 +20,56 @@ from ..core import Payload, SiloId
 from ..files.schema import NO_PART
 
 POLL = 0.1
-"""Seconds between two looks for replies."""
+"""Seconds between two polls for replies."""
 FLOWERS = re.compile(r"<class '[^']*'>:<'(.*)'>$", re.DOTALL)
-"""How Flower writes what an app has raised."""
+"""How Flower formats an app's exception."""
 SLOW = 30.0
-"""Seconds after which it is told who has not answered, and again."""
+"""Seconds between two messages about silos that have not replied."""
 NEVER = -1
-"""What stands for the last round that was counted of a silo, where none was yet."""
+"""Stands for the last aggregated round of a silo without any."""
 
 HASTE = 2.0
-"""Seconds in which a reply is usually there as a whole, once it is looked for."""
+"""Seconds in which a reply usually arrives once it is polled."""
 REST = 180.0
-"""Seconds after the deadline for the rest of a reply: so long Flower keeps what has come after its last piece."""
+"""Seconds after the time limit to wait for the rest of a reply: Flower keeps partial replies for so long."""
 ONLINE = 1.0
-"""Seconds between two looks at who is connected, while the rest of a reply is waited for."""
-GONE = "gone while it sent its reply"
+"""Seconds between two checks of connections while waiting for the rest of a reply."""
+GONE = "disconnected while sending its reply"
 GRACE = 600.0
-"""Seconds after the deadline that a message is still kept for, since clocks differ."""
+"""Seconds after the time limit for which messages are still kept, because clocks differ."""
 LONGEST = 500
-"""The most characters of a silo's reply that are told in a log."""
+"""Maximum characters of a silo's message in a log."""
 UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What Flower raises for a reply that it cannot decode."""
+"""Errors that Flower raises for a reply that it cannot decode."""
 
 Words = Mapping[str, str | int]
-"""What a message says beside its arrays."""
+"""The contents of a message besides its arrays."""
 
 
 def comes_after(silo: SiloId) -> str:
-    """What is said of a silo that came after training, or was away for all of it."""
-    todo = f"`caveat flower deliver RUN --silo {silo}` has it join once the run is complete"
-    return f"silo {silo} {NO_PART}, and takes none in what follows: {todo}"
+    """Return the message about a silo that came after training, or missed all of it."""
+    remedy = f"add it with `caveat flower deliver RUN --silo {silo}` once the run is complete"
+    return f"silo {silo} {NO_PART}, and takes no part in later rounds; {remedy}"
 
 
 class Order(NamedTuple):
-    """What a silo is to do."""
+    """A request to a silo."""
 
     t: int
     task: str
-    """Its address, e.g. "base.train"."""
+    """Address of the task, e.g. "base.train"."""
     counted: int
-    """The last round of which the silo's reply was counted."""
+    """The last round in which the silo's update was aggregated."""
     silo: SiloId
-    """The silo that is to do it."""
+    """The silo that runs the task."""
     joins: bool = False
-    """Whether the federation is finished, and the silo is to do it for itself: it sends nothing."""
+    """Whether the silo joins a finished federation, and runs the task only for itself."""
     rollbacks: int = 0
-    """How often the run has gone back to an earlier round, by command of who operates the server."""
+    """Number of rollbacks of the run by the server's operator."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:
-    """A payload and words as Flower's records; groups may be empty, and their order is kept."""
+    """Return a payload and words as Flower's records; groups may be empty, and their order is preserved."""
     records = RecordDict({"order": ConfigRecord({"groups": list(payload), **words})})
     for group, tensors in payload.items():
         records[f"group.{group}"] = ArrayRecord(torch_state_dict=dict(tensors))
@@ -77,17 +77,17 @@ def pack(payload: Payload, **words: str | int) -> RecordDict:
 
 
 def unpack(records: RecordDict) -> Payload:
-    """The payload that was packed. KeyError or ValueError for records that `pack` did not make."""
+    """Return the payload of records. Raises KeyError or ValueError for records not made by `pack`."""
     groups = records.config_records["order"]["groups"]
     if not isinstance(groups, list):
         raise ValueError(f"groups = {groups!r}, expected their names")
-    if len(set(groups)) != len(groups):  # each would be decoded again
+    if len(set(groups)) != len(groups):  # otherwise groups would be decoded repeatedly
         raise ValueError(f"{len(groups)} groups, expected each once")
     return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}
 
 
 def words_of(records: RecordDict) -> dict[str, str | int]:
-    """What a message says beside its arrays; empty for a message that `pack` has not made."""
+    """Return the contents besides the arrays; empty for a message not made by `pack`."""
     found: Mapping[str, object] = records.config_records.get("order", {})
     return {key: value for key, value in found.items() if isinstance(value, str | int)}
 
@@ -96,20 +96,19 @@ def words_of(records: RecordDict) -> dict[str, str | int]:
 class GridMessages:
     """Messages to nodes and their replies.
 
-    Flower waits minutes for the rest of a reply whose sender was killed while it sent it. So a thread looks for each
-    reply, and none holds up the others.
+    Flower blocks for minutes on a partial reply whose sender was killed, so each reply is polled in its own thread.
     """
 
     grid: Grid
     _looks: dict[str, Future[RecordDict | str | None]] = field(default_factory=dict, init=False, repr=False)
-    """The looks that are under way, by message."""
+    """Running polls, by message."""
 
     def online(self) -> set[int]:
-        """The nodes that are connected."""
+        """Return the nodes that are connected."""
         return set(self.grid.get_node_ids())
 
     def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
-        """Send, to be answered within so many seconds; return the node of each message."""
+        """Send messages, to be answered within so many seconds; return the node of each message."""
         ttl = max(seconds, 0.0) + GRACE
         messages = [
             Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()
@@ -117,7 +116,7 @@ class GridMessages:
         return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
     def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:
-        """The answers to those messages that have come so far, and the errors; none of which a part has come."""
+        """Return the complete replies and the errors so far, by message."""
         answers, errors = dict[str, RecordDict](), dict[str, str]()
         for message in sent:
             found = self._looked(message)
@@ -128,7 +127,7 @@ class GridMessages:
         return answers, errors
 
     def _looked(self, message: str) -> RecordDict | str | None:
-        """The answer to a message, or the error; None if neither is there yet, or not all of it."""
+        """Return the reply to a message, or its error; None if it has not arrived completely."""
         look = self._looks.get(message)
         if look is None:
             look = self._looks[message] = Future()
@@ -141,14 +140,14 @@ class GridMessages:
 
     def _look(self, message: str, look: Future[RecordDict | str | None]) -> None:
         try:
-            # One by one: a reply that Flower cannot decode takes those that are pulled with it along.
+            # One by one, because a reply that Flower cannot decode fails together with all others of the same pull.
             replies = list(self.grid.pull_messages([message]))
         except UNREADABLE as error:
-            look.set_result(f"a reply that Flower cannot read: {type(error).__name__}")
-        except BaseException as error:  # raised where the look is waited for
+            look.set_result(f"reply that Flower cannot decode: {type(error).__name__}")
+        except BaseException as error:  # raised in the waiting thread
             look.set_exception(error)
         else:
-            look.set_result(_said(replies[0]) if replies else None)
+            look.set_result(_content(replies[0]) if replies else None)
 
     def ask(
         self,
@@ -157,12 +156,12 @@ class GridMessages:
         until: float,
         slow: Callable[[Collection[int]], None] = lambda nodes: None,
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """By node, the answers that come before the point of time `until`, and the errors that come instead.
+        """Return, by node, the replies before the point in time `until`, and errors.
 
-        `slow` is called every `SLOW` seconds with the nodes that have not answered yet. The rest of a reply that has
-        come in part is waited for beyond that time, for `REST` seconds, and no longer than its sender is connected.
+        `slow` is called every `SLOW` seconds with the nodes that have not replied. Partial replies are awaited for up
+        to `REST` more seconds, while their sender is connected.
         """
-        told = seen = time.monotonic()
+        reported = seen = time.monotonic()
         waiting = self.push(contents, kind, until - time.monotonic())
         answers, errors = dict[int, RecordDict](), dict[int, str]()
         while waiting:
@@ -177,15 +176,15 @@ class GridMessages:
                 parts &= waiting.keys()
             if not waiting or (began > until and not parts) or began > until + REST:
                 break
-            if time.monotonic() - told > SLOW:
-                told = time.monotonic()
+            if time.monotonic() - reported > SLOW:
+                reported = time.monotonic()
                 slow(waiting.values())
             time.sleep(POLL)
         return answers, errors
 
 
-def _said(reply: Message) -> RecordDict | str:
-    """What a reply says, or in words which error it is."""
+def _content(reply: Message) -> RecordDict | str:
+    """Return the content of a reply, or its error as text."""
     if reply.has_error():
         return f"failed: {_last_line(reply.error.reason) or f'code {reply.error.code}'}"
     content: RecordDict = reply.content
@@ -193,13 +192,13 @@ def _said(reply: Message) -> RecordDict | str:
 
 
 def _last_line(reason: str | None) -> str:
-    """The line of a remote traceback that says what was wrong."""
+    """Return the error message at the end of a remote traceback."""
     lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
     last = lines[-1] if lines else ""
-    told = FLOWERS.match(reason or "")
-    return " ".join(told[1].split()) if told else last
+    error = FLOWERS.match(reason or "")
+    return " ".join(error[1].split()) if error else last
 
 
 def legible(text: str) -> str:
-    """The beginning of a text that somebody else has written, without what a terminal would obey, for a log."""
+    """Return the beginning of an untrusted text, without control characters, for a log."""
     return "".join(character if character.isprintable() else " " for character in text[:LONGEST])

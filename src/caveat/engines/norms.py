@@ -1,9 +1,9 @@
-"""A bound on how far one silo's update can move a mean, by the norms of earlier rounds, and who was far from the rest.
+"""Norm bounding: limits how far one silo's update can move a mean, by the norms of earlier rounds.
 
-What is somewhat longer than the bound is scaled down to it, and what is much longer counts as no change, as in Hampel,
-The Influence Curve and Its Role in Robust Estimation, Journal of the American Statistical Association, 1974. The bound
-is known before a round begins, so that updates are still added up as they come. In the first round it is that of the
-first 64 updates by name, which are waited for.
+Updates slightly above the bound are scaled down to it, and updates far above it count as no change, as in Hampel, The
+Influence Curve and Its Role in Robust Estimation, Journal of the American Statistical Association, 1974. The bound is
+known before a round begins, so updates can be summed on arrival. In the first round it follows from the first 64
+updates by name, which are awaited. Updates far from all others are reported.
 """
 
 import math
@@ -19,41 +19,41 @@ from ..core import Payload, Round, SiloContext, SiloId, Tensors, Update, key, sa
 from ..core.errors import Diverged
 
 TIMES = 4.0
-"""How many times the usual norm an update's may be."""
+"""The bound as a multiple of the usual norm."""
 NOTHING = 4.0
-"""How many times the bound an update may be to be scaled down to it; one beyond that counts as no change at all."""
+"""Multiple of the bound up to which updates are scaled down; updates beyond it count as no change."""
 WINDOW = 5
-"""Rounds of which the usual norm is: the median of their median norms, or the last of these where that is larger."""
+"""Number of rounds for the usual norm: the median of their median norms, or the last of these if it is larger."""
 BUFFERED = 64
-"""Updates that are waited for in the first round, whose median norm is the usual one there."""
+"""Updates that are awaited in the first round; their median norm is the usual one there."""
 FAR = 4.0
-"""How many times as far from the middle as the median silo an update is called far from all others."""
+"""Distance from the center, as a multiple of the median silo's, beyond which an update is reported as far."""
 FEWEST = 4
-"""Silos in a round below which nobody is called far."""
+"""Minimum number of silos in a round for reporting distant updates."""
 ROWS, WIDTH = 2, 256
-"""Numbers of an update's sketch: random signed sums over its numbers, by which distances are told."""
+"""Size of an update's sketch: random signed sums over its numbers, which approximate distances."""
 
 Medians = dict[str, list[float]]
-"""Median norms of the last rounds, by part of an update."""
+"""Median norms of recent rounds, by part of an update."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What is to be said of a silo's update in a round."""
+    """What is reported about a silo's update in a round."""
 
     times_bound: float | None = None
-    """Its norm over the bound, where that is above 1; above `NOTHING` it counts as no change, and infinite is one that
-    was not finite."""
+    """Its norm divided by the bound, if above 1. Above `NOTHING` it counts as no change; infinite for an update that is
+    not finite."""
     times_far: float | None = None
-    """Its distance from the middle of all updates over the median silo's, where that is above `FAR`."""
+    """Its distance from the center of all updates divided by the median silo's, if above `FAR`."""
 
 
 class Admission:
-    """The updates of one round: each is handed on as it is, or scaled down to the bound."""
+    """Admits the updates of one round, scaled down to the bound if necessary."""
 
     def __init__(self, step: Round, sent: Payload, buffers: frozenset[str], bounds: Mapping[str, float], scales: bool):
-        """`bounds` are the largest norms by part; a part without one gets that of the first updates. Without `scales`
-        nothing is scaled down.
+        """`bounds` are the largest norms by part; parts without one get a bound from the first updates. Without
+        `scales`, updates are only measured.
         """
         self.origin, self.sent, self.buffers, self.scales = step.origin or same_names, sent, buffers, scales
         self.bounds, self.least = dict(bounds), step.honest_norm(sent)
@@ -65,11 +65,11 @@ class Admission:
 
     @property
     def waits(self) -> bool:
-        """Whether the first `BUFFERED` updates by name have to be admitted together, before all others."""
+        """Whether the first `BUFFERED` updates by name must be admitted together, before all others."""
         return self.scales and not self.bounds
 
     def admit(self, updates: Mapping[SiloId, Update]) -> dict[SiloId, Update]:
-        """Updates as they are to be counted. Those within the bound are the same objects."""
+        """Return the updates as they are aggregated. Those within the bound are the same objects."""
         for silo, update in updates.items():
             self.look(silo, update.payload)
         return {silo: self.scaled(silo, update) for silo, update in updates.items()}
@@ -83,12 +83,12 @@ class Admission:
             squares.setdefault(part, []).append(float(torch.linalg.vector_norm(change, dtype=torch.float64)) ** 2)
             if not part.endswith(STATISTICS):
                 sketch += self._sketch(part, name, change)
-        # fsum does not depend on the order of tensors, which is another where they came over a network.
+        # fsum does not depend on the order of tensors, which differs if they came over a network.
         self.norms[silo] = {part: math.sqrt(math.fsum(each)) for part, each in squares.items()}
         self.sketches[silo] = sketch
 
     def scaled(self, silo: SiloId, update: Update) -> Update:
-        """An update that was looked at, no longer than the bound in any part."""
+        """Return a measured update, scaled down to the bound in every part."""
         if not self.scales or not self.norms[silo]:
             return update
         self._settle()
@@ -109,7 +109,7 @@ class Admission:
         return Update(payload, update.examples)
 
     def _settle(self) -> None:
-        """In a first round, take the bound from the first updates by name."""
+        """Set the bound from the first updates by name, in a first round."""
         if self.bounds:
             return
         first = [self.norms[silo] for silo in sorted(self.norms)[:BUFFERED]]
@@ -117,8 +117,8 @@ class Admission:
         self.bounds = {part: max(bound, self.least) for part, bound in self.bounds.items()} or {"": math.inf}
 
     def _has_burst(self, silo: SiloId, payload: Payload) -> bool:
-        """Whether an update is not finite, or far longer than what was sent is itself: no training that learns does
-        that, while silos of very different size may well exceed each other's norms."""
+        """Return whether an update is not finite, or far longer than the model itself. Successful training never is,
+        while silos of very different size may exceed each other's norms."""
         squares: dict[str, list[float]] = {}
         for part, _, before, _ in self._changes(payload):
             squares.setdefault(part, []).append(float(torch.linalg.vector_norm(before.double())) ** 2)
@@ -127,26 +127,26 @@ class Admission:
         return any(not math.isfinite(norm) or 0 < TIMES * NOTHING * own[part] < norm for part, norm in norms)
 
     def check_burst(self, step: Round) -> None:
-        """Raises Diverged where that is so of more than half of the silos, whose updates count as no change."""
+        """Raise Diverged if this holds for more than half of the silos."""
         if 2 * len(self.burst) > len(self.norms):
-            many = f"updates of {len(self.burst)} of {len(self.norms)} silos are more than {TIMES * NOTHING:.0f} times"
             raise Diverged(
-                f"{step.name!r}: {many} as long as is usual, and as what they change: training diverged; try a lower "
-                "training.lr"
+                f"{step.name!r} diverged: {len(self.burst)} of {len(self.norms)} silos sent updates with over "
+                f"{TIMES * NOTHING:.0f} times the usual norm, and over {TIMES * NOTHING:.0f} times the norm of the "
+                "model; lower training.lr"
             )
 
     def medians(self) -> dict[str, float]:
-        """The median norm of each part over the round's updates, of those that moved at all."""
+        """Return the median norm of each part over the round's updates, where positive."""
         return {part: norm for part, norm in _medians(list(self.norms.values())).items() if norm > 0}
 
     def noted(self) -> dict[SiloId, Noted]:
-        """What is to be said of the round's silos, by name."""
+        """Return what is reported about the round's silos, by name."""
         far = _far(self.sketches)
         silos = sorted({*self.exceeded, *far})
         return {silo: Noted(self.exceeded.get(silo), far.get(silo)) for silo in silos}
 
     def _sketch(self, part: str, name: str, change: Tensor) -> Tensor:
-        """(ROWS * WIDTH,) signed sums: of two changes, the distance of these is in the mean that of the changes."""
+        """Return (ROWS * WIDTH,) signed sums; distances of sketches equal those of changes in expectation."""
         count = math.ceil(len(change) / WIDTH)
         padded = torch.nn.functional.pad(change, (0, count * WIDTH - len(change))).view(count, WIDTH)
         if (part, name, count) not in self.signs:
@@ -155,7 +155,7 @@ class Admission:
         return (self.signs[part, name, count].to(change.dtype) @ padded).double().reshape(-1) / math.sqrt(ROWS)
 
     def _changes(self, payload: Payload) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-        """The part, the name, what was sent and what came, of each floating-point tensor that can be compared."""
+        """Yield part, name, sent and received tensor for each floating-point tensor that can be compared."""
         known = self.origin(self.sent, payload)
         for group, tensors in payload.items():
             befores: Tensors = known.get(group, {})
@@ -166,30 +166,30 @@ class Admission:
 
 
 STATISTICS = " statistics"
-"""What is added to the name of a group for the part of it that are buffers: they are in units of their own."""
+"""Suffix of a group for its buffers, which are bounded separately because their units differ."""
 
 
 @dataclass
 class NormBound:
-    """The norms of earlier rounds, and what they bound."""
+    """The norms of earlier rounds, which give the bounds."""
 
     scales: bool = True
     kept: dict[str, Medians] = field(default_factory=dict)
-    """By the address of a work: a run's checkpoint has it, so that a resumed run has the same bounds."""
+    """By the address of a task; part of a run's checkpoint, so that a resumed run has the same bounds."""
 
     def admission(self, step: Round, sent: Payload, context: SiloContext) -> Admission | None:
-        """What looks at the updates of a round; None where there is nothing to be looked at."""
+        """Return the admission of a round's updates, or None if they are not checked."""
         if not step.trains and step.origin is None:
             return None
         buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in context.module.named_buffers()))
-        # The last round too, so that norms can grow, and the others, so that one round of liars lasts for no more.
+        # The last round too, so that norms can grow, and the others, so that one attack has no lasting effect.
         usual = {p: max(median(found), found[-1]) for p, found in self.kept.get(step.address, {}).items() if found}
         least = step.honest_norm(sent)
         bounds = {part: max(TIMES * norm, least) for part, norm in usual.items()}
         return Admission(step, sent, buffers, bounds, self.scales)
 
     def remember(self, step: Round, admission: Admission) -> None:
-        """Have a round that was carried out count among the earlier ones. Raises Diverged where training did."""
+        """Add a completed round to the earlier ones. Raises Diverged if training diverged."""
         admission.check_burst(step)
         known = self.kept.get(step.address, {})
         found = admission.medians()
@@ -199,14 +199,14 @@ class NormBound:
 
 
 def _ends(name: str) -> Iterator[str]:
-    """A tensor's name, and those that it has in parts of the module."""
+    """Yield a tensor's name, and its names relative to the module's parts."""
     while name:
         yield name
         name = name.partition(".")[2]
 
 
 def _over(norm: float, bound: float | None) -> float:
-    """How many times the bound a norm is; infinite for one that is not finite."""
+    """Return a norm divided by its bound; infinite if it is not finite."""
     if not math.isfinite(norm):
         return math.inf
     return 0.0 if bound is None else norm / bound
@@ -219,14 +219,14 @@ def _medians(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _minus(tensor: Tensor, before: Tensor) -> Tensor:
-    """The change as a flat tensor, in float32 or float64."""
+    """Return the change as a flat tensor, in float32 or float64."""
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor, before = tensor.float(), before.float()
     return (tensor - before).reshape(-1)
 
 
 def _far(sketches: Mapping[SiloId, Tensor]) -> dict[SiloId, float]:
-    """The silos that are much further from the middle of all than the median silo, and how many times as far."""
+    """Return the silos much farther from the center than the median silo, with the ratio of distances."""
     names = sorted(silo for silo, sketch in sketches.items() if bool(sketch.isfinite().all()))
     far = {silo: math.inf for silo in sketches if silo not in names}
     if len(names) < FEWEST:

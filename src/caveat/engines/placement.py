@@ -27,7 +27,7 @@ from ..training.modules import on_device
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One intra-op thread: one and two threads sum in different orders and give different bits."""
+    """Use one intra-op thread: other numbers of threads sum in another order, with other rounding."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -37,13 +37,13 @@ def one_thread() -> Iterator[None]:
 
 
 SHARE = 0.5
-"""Of the memory that is free on a device at first, what the silos' data may take; the rest is for works."""
+"""Fraction of a device's free memory for the silos' data; the rest is for tasks."""
 
 
 class Workplace:
-    """Copies of workspaces on a device, and there the data of as many silos as fit, the first ones that are asked.
+    """Copies of workspaces on a device, and the data of as many silos as fit there, in the order of access.
 
-    The data of other silos come to it batch by batch.
+    The data of other silos are moved there batch by batch.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Workplace:
         self.own = {silo: made[id(each)] for silo, each in own.items()}
         free = free_memory(device)
         self.room = None if free is None else int(free * SHARE) // sharing
-        """Bytes that the data of more silos may take; None where nobody knows."""
+        """Remaining bytes for the data of silos; None if unknown."""
         self._kept: dict[int, tuple[weakref.ref[Silo], Silo]] = {}
-        """The silos whose data lie on the device, by the identity of what they are copies of, which come first."""
+        """The silos whose data are on the device, by the identity of the originals, which are the first entries."""
 
     @contextmanager
     def working(self, *key: object) -> Iterator[None]:
-        """Random numbers of that key, and the same bits every time."""
+        """Use random numbers of that key and deterministic operations."""
         with seeded(*key, device=self.device), deterministic(self.device):
             yield
 
-    def brought(self, payload: Payload) -> Payload:
-        """Groups of tensors on the device; those of a type that it does not have stay on the CPU."""
+    def to_device(self, payload: Payload) -> Payload:
+        """Return groups of tensors on the device; those of unsupported type stay on the CPU."""
         if self.double:
             return brought_all(payload, self.device)
         return {
@@ -74,19 +74,19 @@ class Workplace:
             for group, tensors in payload.items()
         }
 
-    def taken_home(self, update: Update, state: State) -> tuple[Update, State]:
-        """What a work has come to, on the CPU."""
+    def to_cpu(self, update: Update, state: State) -> tuple[Update, State]:
+        """Return the results of a task on the CPU."""
         return home(update), home(state)
 
     def silo(self, silo: Silo) -> Silo:
-        """A silo with its data on the device, or with inputs that come to it as they are taken."""
+        """Return a silo with its data on the device, or with inputs that are moved there when accessed."""
         if id(silo) in self._kept:
             return self._kept[id(silo)][1]
         size = _size(silo)
         if size is None or (self.room is not None and size > self.room):
             return self._placed(silo, whole=False)
         placed = self._placed(silo, whole=True)
-        # A silo that is made anew whenever it is asked for takes no room once it is gone.
+        # A silo that is created on demand needs no memory once it is deleted.
         gone = partial(_forget, weakref.ref(self), id(silo), size)
         self._kept[id(silo)] = weakref.ref(silo, gone), placed
         if self.room is not None:
@@ -101,15 +101,15 @@ class Workplace:
 
 
 def _forget(place: weakref.ref[Workplace], silo: int, size: int, of: object) -> None:
-    there = place()
-    if there is not None:
-        del there._kept[silo]
-        if there.room is not None:
-            there.room += size
+    workplace = place()
+    if workplace is not None:
+        del workplace._kept[silo]
+        if workplace.room is not None:
+            workplace.room += size
 
 
 def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
-    """A split on a device, whole or with inputs that come to it in parts; one that is read late, when it is asked."""
+    """Return a split on a device, whole or with inputs moved in parts; late data are moved when accessed."""
     if isinstance(data, LateData):
         return LateData.of(lambda: placed_data(data.read(), device, whole))
     found = Data(placed_inputs(data.x, device, whole), brought(data.y, device))
@@ -117,14 +117,14 @@ def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
 
 
 def placed_inputs(x: Tensor, device: torch.device, whole: bool = True) -> Tensor:
-    """Inputs on a device, or such that come to it in parts, as those do that are read where they lie."""
+    """Return inputs on a device, or inputs that are moved there in parts, as data read on demand always are."""
     if whole and not isinstance(x, PartedInputs):
         return brought(x, device)
-    return StreamedInputs(x, device)  # type: ignore[return-value]  # all that is asked of inputs can be asked of it
+    return StreamedInputs(x, device)  # type: ignore[return-value]  # supports all operations on inputs
 
 
 def _size(silo: Silo) -> int | None:
-    """Bytes of a silo's data; None where some of them are not in memory, or not read yet."""
+    """Return the bytes of a silo's data, or None if some are not in memory."""
     parts = [*(getattr(silo, split) for split in SPLITS), *silo.streams.values()]
     if any(isinstance(part, LateData) or isinstance(part.x, PartedInputs) for part in parts):
         return None

@@ -1,4 +1,4 @@
-"""All silos on this machine: in this process, or in worker processes with one thread each."""
+"""The single-machine engine: all silos in this process, or in worker processes with one thread each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ from .vectorization import Stacking
 from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
 
-class EmbeddedEngine:
-    """A transport to silos on this machine. Use it as a context manager: entering it starts the workers, leaving it
-    ends them.
+class SingleMachineEngine:
+    """A transport to silos on this machine. A context manager: it starts the workers on entry, and ends them on exit.
 
-    With one worker everything runs in the calling process, so that a debugger can stop inside a silo. Results
-    are the same bits for any number of workers. Workers take turns with `devices`, if there are several; each starts
-    its own.
+    With one worker everything runs in the calling process, so a debugger can stop inside a client task. Results are
+    bit-identical for any number of workers. If there are several `devices`, workers take turns with them, and each
+    initializes its own.
     """
 
     def __init__(
@@ -49,25 +48,25 @@ class EmbeddedEngine:
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
-        """n_k by silo; None where silos are made when they are asked for."""
+        """n_k by silo; None if silos are created on demand."""
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.states: dict[SiloId, KeptState] = {}
-        """Which state each silo has kept last, where it has kept any."""
+        """The last state that each silo has kept, if any."""
         self.needed: list[int] = []
-        """The rounds whose states stay on the disk."""
+        """The rounds whose states stay on disk."""
         self.changed: dict[SiloId, KeptState] = {}
         self.down = SharedBuffer()
         self.count = workers if workers > 1 else 0
         self.workers: list[Worker] = []
         self.rebuild = rebuild
-        """What workers need to make the run again that cannot be forked."""
+        """What workers need to reconstruct a run in a process that cannot be forked."""
         self.aside: ThreadPoolExecutor | None = None
-        """A thread that adds up while workers work; it starts with the first sum, after the workers were forked."""
+        """A thread that sums replies while workers run; started by the first sum, after the workers were forked."""
         if workers > 1:
             self.aside = ThreadPoolExecutor(1, "caveat-sums", torch.set_num_threads, (1,))
 
-    def __enter__(self) -> EmbeddedEngine:
+    def __enter__(self) -> SingleMachineEngine:
         keep_freed_memory()
         self.executor.states.begin()
         forked = not self.count or can_fork(self.executor.device)
@@ -93,7 +92,7 @@ class EmbeddedEngine:
 
     @property
     def stacked(self) -> dict[str, StackedRecord]:
-        """Which works are carried out for many silos at once, as far as that is decided."""
+        """Decisions about tasks that are batched over silos, so far."""
         return self.stacking.works
 
     @stacked.setter
@@ -103,21 +102,21 @@ class EmbeddedEngine:
     def begin(
         self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
     ) -> None:
-        """Have silos forget what they kept of a round that was never completed."""
+        """Start at round t; silos discard states of rounds that were never completed."""
         self.executor.states.forget_all(t - 1)
         self.states = dict(kept)
 
     def kept(self) -> list[KeptState]:
-        """The states that silos have kept since this was asked last, by name."""
+        """Return the states that silos have kept since the last call, by name."""
         changed, self.changed = self.changed, {}
         return [changed[silo] for silo in sorted(changed)]
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Have the states of these rounds, and of no others, stay on the disk when there are later ones."""
+        """Keep only the states of these rounds on disk when later ones are saved."""
         self.needed = list(rounds)
 
     def end_training(self) -> None:
-        """Nothing to be done: all silos are there from the beginning."""
+        """Do nothing, because all silos are there from the start."""
 
     def exchange(
         self,
@@ -128,9 +127,9 @@ class EmbeddedEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Have every silo of the cohort carry out the work; of a linear round, keep means alone.
+        """Let every silo of the cohort run the task; of a linear round, keep only means.
 
-        Raises SiloError if one fails.
+        Raises SiloError if a task fails.
         """
         chunks, stacked = self.stacking.plan(self.batched, t, address, payload, cohort, self.examples, self.states)
         if chunks:
@@ -148,8 +147,8 @@ class EmbeddedEngine:
         return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
-        """The order in which silos of a group are asked, on which no bit depends: the largest first, where sizes are
-        known, so that no worker is left with one of them at the end.
+        """Return the order in which silos of a group are asked: largest first, if sizes are known, so that no worker is
+        left with a large silo at the end. Results do not depend on it.
         """
         return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
 
@@ -192,10 +191,10 @@ class EmbeddedEngine:
     def _exchange_chunks(
         self, orders: Sequence[ChunkOrder], linear: Weights | None, admission: Admission | None
     ) -> Replies:
-        """Carry out chunks of silos one after the other, or each where a worker is idle."""
+        """Run chunks of silos one after the other, or on idle workers."""
         replies = ChunkReplies(linear, self.examples, len(orders), admission)
         reasons: list[dict[str, str]] = [{} for _ in orders]
-        adds_up = linear is not None and admission is None  # updates are admitted before they are added up
+        adds_up = linear is not None and admission is None  # otherwise updates are admitted before they are summed
 
         def take(number: int, parts: Sequence[ChunkPart | SummedPart], done: ChunkDone) -> None:
             for kept in done.kept:

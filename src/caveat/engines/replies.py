@@ -15,36 +15,36 @@ from .batched_executor import ChunkPart, one_of, stack
 from .norms import BUFFERED, Admission
 
 TOGETHER = 1 << 27
-"""Bytes of replies that are added up in one go: so many that silos of all sizes are among them, the largest of which
-can begin first."""
+"""Bytes of replies that are summed at once: enough to contain silos of all sizes, so that the largest can start first.
+"""
 FEWEST = 8
-"""Replies that are added up in one go, however large: a sum goes through memory once for all of them."""
+"""Minimum number of replies that are summed at once: a sum passes through memory once for all of them."""
 BUFFERS = 2
-"""Groups of silos that are at work or waiting to be added up."""
+"""Number of groups of silos that are running or waiting to be summed."""
 
 
 class ReplyCollector(Protocol):
-    """Takes the replies of a round as they come. Silos are asked group by group."""
+    """Collects the replies of a round as they arrive. Silos are asked group by group."""
 
     @property
     def groups(self) -> Sequence[Sequence[SiloId]]:
-        """The cohort, in the order in which its parts are asked."""
+        """The cohort in groups, in the order in which they are asked."""
 
     def ready(self, group: int) -> bool:
-        """Whether silos of a group may be asked: not before replies of an earlier one have come.
+        """Return whether silos of a group may be asked: only after replies of an earlier group have arrived.
 
-        Waits until those are added up, and raises what that has raised, but does not wait for replies.
+        Waits until those are summed and raises their errors, but does not wait for replies.
         """
 
     def take(self, silo: SiloId, update: Update) -> None:
-        """A silo has replied."""
+        """Take the reply of a silo."""
 
     def replies(self, population: int) -> Replies:
-        """The replies of a federation of so many silos, after the last one has come."""
+        """Return the replies of a federation of so many silos, after the last one has arrived."""
 
 
 class BufferedReplies:
-    """All replies, for rounds whose aggregation looks at each of them."""
+    """All replies, for rounds whose aggregation needs each of them."""
 
     def __init__(self, cohort: Sequence[SiloId], admission: Admission | None = None) -> None:
         self.groups, self.admission = [sorted(cohort)], admission
@@ -61,9 +61,9 @@ class BufferedReplies:
 
 
 class StreamingMean:
-    """Replies of a linear round. Memory is needed for a few of them and one sum, whatever the cohort.
+    """Replies of a linear round. Needs memory for a few of them and one sum, whatever the size of the cohort.
 
-    The sum is in the order of names, so that it has the same bits whoever answered first.
+    The sum is in the order of names, so it is bit-identical whichever silo replied first.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class StreamingMean:
         aside: Executor | None,
         admission: Admission | None = None,
     ) -> None:
-        """`examples` is what each silo of the cohort counts as. `size` is the bytes of what was sent; replies are
-        assumed to be as large. `aside` adds up, one call after the other; where it is None, the caller does. Updates
-        are admitted in the order of groups, as they are added up.
+        """`examples` are the weights of the cohort. `size` is the size in bytes of what was sent; replies are assumed
+        to be as large. `aside` computes the sums one after the other; if None, the caller does. Updates are admitted in
+        the order of groups, before they are summed.
         """
         self.examples, self.aside, self.admission = examples, aside, admission
         names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))
@@ -101,18 +101,14 @@ class StreamingMean:
         return True
 
     def take(self, silo: SiloId, update: Update) -> None:
-        if update.examples != self.examples[silo]:
-            raise RunError(
-                f"silo {silo!r} says that its update is of {update.examples} examples, expected {self.examples[silo]}, "
-                "as all silos of a round that is declared linear count by their training examples, or all by 1"
-            )
+        check_weight(silo, update.examples, self.examples[silo])
         self.waiting[silo], self.forms[silo] = update, self._form(update)
         self.missing[self.group[silo]] -= 1
         while len(self.submitted) < len(self.groups) and not self.missing[len(self.submitted)]:
             self._add({name: self.waiting.pop(name) for name in self.groups[len(self.submitted)]})
 
     def _form(self, update: Update) -> Update:
-        """Shared by updates of the same layout: tensors take memory even without numbers."""
+        """Return the form of an update, shared by updates of equal layout, because meta tensors need memory too."""
         layout = [
             (group, name, t.shape, t.dtype) for group, named in update.payload.items() for name, t in named.items()
         ]
@@ -136,7 +132,16 @@ class StreamingMean:
 
 def _add(sums: RunningSums, updates: dict[SiloId, Update], admission: Admission | None) -> None:
     sums.add(list((updates if admission is None else admission.admit(updates)).values()))
-    updates.clear()  # before anybody hears that it is done, and looks whether their memory can be used again
+    updates.clear()  # before the caller checks whether their memory can be reused
+
+
+def check_weight(silo: SiloId, examples: int, expected: int) -> None:
+    """Raise RunError for an update of a linear round with an unexpected weight."""
+    if examples != expected:
+        raise RunError(
+            f"silo {silo!r} sent an update of weight {examples}, expected {expected}: in a linear round all silos are "
+            "weighted by their training examples, or all by 1"
+        )
 
 
 @dataclass
@@ -150,7 +155,7 @@ class SummedPart:
 
 
 def summed(part: ChunkPart) -> SummedPart:
-    """A part as float64 sums over its silos of n_k times their tensors, and the tensors of the first silo by name."""
+    """Return a part as float64 sums of n_k times the silos' tensors, and the tensors of the first silo by name."""
     shares = torch.tensor(part.examples, dtype=torch.float64)
     sums: Payload = {}
     for group, tensors in part.payload.items():
@@ -160,12 +165,12 @@ def summed(part: ChunkPart) -> SummedPart:
 
 
 def _sum(tensor: Tensor, shares: Tensor) -> Tensor:
-    # Not a product of matrices, whose order of summation is its library's own.
+    # Not as a matrix product, whose order of summation depends on the library.
     return (tensor.double() * shares.view(-1, *[1] * (tensor.ndim - 1))).sum(0)
 
 
 class ChunkReplies:
-    """Takes the parts of chunks as they come."""
+    """Collects the results of chunks as they arrive."""
 
     def __init__(
         self,
@@ -174,15 +179,15 @@ class ChunkReplies:
         count: int,
         admission: Admission | None = None,
     ) -> None:
-        """`examples` are n_k where they are known, and `count` is the number of chunks.
+        """`examples` are n_k, if known, and `count` is the number of chunks.
 
-        With an `admission`, chunks come without having been added up. In a round in which it waits, all are kept.
+        With an `admission`, chunks arrive without sums. In a round in which it waits, all are stored.
         """
         self.linear, self.examples, self.admission = linear, examples, admission
         self.parts: list[Sequence[ChunkPart | SummedPart]] = [()] * count
 
     def take(self, chunk: int, parts: Sequence[ChunkPart | SummedPart]) -> None:
-        """Raises RunError for an update that does not count as its linear round has it."""
+        """Take the parts of a chunk. Raises RunError for an update with an unexpected weight in a linear round."""
         for part in parts if self.linear is not None else ():
             self._check(part)
         if self.admission is not None and not self.admission.waits:
@@ -190,7 +195,7 @@ class ChunkReplies:
         self.parts[chunk] = parts
 
     def _admitted(self, part: ChunkPart) -> ChunkPart | SummedPart:
-        """A part as it counts, of a linear round added up."""
+        """Return an admitted part, summed in a linear round."""
         if self.admission is not None:
             updates = {s: Update(one_of(part.payload, k), part.examples[k]) for k, s in enumerate(part.silos)}
             found = self.admission.admit(updates)
@@ -202,14 +207,10 @@ class ChunkReplies:
     def _check(self, part: ChunkPart | SummedPart) -> None:
         for silo, examples in zip(part.silos, part.examples, strict=True):
             expected = 1 if self.linear == "silos" else (self.examples or {}).get(silo, examples)
-            if examples != expected:
-                raise RunError(
-                    f"silo {silo!r} says that its update is of {examples} examples, expected {expected}, as all silos "
-                    "of a round that is declared linear count by their training examples, or all by 1"
-                )
+            check_weight(silo, examples, expected)
 
     def replies(self, population: int) -> Replies:
-        """The replies of a federation of so many silos, after the last chunk has come."""
+        """Return the replies of a federation of so many silos, after the last chunk has arrived."""
         if self.admission is not None and self.admission.waits:
             held = [part for parts in self.parts for part in parts if isinstance(part, ChunkPart)]
             for held_part in held:
@@ -234,7 +235,7 @@ class ChunkReplies:
 
 def _means(parts: Sequence[SummedPart]) -> Payload:
     total = sum(sum(part.examples) for part in parts)
-    # An integer tensor has no mean: the silo's that is first by name stands for it, as in `Replies.mean`.
+    # Integer tensors have no mean: those of the first silo by name are taken, as in `Replies.mean`.
     first = min(parts, key=lambda part: min(part.silos)).first
     means: Payload = {}
     for group, tensors in first.items():

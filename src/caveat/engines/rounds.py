@@ -1,4 +1,4 @@
-"""The only loop over rounds: the same for every method and every engine."""
+"""The loop over rounds, shared by all methods and engines."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,11 @@ from .norms import Admission, NormBound, Noted
 
 
 class Transport(Protocol):
-    """Carries a payload to silos, has them work on it, and brings back their updates."""
+    """Sends payloads to silos, lets them run tasks, and collects their updates."""
 
     @property
     def silos(self) -> Sequence[SiloId]:
-        """All that take part, by name."""
+        """All silos that take part, by name."""
 
     def exchange(
         self,
@@ -43,27 +43,27 @@ class Transport(Protocol):
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Have the silos of the cohort carry out the work with that address in round t; `linear` is the round's.
+        """Let the silos of the cohort run the task with that address in round t; `linear` is the round's.
 
-        Updates count as `admission` hands them on, where it is given.
+        Updates are admitted by `admission`, if given.
         """
 
 
 @dataclass(frozen=True)
 class Participation:
-    """Which silos take part in a round: a share of them, drawn anew every round, and no fewer than a minimum."""
+    """Selects the silos of a round: a fraction of them, drawn every round, and at least a minimum."""
 
     seed: int
     share: float = 1.0
     least: int = 1
 
     def count(self, silos: int) -> int:
-        """How many of so many silos a round asks."""
+        """Return the number of silos that a round asks, of so many."""
         # Rounded first: 0.07 of 100 is 7.000000000000001 in floating point.
         return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
-        """The silos that round t asks, in the given order: a function of the seed and of t alone."""
+        """Return the silos that round t asks, in the given order: a function of the seed and of t only."""
         count = self.count(len(silos))
         if step.everyone or count >= len(silos):
             return silos
@@ -73,19 +73,19 @@ class Participation:
 
 @dataclass(frozen=True)
 class FinishedRound:
-    """A round that was carried out, for whoever records it."""
+    """A completed round."""
 
     t: int
-    """Position in the schedule, skipped rounds counted."""
+    """Position in the schedule, including skipped rounds."""
     number: int
-    """How many rounds of training have been carried out, this one included."""
+    """Number of training rounds so far, including this one."""
     step: Round
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
-    """The updates of the cohort; of a linear round perhaps no more than their means and forms, see `Replies`."""
+    """The updates of the cohort; of a linear round maybe only their means and forms, see `Replies`."""
     noted: Mapping[SiloId, Noted] = field(default_factory=dict)
-    """The silos whose updates exceeded the bound on norms or were far from all others."""
+    """The silos whose updates exceeded the norm bound or were far from all others."""
 
 
 def run(
@@ -102,18 +102,18 @@ def run(
     ended: Callable[[], bool] = lambda: False,
     norms: NormBound | None = None,
 ) -> State:
-    """Carry out rounds `start` to `stop` of the method's schedule; return the server's state after them.
+    """Run rounds `start` to `stop` of the method's schedule; return the server's state after them.
 
-    `number` rounds of training have gone before. `after` is called with every round carried out and the
-    server's state after it. Once training has `ended`, what is left of it is skipped, up to its last round. `norms`
-    bound what is counted of updates in rounds of training, and are added to.
+    `number` training rounds were completed before. `after` is called with every completed round and the server's state.
+    Once training has `ended`, its remaining rounds are skipped. `norms` bound the updates of training rounds, and are
+    updated.
     """
     trained = horizon(method.schedule())
     for t, step in islice(enumerate(method.schedule()), start, stop):
         if not step.when(server) or (t < trained and ended()):
             continue
         if is_evaluation(step.task):
-            raise ConfigurationError(f"{step.name!r} is in a schedule, but its work is to see the test split")
+            raise ConfigurationError(f"{step.name!r} is in the schedule, but its task accesses the test split")
         sent, cohort = step.broadcast(server), participation.cohort(t, step, transport.silos)
         admission = norms.admission(step, sent, context) if norms is not None else None
         looks = () if admission is None else (admission,)
@@ -124,7 +124,7 @@ def run(
             norms.remember(step, admission)
         noted = admission.noted() if admission is not None else {}
         after(FinishedRound(t, number, step, sent, cohort, replies, noted), server)
-        # Replies lie in the memory of workers, which is used again in the next round if nobody has them any more.
+        # Replies lie in the memory of workers, which is reused in the next round if no reference to them is left.
         del sent, replies, admission, looks
     return server
 
@@ -135,12 +135,12 @@ def _aggregated(t: int, step: Round, server: State, replies: Replies, context: S
     except (CaveatError, LookupError):
         raise
     except Exception as error:
-        told = f"the server failed in round {t}, {step.name!r}: {type(error).__name__}: {error}"
-        raise RunError(f"{told}; if training has diverged, try a lower training.lr") from error
+        text = f"the server failed in round {t}, {step.name!r}: {type(error).__name__}: {error}"
+        raise RunError(f"{text}; if training has diverged, lower training.lr") from error
 
 
 def owned(server: State, replies: Replies) -> State:
-    """The server's state with copies of those tensors that lie in the memory of replies."""
+    """Return the server's state, with copies of tensors that share memory with replies."""
     theirs = {
         tensor.untyped_storage().data_ptr()
         for update in replies.updates.values()

@@ -1,4 +1,4 @@
-"""Memory that a process and its forked workers share: an anonymous file, gone when the last of them ends."""
+"""Memory shared by a process and its workers: an anonymous file, deleted when the last process ends."""
 
 import math
 import mmap
@@ -12,22 +12,22 @@ import torch
 from ..core import Payload
 
 ALIGNED = 64
-"""Bytes: where tensors begin, as processors like it."""
+"""Alignment of tensors in bytes."""
 MANY = 1000
-"""Windows on a buffer after which those that nobody uses any more are forgotten."""
+"""Number of windows on a buffer after which unused ones are removed."""
 BufferLayout = dict[str, list[list[Any]]]
-"""The name, type, shape and place of each tensor by group: all that a reader needs, as JSON can say it."""
+"""Name, type, shape and position of each tensor by group: what a reader needs, as JSON values."""
 
 
 class SharedBuffer:
-    """Payloads one after the other, written by one process and read by others where they are, without a copy.
+    """Payloads in sequence, written by one process and read by others without a copy.
 
-    A payload that was read is valid until the buffer is written from the start again, for which there is `unread`.
+    A payload is valid until the buffer is written from the start again; check `unread` before.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """`descriptor` is of a buffer of another process, which this one has inherited."""
-        # Neither has a name: nothing is left behind, however the processes end.
+        """`descriptor` is that of a buffer inherited from another process."""
+        # Neither file has a name, so nothing is left behind however the processes end.
         if descriptor is not None:
             self.descriptor = descriptor
         elif hasattr(os, "memfd_create"):
@@ -38,12 +38,12 @@ class SharedBuffer:
         self.map: mmap.mmap | None = None
         self.end = 0
         self.windows: list[weakref.ref[memoryview]] = []
-        """The parts of the buffer that were read: each is there as long as a tensor that lies in it."""
+        """The parts of the buffer that were read; each exists as long as a tensor in it."""
         self.many = MANY
 
     @property
     def unread(self) -> bool:
-        """Whether no tensor is left of those that this process has read, wherever it went."""
+        """Whether no tensor that this process has read is still in use."""
         self.windows = [window for window in self.windows if window() is not None]
         return not self.windows
 
@@ -52,7 +52,7 @@ class SharedBuffer:
         self.end = 0
 
     def write(self, payload: Payload) -> BufferLayout:
-        """Store a payload after the last one; return what a reader needs."""
+        """Append a payload; return what a reader needs."""
         layout: BufferLayout = {}
         for group, tensors in payload.items():
             layout[group] = []
@@ -60,8 +60,7 @@ class SharedBuffer:
                 layout[group].append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), self.end])
                 self.end += math.ceil(tensor.nbytes / ALIGNED) * ALIGNED
         if os.fstat(self.descriptor).st_size < self.end:
-            # Much more than is needed, which costs nothing until it is used: every page has to be found anew
-            # in a new mapping.
+            # Much larger than needed, which costs nothing until used; every new mapping must find its pages again.
             os.ftruncate(self.descriptor, 64 * self.end)
         for group, there in self.read(layout).items():
             for name, tensor in there.items():
@@ -69,18 +68,18 @@ class SharedBuffer:
         return layout
 
     def read(self, layout: BufferLayout) -> Payload:
-        """The payload that was written with this layout: views, not to be changed."""
+        """Return the payload with this layout as views, which must not be changed."""
         window = self._window()
         return {
             group: {entry[0]: _tensor(window, *entry[1:]) for entry in entries} for group, entries in layout.items()
         }
 
     def close(self) -> None:
-        """Give up the file; tensors that were read stay valid."""
+        """Close the file; tensors that were read stay valid."""
         os.close(self.descriptor)
 
     def _window(self) -> memoryview:
-        """On the whole file; an older, shorter mapping lives on in the tensors that were read from it."""
+        """Return a view of the whole file; an older, shorter mapping lives on in the tensors read from it."""
         size = os.fstat(self.descriptor).st_size
         if not size:
             return memoryview(b"")

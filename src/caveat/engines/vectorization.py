@@ -31,8 +31,8 @@ from .executor import Executor
 from .placement import one_thread
 
 TOLERANCE = 1e-5
-"""How far a tensor of stacked silos may be from that of silos one after the other, of its largest number, where both
-are computed in float64. What a work makes of its number of steps is float32 there, which leaves 1e-7."""
+"""Maximum difference between batched and single silos relative to a tensor's largest number, both in float64. Numbers
+that a task computes from its number of steps are float32, with errors of 1e-7."""
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,37 @@ class TaskSample:
     sent: Payload
     silos: Sequence[SiloId]
     states: Sequence[State]
-    """What each of them has kept, all of one form."""
+    """The state of each silo, all of one form."""
     padded: bool = False
-    """Whether batches of different sizes are taken together."""
+    """Whether batches of different sizes are padded."""
 
 
 def check_same(sample: TaskSample) -> int:
-    """Return the bytes that autograd keeps for a step of training, per silo, in float32.
+    """Return the bytes that autograd stores for a training step, per silo, in float32.
 
-    Raises NotStackable, or what the task has raised, unless stacked silos come to the numbers of each by itself. Both
-    are computed in float64, in which rounding can neither hide a difference nor look like one.
+    Raises NotStackable, or an error of the task, unless batched silos give the results of each silo by itself. Both are
+    computed in float64, so rounding can neither hide a difference nor cause one.
     """
-    alone, saved, t = _exact(sample.executor, sample.silos), _Saved(), sample.t
+    single, saved, t = _exact(sample.executor, sample.silos), _Saved(), sample.t
     sent, states = in_float64(sample.sent), [in_float64(state) for state in sample.states]
-    batched = BatchedExecutor(alone)
+    batched = BatchedExecutor(single)
     with saved_tensors_hooks(saved.pack, saved.unpack):
         ended = batched.stacked(t, sample.address, sent, sample.silos, states, sample.padded)
     if sample.padded and not batched.has_padded:
-        raise NotStackable("no batches of different sizes came together")
-    name, task = alone.find_work(t, sample.address)
+        raise NotStackable("no batches of different sizes occurred")
+    name, task = single.find_task(t, sample.address)
     for k, (silo, state) in enumerate(zip(sample.silos, states, strict=True)):
-        with one_thread(), seeded(alone.seed, name, t, silo):
-            update, after = task(sent, state, alone.context(silo, t))
+        with one_thread(), seeded(single.seed, name, t, silo):
+            update, after = task(sent, state, single.context(silo, t))
         if update.examples != ended.examples[k]:
-            raise NotStackable("it counts other examples")
+            raise NotStackable("its numbers of examples differ")
         for one, other in ((update.payload, ended.payload), (after, ended.state)):
             _compare(one, one_of(other, k))
     return saved.most // len(sample.silos) // 2  # float32 is half as wide
 
 
 class _Saved:
-    """Counts the bytes that autograd keeps for a step of training."""
+    """Counts the bytes that autograd stores for a training step."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -88,7 +88,7 @@ class _Saved:
 
 
 class _Counted:
-    """As long as this is there, its bytes count."""
+    """Its bytes are counted as long as it exists."""
 
     def __init__(self, saved: _Saved, size: int) -> None:
         self.saved, self.size = saved, size
@@ -101,7 +101,7 @@ class _Counted:
 
 def _compare(one: Payload, other: Payload) -> None:
     if {group: set(tensors) for group, tensors in one.items()} != {group: set(named) for group, named in other.items()}:
-        raise NotStackable("it comes to other tensors")
+        raise NotStackable("its tensors differ")
     for group, tensors in one.items():
         for name, tensor in tensors.items():
             there = other[group][name]
@@ -111,16 +111,16 @@ def _compare(one: Payload, other: Payload) -> None:
                 continue
             off, most = (there.double() - tensor.double()).abs().max().item(), tensor.double().abs().max().item()
             if not off <= TOLERANCE * max(most, 1e-3):
-                raise NotStackable(f"{group}/{name} is off by {off:.2g}, of numbers up to {most:.2g}")
+                raise NotStackable(f"{group}/{name} differs by {off:.2g}, with numbers up to {most:.2g}")
 
 
 def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
-    """An executor at these silos that computes in float64, and keeps nothing."""
+    """Return an executor at these silos that computes in float64 and stores nothing."""
     data = {silo: executor.silos[silo] for silo in silos}
     own = {id(module): deepcopy(module).double() for silo, module in executor.own.items() if silo in data}
     return replace(
         executor,
-        device=CPU,  # where silos by themselves drop the same units as stacked ones
+        device=CPU,  # where single silos use the dropout masks of batched ones
         module=deepcopy(executor.module).double(),
         silos={
             name: replace(
@@ -135,12 +135,12 @@ def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
 
 def _split(data: Data) -> Data:
     if type(data).batch is not Data.batch or not isinstance(data.x, Tensor):
-        return data  # which stacked silos refuse
+        return data  # which is not batched
     return Data(data.x.double() if data.x.is_floating_point() else data.x, data.y)
 
 
 def in_float64(payload: Payload) -> Payload:
-    """Copies of all tensors, with numbers that are no integers in float64."""
+    """Return copies of all tensors, those of floating-point type in float64."""
     return {
         group: {name: t.double() if t.dtype == torch.float32 else t.clone() for name, t in tensors.items()}
         for group, tensors in payload.items()
@@ -150,26 +150,26 @@ def in_float64(payload: Payload) -> Payload:
 logger = logging.getLogger(__name__)
 Mode = Literal["off", "auto", "on"]
 SILOS = 16
-"""Silos of one architecture in a round from which on "auto" stacks: they are two chunks, for two workers."""
+"""Minimum number of silos of one architecture in a round for "auto": they form two chunks, for two workers."""
 STEP = 1 << 19
-"""Bytes of a silo's step of training up to which "auto" stacks: the model's parameters and what autograd keeps. Larger
-steps spend their time on arithmetic and memory, which stacking does not save."""
+"""Maximum bytes of a silo's training step for "auto": the model's parameters and what autograd stores. Larger steps are
+dominated by arithmetic and memory access, which batching does not save."""
 MOST = 64
-"""Silos of a chunk: beyond that a step takes as long per silo."""
+"""Maximum number of silos in a chunk: more silos do not make a step faster per silo."""
 MEMORY = 1 << 28
-"""Bytes that the models of a chunk take while they are trained."""
+"""Maximum bytes of the models of a chunk in training."""
 TIMES = 8
-"""Numbers in memory for each parameter of a silo in training, those of a step included."""
+"""Numbers in memory per parameter of a silo in training, including those of a step."""
 
 
 class Stacking:
-    """Decides for a run which of its tasks are stacked: once for each, before the first round that depends on it."""
+    """Decides which tasks of a run are batched: once per task, before the first round that depends on it."""
 
     def __init__(self, mode: Mode, works: dict[str, StackedRecord] | None = None) -> None:
-        """`works` are the decisions that a checkpoint has kept."""
+        """`works` are the decisions in a checkpoint."""
         self.mode = mode
         self.works: dict[str, StackedRecord] = {} if works is None else works
-        """By the address of a task and the groups that silos keep, as `BatchedExecutor.name` has it."""
+        """By `BatchedExecutor.name` of the task."""
 
     def plan(
         self,
@@ -181,8 +181,9 @@ class Stacking:
         examples: Mapping[SiloId, int] | None,
         kept: Mapping[SiloId, KeptState],
     ) -> tuple[list[list[SiloId]], dict[str, bool]]:
-        """Return the chunks of round t, and the names of the tasks that are stacked in it with whether their batches
-        are padded. No chunks: all silos are asked one by one.
+        """Return the chunks of round t, and the names of its batched tasks with whether their batches are padded.
+
+        Without chunks, silos are asked one by one.
         """
         executor = batched.executor
         if self.mode == "off" or address in executor.method.evaluations:
@@ -208,26 +209,26 @@ class Stacking:
         return found, {name: record.padded for name, record in stacked.items()}
 
     def _decision(self, sample: TaskSample, count: int) -> StackedRecord:
-        """Decide on a task by a few silos, where `count` silos of their architecture take part in the round."""
+        """Decide on a task by a few silos; `count` silos of their architecture take part in the round."""
         if self.mode == "auto" and count < SILOS:
-            told = f"{count} silos of one architecture take part in a round, expected at least {SILOS}"
-            return StackedRecord(stacked=False, why=told)
+            reason = f"{count} silos of one architecture take part in a round, expected at least {SILOS}"
+            return StackedRecord(stacked=False, why=reason)
         try:
             padded, kept = _checked(sample)
         except Exception as error:
-            # Whatever it is, the same task at one silo after the other says it better, or does not fail.
+            # Whatever the error is: silo by silo the task gives a clearer error, or none.
             return StackedRecord(stacked=False, why=why(error))
         step = 4 * _learnt(sample) + kept
         if self.mode == "auto" and step > STEP:
-            told = f"a step of training takes {step / 1e6:.2f} MB for each silo, expected at most {STEP / 1e6:.2f}"
-            return StackedRecord(stacked=False, why=told, bytes=kept)
+            reason = f"a training step takes {step / 1e6:.2f} MB per silo, expected at most {STEP / 1e6:.2f}"
+            return StackedRecord(stacked=False, why=reason, bytes=kept)
         return StackedRecord(stacked=True, padded=padded, bytes=kept)
 
     def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
-        """Record why silos were asked one by one in round t although they were to be stacked, by task."""
-        for name, told in reasons.items():
+        """Record why silos were run one by one in round t although their task was to be batched, by task."""
+        for name, reason in reasons.items():
             if not self.works[name].why:
-                self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {told}"})
+                self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {reason}"})
 
 
 def _sampled(
@@ -238,7 +239,7 @@ def _sampled(
     silos: Sequence[SiloId],
     kept: Mapping[SiloId, KeptState],
 ) -> TaskSample:
-    """The task at three of the silos whose states have the form of the first one's."""
+    """Return the task at three of the silos whose states have the form of the first one's."""
     states = {silo: executor.state(silo, kept.get(silo)) for silo in silos}
     alike = [silo for silo in silos if form(states[silo]) == form(states[silos[0]])]
     few = list(dict.fromkeys((alike[0], alike[len(alike) // 2], alike[-1])))
@@ -246,7 +247,7 @@ def _sampled(
 
 
 def _checked(sample: TaskSample) -> tuple[bool, int]:
-    """Whether batches can be padded, and the bytes of a step. Raises what `check_same` does where they need not be."""
+    """Return whether batches can be padded, and the bytes of a step. Raises what `check_same` raises."""
     sizes = {len(sample.executor.silos[silo].train) for silo in sample.silos}
     with suppress(Exception):
         if len(sizes) > 1:
@@ -255,7 +256,7 @@ def _checked(sample: TaskSample) -> tuple[bool, int]:
 
 
 def _learnt(sample: TaskSample) -> int:
-    """Numbers that a silo's models learn: the federation's, and the silo's own where it has one."""
+    """Return the number of parameters that a silo trains: the global model's, and its personalized model's."""
     own: nn.Module | None = sample.executor.own.get(sample.silos[0])
     modules = [module for module in (sample.executor.module, own) if module is not None]
     return sum(tensor.numel() for module in modules for tensor in learning(module).values())
@@ -268,10 +269,10 @@ def chunks(
     kind: Callable[[SiloId], object],
     kept: int = 0,
 ) -> list[list[SiloId]]:
-    """The silos of a cohort in chunks of the same `kind`, the largest silos together and first, where sizes are known.
+    """Group the silos of a cohort into chunks of the same `kind`, largest silos first and together if sizes are known.
 
-    They are a function of the cohort, so that no bit depends on the workers. Chunks of a kind are of about the same
-    number of silos. `kept` are the bytes that a step of training keeps for each.
+    Chunks depend on the cohort only, so results do not depend on the number of workers. Chunks of a kind have similar
+    numbers of silos. `kept` are the bytes that a training step stores for each silo.
     """
     groups: dict[object, list[SiloId]] = {}
     for silo in cohort if examples is None else sorted(cohort, key=lambda silo: (-examples[silo], silo)):

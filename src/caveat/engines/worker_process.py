@@ -1,7 +1,7 @@
-"""Worker processes of the single-machine engine: how they start, forked or respawned, the orders they get, their
-answers.
+"""Worker processes of the single-machine engine: how they start, and the requests and answers they exchange.
 
-A process cannot be forked that has started a GPU, or has trained next to one: a new Python process makes the run again.
+A process that has initialized a GPU, or trained next to one, cannot be forked; a new Python process then reconstructs
+the run.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from .replies import BUFFERS, SummedPart, summed
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]
-"""What the function `serve_anew` of a module, the value of "by", needs to make a run again: a value of JSON."""
+"""What the function `serve_respawned` of the module named by "by" needs to reconstruct a run, as JSON values."""
 BEGIN = """
 import importlib, json, sys
 about = json.loads(sys.argv[1])
 sys.path[:] = about["path"]
-importlib.import_module(about["rebuild"]["by"]).serve_anew(about)
+importlib.import_module(about["rebuild"]["by"]).serve_respawned(about)
 """
 
 
 class Worker:
-    """A process that carries out one order at a time: a fork, unless it is told what to `rebuild`. Orders and answers
-    are JSON, tensors lie in buffers.
+    """A process that runs one request at a time: a fork, or a new process if `rebuild` is given. Requests and answers
+    are JSON; tensors are in shared buffers.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Worker:
     ) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(BUFFERS)]
-        """One for the replies of a group of silos, one for the next group's while those are being added up."""
+        """One for the replies of a group of silos, and one for those of the next group while the first are summed."""
         self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
-        """Whether nothing is left of the replies in the buffer of that number."""
+        """Whether the current buffer has no replies in use."""
         if rebuild is not None:
             self.process = respawn(rebuild, executor, down, self.buffers, theirs)
             theirs.close()
@@ -63,7 +63,7 @@ class Worker:
         sys.stderr.flush()
         parent = os.getpid()
         with warnings.catch_warnings():
-            # Python warns of threads beside a fork; torch's are idle here, and the child has one thread.
+            # Python warns of threads at a fork; torch's are idle here, and the child has one thread.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process = os.fork()
         if self.process == 0:
@@ -76,11 +76,11 @@ class Worker:
         theirs.close()
 
     def begin(self, slot: int) -> None:
-        """Have replies written to the buffer of that number, from its start if nothing there is needed any more."""
+        """Write replies to this buffer, from its start if nothing in it is still needed."""
         self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:
-        """Send an order. Raises RunError if the process has died."""
+        """Send a request. Raises RunError if the process has died."""
         self.order = order | {"slot": self.slot, "fresh": self.fresh}
         self.fresh = False
         try:
@@ -95,7 +95,7 @@ class Worker:
         return self.order["silo"], Performed(update, _kept(answer["kept"]))
 
     def answer_chunk(self) -> tuple[list[ChunkPart | SummedPart], ChunkDone]:
-        """Wait for the answer to an order for a chunk: its parts, and what else it has come to. Raises as `answer`."""
+        """Wait for the answer to a request for a chunk: its parts and other results. Raises as `answer` does."""
         answer, up = self.receive(), self.buffers[self.order["slot"]]
         parts = [
             ChunkPart(part["silos"], up.read(part["up"]), part["examples"])
@@ -107,7 +107,7 @@ class Worker:
         return parts, ChunkDone(kept=kept, one_by_one=answer["one_by_one"])
 
     def receive(self) -> dict[str, Any]:
-        """What the process has answered. Raises as `answer` does."""
+        """Return the answer of the process. Raises as `answer` does."""
         try:
             answer: dict[str, Any] = json.loads(self.pipe.recv_bytes())
         except (EOFError, ConnectionResetError) as error:
@@ -119,19 +119,19 @@ class Worker:
 
     @property
     def silo(self) -> SiloId:
-        """The silo of the order, the first one of several."""
+        """The silo of the request, or the first of several."""
         return str(self.order["silos"][0] if "silos" in self.order else self.order["silo"])
 
     def _dead(self) -> RunError:
-        others = f" or one of the {len(self.order['silos']) - 1} beside it" if "silos" in self.order else ""
+        others = f" or one of {len(self.order['silos']) - 1} others in its chunk" if "silos" in self.order else ""
         return RunError(
-            f"a worker process died at silo {self.silo!r}{others} in round {self.order['t']}, work "
+            f"a worker process died at silo {self.silo!r}{others} in round {self.order['t']}, task "
             f"{self.order['task']!r}; was it out of memory?",
             self.silo,
         )
 
     def end(self) -> None:
-        """Kill the process, whatever it does, and give its memory back."""
+        """Kill the process, and free its memory."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -142,14 +142,14 @@ class Worker:
 
 
 class WorkerQueue:
-    """Hands orders to idle workers."""
+    """Hands requests to idle workers."""
 
     def __init__(self, workers: Sequence[Worker], take: Callable[[Worker], None]) -> None:
-        """`take` is called with every worker that has answered, and receives the answer."""
+        """`take` is called with every worker that has answered, and receives its answer."""
         self.idle, self.busy, self.take = list(workers), dict[object, Worker](), take
 
     def ask(self, order: dict[str, Any]) -> None:
-        """Send an order as soon as a worker is idle. Raises as `Worker.ask` and `take` do."""
+        """Send a request as soon as a worker is idle. Raises as `Worker.ask` and `take` do."""
         while not self.idle:
             self.collect()
         worker = self.idle.pop()
@@ -170,8 +170,8 @@ class WorkerQueue:
 
 
 def serve(executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection) -> None:
-    """Carry out the orders that come through a pipe, until nobody is at its other end."""
-    # The parent's threads did not come along, and OpenMP would wait for them.
+    """Run the requests that arrive through a pipe, until its other end is closed."""
+    # The parent's threads do not exist in a fork, and OpenMP would wait for them.
     torch.set_num_threads(1)
     batched = BatchedExecutor(executor)
     with contextlib.suppress(EOFError):
@@ -201,11 +201,8 @@ def _kept(found: dict[str, Any] | None) -> KeptState | None:
     return None if found is None else KeptState.model_validate(found)
 
 
-# Chunks of stacked silos.
-
-
 def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str, Any]:
-    """An order for a chunk as JSON, whose payload lies in the buffer of what is sent."""
+    """Return a request for a chunk as JSON; `down` locates its payload in the buffer."""
     return {
         "t": order.t, "task": order.address, "down": down, "silos": list(order.silos), "needed": list(order.needed),
         "kept": [as_json(kept) for kept in order.kept.values()], "stacked": dict(order.stacked), "linear": linear,
@@ -213,7 +210,7 @@ def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str,
 
 
 def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer, up: SharedBuffer) -> dict[str, Any]:
-    """Carry out an order for a chunk. Tensors of the answer are written to a buffer."""
+    """Run a request for a chunk. Tensors of the answer are written to a buffer."""
     kept = {each["silo"]: KeptState.model_validate(each) for each in message["kept"]}
     order = ChunkOrder(
         message["t"], message["task"], down.read(message["down"]), message["silos"], kept, message["needed"],
@@ -232,12 +229,9 @@ def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer
     return {"parts": parts, "kept": [as_json(kept) for kept in done.kept], "one_by_one": done.one_by_one}
 
 
-# How processes start.
-
-
 def can_fork(device: torch.device) -> bool:
-    """Whether a fork of this process could train, on the CPU and on a device. A short-lived one tries it, where this
-    machine has a GPU: torch has no question for it.
+    """Return whether a fork of this process could train, on the CPU and on a device. If this machine has a GPU, a
+    short-lived fork tries it, because torch has no function for it.
     """
     kinds = [kind for kind in dict.fromkeys((device.type, *known_kinds())) if device_count(kind)]
     if not kinds:
@@ -255,11 +249,11 @@ def can_fork(device: torch.device) -> bool:
 
 
 def check_respawn(rebuild: Rebuild | None, workers: int) -> None:
-    """Raises ConfigurationError for a run that a new process cannot make again."""
+    """Raise ConfigurationError for a run that a new process cannot reconstruct."""
     if rebuild is None:
         raise ConfigurationError(
-            f"engine.workers = {workers}: this process has used a GPU, or has trained beside one, and torch can train "
-            "in no fork of it; use 1 worker, a new process, or `caveat run`, whose workers begin anew",
+            f"engine.workers = {workers}: this process has used a GPU, or has trained next to one, and torch cannot "
+            "train in its forks; use 1 worker, a new process, or `caveat run`",
             "engine.workers",
         )
 
@@ -267,29 +261,29 @@ def check_respawn(rebuild: Rebuild | None, workers: int) -> None:
 def respawn(
     rebuild: Rebuild, executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection
 ) -> int:
-    """Start a new Python process that serves at the other end of a pipe; return its process id.
+    """Start a new Python process that serves the other end of a pipe; return its process id.
 
-    It is told in JSON what it needs to make the run again, and inherits the buffers.
+    It gets what it needs to reconstruct the run as JSON, and inherits the buffers.
     """
     descriptors = [pipe.fileno(), down.descriptor, *(buffer.descriptor for buffer in buffers)]
     about = {
         "rebuild": dict(rebuild), "path": sys.path, "parent": os.getpid(), "device": str(executor.device),
         "sharing": executor.sharing, "descriptors": descriptors,
     }  # fmt: skip
-    said = json.dumps(about)
+    argument = json.dumps(about)
     process = os.fork()
     if process == 0:
         try:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, True)
-            os.execv(sys.executable, [sys.executable, "-c", BEGIN, said])
+            os.execv(sys.executable, [sys.executable, "-c", BEGIN, argument])
         finally:
             os._exit(1)
     return process
 
 
 def end_with_parent(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and end when it ends, however it ends; to be called first of all in a child."""
+    """Ignore Ctrl-C, and end when the parent ends, for any reason; call it first in a child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

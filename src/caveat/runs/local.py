@@ -19,7 +19,7 @@ from ..data.pools import Array
 from ..data.silos import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
-from ..engines.process_pool import EmbeddedEngine
+from ..engines.process_pool import SingleMachineEngine
 from ..engines.vectorization import Stacking
 from ..engines.worker_process import Rebuild
 from ..files.checkpoints import SiloStore
@@ -112,8 +112,8 @@ class LocalRun(AnsweringRun):
             silos = SilosBehind(silos, self.frozen_encoder, self.predicts_on)
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
-    def engine(self) -> EmbeddedEngine:
-        return EmbeddedEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.vectorized))
+    def engine(self) -> SingleMachineEngine:
+        return SingleMachineEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.vectorized))
 
     @property
     def rebuild(self) -> Rebuild | None:

@@ -20,7 +20,7 @@ from .spec_file import check_same_data, run_file, spec_in, with_sets
 from .user_code import import_named
 
 
-def serve_anew(about: Mapping[str, Any]) -> None:
+def serve_respawned(about: Mapping[str, Any]) -> None:
     """Carry out orders, on what `begin_anew` says. A run that cannot be made again is the answer to the first one."""
     end_with_parent(about["parent"])
     pipe, *buffers = about["descriptors"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import core
 from ..core.silo import LateData
 from ..engines.executor import Executor
-from ..engines.process_pool import EmbeddedEngine
+from ..engines.process_pool import SingleMachineEngine
 from ..engines.rounds import Participation
 from ..runs.summary import check_outcome, check_silo_entries
 from ..training.modules import tensors_of
@@ -295,7 +295,7 @@ def weights_left_in_the_workspace_mean_nothing(trial: CheckedMethod) -> None:
     trial.same_as_whole(other, "the result depends on weights that were left in site.module or site.own")
 
 
-class Backwards(EmbeddedEngine):
+class Backwards(SingleMachineEngine):
     """Asks silos in another order."""
 
     def queue(self, group: Any) -> Any:
@@ -311,8 +311,8 @@ def order_in_which_silos_answer_is_free(trial: CheckedMethod) -> None:
 def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
     other = trial.federation("curious")
 
-    class Curious(EmbeddedEngine):
-        def exchange(self, t: int, address: str, payload: core.Payload, cohort: Any, *more: Any) -> Any:
+    class Curious(SingleMachineEngine):
+        def exchange(self, t: int, address: str, payload: Payload, cohort: Any, *more: Any) -> Any:
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, trial.method.broadcast(other.server), self.silos)
                 every = all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())

@@ -17,7 +17,7 @@ from ..core import Data, Method, Payload, Silo, SiloContext, SiloId, State
 from ..core.devices import CPU
 from ..engines.executor import Executor, channels_last
 from ..engines.norms import NormBound
-from ..engines.process_pool import EmbeddedEngine
+from ..engines.process_pool import SingleMachineEngine
 from ..engines.rounds import FinishedRound, Participation, run
 from ..files.checkpoints import SiloStore
 from ..files.reading import sum_of
@@ -159,7 +159,7 @@ class SmallFederation:
 
     def run(
         self,
-        engine: EmbeddedEngine | None = None,
+        engine: SingleMachineEngine | None = None,
         participation: Participation | None = None,
         after: Callable[[FinishedRound, State], None] | None = None,
         norms: NormBound | None = None,
@@ -173,9 +173,9 @@ class SmallFederation:
             self.server = server
             more(done, server)
 
-        with engine or EmbeddedEngine(self.place, self.workers) as transport:
+        with engine or SingleMachineEngine(self.place, self.workers) as transport:
             start = bounds.get("start", 0)
-            if isinstance(transport, EmbeddedEngine):
+            if isinstance(transport, SingleMachineEngine):
                 states = self.place.states
                 found = {silo: newest_state(states, silo, start - 1) for silo in sorted(states.silos())}
                 transport.begin(start, {}, {silo: kept for silo, kept in found.items() if kept is not None})

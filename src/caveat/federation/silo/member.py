@@ -241,7 +241,7 @@ def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks)
     """
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
-    executor.find_work(order.t, order.task)
+    executor.find_task(order.t, order.task)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
         raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
