@@ -119,7 +119,7 @@ def test_a_change_is_refused_in_a_sentence_with_counts_and_no_rows(hill: Hill, c
         with pytest.raises(DataChanged) as refused:
             act(terms)
         said = str(refused.value)
-        assert said.startswith(f"silo 'hill': {hill.table} is not what it was when the silo joined: {told}; ")
+        assert said.startswith(f"silo 'hill': {hill.table} has changed since the silo joined: {told}; ")
         assert 'data.changed = "keep"' in said
         assert not any(row in said for row in hill.table.read_text().splitlines()[1:])
     hill.table.write_text(before)
@@ -151,7 +151,7 @@ def test_keep_goes_on_with_what_was_stored_for_nobody_else_to_read(
     edit(hill.table, lambda rows: newcomers(flipped(rows[5:])))
     for _ in range(2):
         assert hill.side.join(terms) == joined
-    assert capsys.readouterr().err.count("the rows as they were stored are gone on with") == 1  # said once
+    assert capsys.readouterr().err.count("continuing with the rows as stored") == 1  # said once
     stored = [*hill.side.home(terms).glob("data-*"), hill.side.file.state / HELD_OUT]
     assert len(stored) == 3
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
@@ -320,10 +320,10 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     federation.grid.tamper.clear()
     table = federation.homes["hill"] / "hill.csv"
     edit(table, flipped)
-    told = r"3 silos are needed .* after 3 s 2 joined \(coast, valley\), hill greeted .*\nnot admitted: .*DataChanged"
+    told = r"3 silos are needed .* after 3 s: 2 joined \(coast, valley\), hill greeted .*\nrefused: .*DataChanged"
     with pytest.raises(RunError, match=told):
         federation.serve()
-    told = "(silo hill) is not admitted: join: failed: DataChanged: its data are not those"
+    told = "(silo hill) is refused: join: failed: DataChanged: its data changed"
     assert any(told in note for note in federation.notes)
     assert not any("label" in note or str(table) in note for note in federation.notes)
     assert "0 rows gone, 0 rows new, 80 rows of another label" in capsys.readouterr().err
@@ -392,10 +392,10 @@ def test_a_refusal_is_forgotten_once_the_silo_is_mended(hill: Hill) -> None:
 
     greeting = {**hill.side.introduce(terms), "version": caveat.__version__}
     hear("DataError, see the log at the silo", "introduce")
-    assert notes == ["node 7 is not admitted: introduce: DataError, see the log at the silo"]
+    assert notes == ["node 7 is refused: introduce: DataError, see the log at the silo"]
     hear(greeting, "introduce")
     hear("DataChanged", "join")
-    assert notes[-1] == "node 7 (silo hill) is not admitted: join: DataChanged"
+    assert notes[-1] == "node 7 (silo hill) is refused: join: DataChanged"
     assert members._refused == {7: "join: DataChanged"}
     hear({**hill.side.join(terms), "version": caveat.__version__}, "join")
     assert members._refused == {}

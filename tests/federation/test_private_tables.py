@@ -133,7 +133,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     federation.grid.apps[federation.node["hill"]] = listening  # type: ignore[assignment]
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
-    refused = next(note for note in federation.notes if "not admitted" in note)
+    refused = next(note for note in federation.notes if "is refused" in note)
     assert (
         "silo 'hill' refuses, of a column that is not agreed on: the silo tells categories only of columns" in refused
     )

@@ -135,12 +135,8 @@ class Stepping(Wrapper):
 def parameters(server: State, context: SiloContext) -> Tensors:
     """The tensors of the shared model that are parameters, of the site's module or of a part of it."""
     known = [name for name, _ in context.module.named_parameters()]
-    paths = {name[place:] for name in known for place in _starts(name)}
+    paths = {name.split(".", dots)[-1] for name in known for dots in range(name.count(".") + 1)}
     return {name: tensor for name, tensor in server["model"].items() if name in paths}
-
-
-def _starts(name: str) -> list[int]:
-    return [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
 
 
 Choice = Literal["bound", "median", "trimmed_mean", "geometric_median", "krum", "off"]

@@ -287,7 +287,7 @@ def _forget_numbers(folder: Path) -> Iterator[str]:
             path = store.root / silo / f"{t:06d}.safetensors"
             kept = known.get((silo, t))
             state = read_payload(path)
-            if not holds_inputs(state):
+            if not any(name.endswith(INPUTS) for name in state.get(GROUP, {})):
                 # A forgetting that was killed may have written the file and not the books.
                 if kept is not None and sum_of_bytes(path.read_bytes()).sha256 != kept.sha256:
                     known[silo, t] = _replaced(path, kept, state)
@@ -303,11 +303,6 @@ def _forget_numbers(folder: Path) -> Iterator[str]:
     now = [known[each.silo, each.t] for each in states if (each.silo, each.t) in known]
     if own is not None and now != states:
         books.write(own.model_copy(update={"states": now, "afresh": own.afresh or not now}))
-
-
-def holds_inputs(state: State) -> bool:
-    """Whether a silo's state has numbers of its calibration inputs, from which a row can be told."""
-    return any(name.endswith(INPUTS) for name in state.get(GROUP, {}))
 
 
 def _replaced(path: Path, kept: KeptState, state: State) -> KeptState:
