@@ -114,8 +114,8 @@ def test_a_key_whose_node_was_excluded_is_used_up_and_nothing_is_written(server:
     before = {path: path.read_bytes() for path in server.silos.iterdir()}
     status, said = server.admit(tmp_path / "va.pub")
     assert status == 1
-    assert said.startswith("va is not registered: node 7, which had this key, was excluded; its key cannot be used again")
-    assert "./key.sh va makes another" in said
+    assert said.startswith("va is not registered: node 7, which had this key, was excluded; its key cannot be used")
+    assert "make another with ./key.sh va" in said
     assert {path: path.read_bytes() for path in server.silos.iterdir()} == before
 
 
@@ -129,7 +129,7 @@ def test_a_key_that_an_earlier_version_let_in_stays_so(server: Server, tmp_path:
         server.exclude(7)
     status, said = server.admit(tmp_path / "va.pub")
     assert status == excluded
-    assert ("If that was excluded, a key is used up" in said) == excluded
+    assert ("If that node was excluded, its key cannot be used again" in said) == excluded
     assert (server.silos / "va.pub").exists() != excluded
     assert not (server.silos / "va.node").exists()
 
@@ -146,9 +146,9 @@ def test_two_silos_have_no_key_together(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flower", "told"),
     [
-        ("SuperLink connection 'deploy' not found in the Flower", "has not been started yet: start ./server.sh first"),
+        ("SuperLink connection 'deploy' not found in the Flower", "has not been started yet: start ./server.sh"),
         ("Connection to the SuperLink is unavailable.", "the server does not answer: start ./server.sh"),
-        ("Something else.", "the server does not answer well: Something else."),
+        ("Something else.", "unexpected answer of the server: Something else."),
     ],
 )
 def test_a_server_that_does_not_take_the_key_is_a_sentence(

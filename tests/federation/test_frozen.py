@@ -131,12 +131,12 @@ def test_a_table_that_is_gone_or_has_another_column_is_named(hill: Hill) -> None
     joined = hill.side.join(terms)
     text = hill.table.read_text()
     hill.table.write_text(text.replace("pressure", "systolic"))
-    with pytest.raises(DataChanged, match=r"hill.csv cannot be read any more: .*no column 'pressure'.*data.changed"):
+    with pytest.raises(DataChanged, match=r"hill.csv can no longer be read: .*no column 'pressure'.*data.changed"):
         hill.side.run(terms)
     hill.table.unlink()
     for changed in ("stop", "drop"):
         hill.said(changed)
-        with pytest.raises(DataChanged, match=r"hill.csv cannot be read any more: .*no such file"):
+        with pytest.raises(DataChanged, match=r"hill.csv can no longer be read: .*no such file"):
             hill.side.run(terms)
     hill.said("keep")
     assert hill.side.join(terms) == joined
@@ -241,7 +241,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     assert command("flower", "delete-data", hill.home).exit_code == 2
     assert command("flower", "delete-data", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
-    with pytest.raises(DataChanged, match=r"does not give the rows any more that .*data-\w+\.json was made of"):
+    with pytest.raises(DataChanged, match=r"no longer gives the rows that .*data-\w+\.json was made of"):
         hill.side.run(terms)
     hill.table.write_text(text)
     assert hill.side.join(terms) == joined
@@ -253,7 +253,7 @@ def test_another_silo_toml_is_no_way_round_what_was_stored(hill: Hill) -> None:
     edit(hill.table, flipped)
     toml = hill.home / "silo.toml"
     toml.write_text(toml.read_text() + 'separator = ","\n')
-    with pytest.raises(DataChanged, match=r"does not give the rows any more that .* was made of when the silo joined"):
+    with pytest.raises(DataChanged, match=r"no longer gives the rows that .* was made of when the silo joined"):
         hill.side.run(terms)
     edit(hill.table, flipped)
     hill.side.run(terms)

@@ -57,7 +57,7 @@ def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: P
         run_by_the_app(federation, "federation.start_timeout=2", "federation.round_timeout=0.5")
     found = status_of(federation.run)
     assert (
-        ": 1 of up to 2 rounds; failed, and goes on if it is started again: round 1, work 'base.base.base.train'"
+        ": 1 of up to 2 rounds; failed; starting it again continues it: round 1, work 'base.base.base.train'"
         in found[0]
     )
     assert any(line.endswith(" hill: no reply in time") for line in found), "a line for each silo that was left out"
@@ -68,7 +68,10 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
     with logged(tmp_path / "runs" / "a") as progress:
         progress.note("waiting for 3 silos: 1 joined (coast)")
         found = status_of(tmp_path / "runs" / "a")
-    assert found[0] == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh goes on with it"
+    assert (
+        found[0]
+        == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh command continues it"
+    )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
     assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
 

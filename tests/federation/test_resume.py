@@ -121,7 +121,7 @@ def test_a_project_with_another_configuration_does_not_begin_it(begun: Begun) ->
     file.write_text(file.read_text().replace('"fedavg"', '"fedprox"'))
     said = one_error(caveat("resume", begun.run, "--project", begun.project), 2)
     assert begun.said is None
-    assert f"--project {begun.project}: {file} with rounds=2 seed = 5 is another configuration than" in said
+    assert f"--project {begun.project}: {file} with rounds=2 seed = 5 differs from" in said
     assert said.endswith('began with: method.name = "fedprox", which was "fedavg"')
 
 
@@ -130,9 +130,9 @@ def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
     empty.mkdir()
     for there in (empty, begun.folder / "nothing"):
         said = one_error(caveat("resume", begun.run, "--project", there), 2)
-        assert f"--project {there}: {there / 'run.sh'} is no script that can be started" in said
+        assert f"--project {there}: {there / 'run.sh'} is not an executable script" in said
     (empty / "run.sh").write_text(LISTENING)
-    assert "is no script that can be started" in one_error(caveat("resume", begun.run, "--project", empty), 2)
+    assert "is not an executable script" in one_error(caveat("resume", begun.run, "--project", empty), 2)
     (empty / "run.sh").chmod(0o755)
     assert f"--project {empty}: it has no config.toml" in one_error(caveat("resume", begun.run, "--project", empty), 2)
 

@@ -76,7 +76,7 @@ def test_a_key_that_is_not_called_as_the_silo_is_said_and_starts(silo: Path) -> 
     """Where the server has keys, it would refuse the name; where it has none, it would not."""
     key_of(silo / "keys", "vanna")
     (said,) = start(key="keys/vanna")
-    assert said.startswith("keys/vanna: the key is not called as the silo, 'va' in silo.toml")
+    assert said.startswith("keys/vanna: the key's name differs from the silo's, 'va' in silo.toml")
     assert "under va.pub" in said
 
 
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_server_s_certificate_is_told_apart(tmp_path: Path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "own.pem")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for file, told in (("own.pem", "for other names than '127.0.0.1'"), ("other.crt", "is not the authority of")):
+        for file, told in (("own.pem", "not for '127.0.0.1'"), ("other.crt", "is not the authority of")):
 
             def answer() -> None:
                 with server.accept()[0] as connection, contextlib.suppress(OSError):

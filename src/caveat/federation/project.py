@@ -118,7 +118,7 @@ def resume_federation(folder: Path, project: Path | None) -> None:
         raise ConfigurationError(_what_to_type(folder, started))
     record, script = run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
-    simulation = [] if record.spec["data"]["source"] == "silos" else ["--simulation"]
+    simulation = [] if record.spec["data"]["source"] == "on_site" else ["--simulation"]
     # Full paths are not searched for elsewhere, nor read as options.
     command = [str(script.absolute()), *simulation, str(folder.absolute()), *sets]
     # Its standard output is Flower's progress, not the result of this command.
