@@ -282,7 +282,7 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     step("server back, and three silos online again")
     deployment.submit()
     log = deployment.hospitals[RELABELED].log("silo")
-    wait_for(f"{RELABELED} notices its labels", 240, lambda: "of another label; put it back" in log.read_text(), 2)
+    wait_for(f"{RELABELED} notices its labels", 240, lambda: "of another label; restore it" in log.read_text(), 2)
     table.write_text(before)
     step(f"labels of {RELABELED} were flipped in between: it refuses, and its table is put back")
     deployment.counts(f"{VICTIM} has trained in the last round", VICTIM, deployment.last_training - 1, 600)

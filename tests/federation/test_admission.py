@@ -72,11 +72,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
 def test_the_script_admits_a_key_and_ends_as_that_does(server: Server, tmp_path: Path) -> None:
     key_of(tmp_path, "va")
     done = server.script("../va.pub")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "va is admitted: its node is 7\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "va is registered: its node is 7\n", "")
     server.exclude(7)
     done = server.script(tmp_path / "va.pub")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("va is not admitted: ")
+    assert done.stderr.startswith("va is not registered: ")
     for wrong, told in (("nothere.pub", "nothere.pub: no such file"), ("va", "usage: admit.sh NAME.pub")):
         done = server.script(wrong)
         assert (done.returncode, done.stderr[: len(told)]) == (2, told)
@@ -86,19 +86,19 @@ def test_a_key_is_bound_to_its_name_and_its_node_is_kept(server: Server, tmp_pat
     """Flower's own list has numbers alone: this is where an operator finds whose they are."""
     key_of(tmp_path, "va")
     key = tmp_path / "va.pub"
-    assert server.admit(key) == (0, "va is admitted: its node is 7")
+    assert server.admit(key) == (0, "va is registered: its node is 7")
     assert (server.silos / "va.pub").read_bytes() == key.read_bytes()
     assert (server.silos / "va.node").read_text() == f"7 {fingerprint_in(key)}\n"
     assert list(NameKeys(server.silos).given()) == ["va"]
     for again in (key, server.silos / "va.pub"):
-        assert server.admit(again) == (0, "va is admitted already: its node is 7")
+        assert server.admit(again) == (0, "va is registered already: its node is 7")
 
 
 def test_a_key_in_place_of_a_lost_one_names_the_node_that_is_to_be_excluded(server: Server, tmp_path: Path) -> None:
     key_of(tmp_path, "va"), server.admit(tmp_path / "va.pub")
     key_of(tmp_path, "va")
     status, said = server.admit(tmp_path / "va.pub")
-    assert (status, said.splitlines()[0]) == (0, "va is admitted: its node is 8")
+    assert (status, said.splitlines()[0]) == (0, "va is registered: its node is 8")
     assert said.splitlines()[1].endswith("to exclude it: . ./environment.sh; flwr supernode unregister 7 deploy")
     assert [each.node for each in admitted(server.silos)] == ["7", "8"]
     assert (server.silos / "va.pub").read_bytes() == (tmp_path / "va.pub").read_bytes()
@@ -114,8 +114,8 @@ def test_a_key_whose_node_was_excluded_is_used_up_and_nothing_is_written(server:
     before = {path: path.read_bytes() for path in server.silos.iterdir()}
     status, said = server.admit(tmp_path / "va.pub")
     assert status == 1
-    assert said.startswith("va is not admitted: node 7, which had this key, was excluded, and a key is used up")
-    assert "./key.sh va makes another" in said
+    assert said.startswith("va is not registered: node 7, which had this key, was excluded; its key cannot be used")
+    assert "make another with ./key.sh va" in said
     assert {path: path.read_bytes() for path in server.silos.iterdir()} == before
 
 
@@ -129,7 +129,7 @@ def test_a_key_that_an_earlier_version_let_in_stays_so(server: Server, tmp_path:
         server.exclude(7)
     status, said = server.admit(tmp_path / "va.pub")
     assert status == excluded
-    assert ("If that was excluded, a key is used up" in said) == excluded
+    assert ("If that node was excluded, its key cannot be used again" in said) == excluded
     assert (server.silos / "va.pub").exists() != excluded
     assert not (server.silos / "va.node").exists()
 
@@ -138,7 +138,7 @@ def test_two_silos_have_no_key_together(server: Server, tmp_path: Path) -> None:
     key_of(tmp_path, "va"), server.admit(tmp_path / "va.pub")
     (tmp_path / "hill.pub").write_bytes((tmp_path / "va.pub").read_bytes())
     status, said = server.admit(tmp_path / "hill.pub")
-    assert (status, said.partition(":")[0]) == (1, "hill is not admitted")
+    assert (status, said.partition(":")[0]) == (1, "hill is not registered")
     assert "va has this key (node 7)" in said
     assert not (server.silos / "hill.pub").exists()
 
@@ -146,9 +146,9 @@ def test_two_silos_have_no_key_together(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flower", "told"),
     [
-        ("SuperLink connection 'deploy' not found in the Flower", "has not been started yet: start ./server.sh first"),
+        ("SuperLink connection 'deploy' not found in the Flower", "has not been started yet: start ./server.sh"),
         ("Connection to the SuperLink is unavailable.", "the server does not answer: start ./server.sh"),
-        ("Something else.", "the server does not answer well: Something else."),
+        ("Something else.", "unexpected answer of the server: Something else."),
     ],
 )
 def test_a_server_that_does_not_take_the_key_is_a_sentence(

@@ -30,7 +30,7 @@ def test_more_than_ten_times_the_others_median_is_not_believed() -> None:
 def test_other_splits_have_to_be_in_proportion_too_but_for_rounding() -> None:
     counts = {"a": 3, "b": 3, "c": 3, "d": 50}
     assert not incredible(counts, {}, "validation")
-    assert "says to have 51 validation examples" in incredible(counts | {"d": 51}, {}, "validation")["d"]
+    assert "reports 51 validation examples" in incredible(counts | {"d": 51}, {}, "validation")["d"]
     assert not incredible(counts | {"d": 51}, {"d": 400}, "validation")
 
 
@@ -114,7 +114,7 @@ def test_a_silo_that_joins_later_with_too_many_rows_is_refused(tmp_path: Path) -
     federation.grid.push_messages = joins  # type: ignore[method-assign]
     run = federation.serve()
     assert members(run) == ["coast", "hill"]
-    told = f"node {node} (silo valley) is not admitted"
+    told = f"node {node} (silo valley) is refused"
     assert any(told in note and "more than 10 times" in note for note in federation.notes)
 
 

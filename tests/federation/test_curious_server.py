@@ -38,7 +38,7 @@ def test_another_source_would_let_the_server_rename_columns_that_a_silo_does_not
 
 def test_what_a_training_split_of_few_rows_has_is_not_told(tmp_path: Path) -> None:
     member, terms = asked(tmp_path, samples_per_silo=3)
-    with pytest.raises(DataError, match="counts from 1 to 4 of rows leave only where the silo allows it"):
+    with pytest.raises(DataError, match="counts of 1 to 4 rows leave the silo only if it allows that"):
         member.introduce(terms)
 
 
@@ -46,14 +46,14 @@ def test_files_beside_the_table_are_not_looked_for(tmp_path: Path) -> None:
     member, terms = asked(tmp_path)
     streams = dataclasses.replace(terms.config.data.ood, global_source="npz:/etc/passwd")
     data = dataclasses.replace(terms.config.data, ood=streams)
-    with pytest.raises(DataError, match="of a silo with a table nothing but that is read"):
+    with pytest.raises(DataError, match="a silo with a table reads nothing else"):
         member.introduce(dataclasses.replace(terms, config=dataclasses.replace(terms.config, data=data)))
 
 
 @pytest.mark.parametrize("name", ["secret", "Secret", "lock"])
 def test_no_federation_takes_the_place_of_a_silo_s_own_file(name: str, tmp_path: Path) -> None:
     member, terms = asked(tmp_path, name)
-    with pytest.raises(DataError, match="is no name of a federation"):
+    with pytest.raises(DataError, match="is not a valid name of a federation"):
         member.keep_configuration(terms)
 
 
@@ -71,7 +71,7 @@ def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch
     monkeypatch.setattr(member_module, "BUSY", 0.0)
     counting = SiloSide(dataclasses.replace(member.file, limits=Limits(rounds=1)))
     with held(member.file.private() / "lock", "busy"):
-        with pytest.raises(RunError, match="another federation has been at work there"), counting._counting():
+        with pytest.raises(RunError, match="another federation has been working there"), counting._counting():
             pass
         with member._counting():  # without limits nobody waits
             pass

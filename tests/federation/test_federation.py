@@ -49,7 +49,7 @@ def test_a_federation_of_separate_silos_is_the_run_of_one_machine(method: str, m
     # The states of earlier rounds that may be gone back to are apart: `test_rollback_federation`.
     newest = load(str(tmp_path / "config.toml"), ["engine.keep_checkpoints=1"])
     run, here = federation.serve(newest), federation.embedded()
-    assert not [note for note in federation.notes if "without" in note or "not admitted" in note]
+    assert not [note for note in federation.notes if "without" in note or "refused" in note]
     assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))
     for name in NAMES:
         there, ours = federation.kept(name) / "state" / "silos" / name, here / "state" / "silos" / name

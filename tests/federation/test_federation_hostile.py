@@ -57,7 +57,7 @@ def test_nobody_is_believed_to_be_a_silo_that_is_connected(tmp_path: Path) -> No
     federation.grid.apps[99] = silo_app_of(NodeHandler())
     federation.grid.node_config[99] = federation.grid.node_config[federation.node["hill"]]
     federation.serve()
-    assert any("node 99 is not admitted" in note and "another node that is connected is" in note
+    assert any("node 99 is refused" in note and "another connected node is" in note
                for note in federation.notes)  # fmt: skip
     # None of them has a key, which the operator is told.
     assert sum("its name is bound to no key" in note for note in federation.notes) == 3
@@ -77,7 +77,7 @@ def test_a_greeting_that_makes_no_sense_stops_nobody(tmp_path: Path) -> None:
     federation.grid.apps[1] = silo_app_of(Nonsense())
     run = federation.serve()
     assert len(summary(run)["silos"]) == 3
-    assert any(note.startswith("node 1 is not admitted: introduce: DataError") for note in federation.notes)
+    assert any(note.startswith("node 1 is refused: introduce: DataError") for note in federation.notes)
 
 
 def interrupted(folder: Path) -> Federation:
@@ -243,7 +243,7 @@ def test_a_card_or_record_that_makes_no_sense_admits_nobody(changes: dict[str, A
     federation.grid.apps[federation.node["hill"]] = silo_app_of(Telling(**changes))
     run = federation.serve(load(str(tmp_path / "config.toml"), ["federation.min_available_silos=2"]))
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
-    assert any("is not admitted: join:" in note and len(note) < 600 for note in federation.notes)
+    assert any("is refused: join:" in note and len(note) < 600 for note in federation.notes)
 
 
 def test_another_card_is_refused_when_the_run_continues(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_silo_with_other_frozen_weights_is_not_admitted(tmp_path: Path, monkey
     weights = body(shape).state_dict()
     torch.save(weights, tmp_path / "body.pt")
     run = there.serve()
-    assert [note for note in there.notes if "is not admitted" in note and "see the log at the silo" in note]
+    assert [note for note in there.notes if "is refused" in note and "see the log at the silo" in note]
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
 
 

@@ -98,7 +98,7 @@ def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -
 def test_a_silo_writes_nowhere_but_in_its_state_folder(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     for name in (str(tmp_path / "outside"), "../outside", "", "a/b"):
-        with pytest.raises(DataError, match="is no name of a federation"):
+        with pytest.raises(DataError, match="is not a valid name of a federation"):
             asked.member.join(dataclasses.replace(asked.terms, federation=name))
     assert not list(tmp_path.rglob("outside*"))
 
@@ -120,10 +120,12 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     first, *rows = table.read_text().splitlines()
     table.write_text("\n".join([f"{first},surname", *(f"{row},Person{i // 2}" for i, row in enumerate(rows))]) + "\n")
     elsewhere = dataclasses.replace(asked.configured("data.target=surname"), federation="another")
-    with pytest.raises(DataError, match="refuses, 'surname': the column to predict is the one that the silo names"):
+    with pytest.raises(
+        DataError, match="refuses, 'surname': the column to predict must be the one that the silo names"
+    ):
         asked.member.introduce(elsewhere)
     renamed = dataclasses.replace(asked.member.file, target="surname")
-    with pytest.raises(DataError, match=r"refuses, 'surname': labels are those of data\.classes"):
+    with pytest.raises(DataError, match=r"refuses, 'surname': labels must be those of data\.classes"):
         SiloSide(renamed).introduce(elsewhere)
     # Where nobody has named classes, they are looked at.
     settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())
@@ -166,7 +168,7 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
         ("separator", '";;"', "data.separator = ';;'"),
         ("numeric", '["age", 3]', "numeric"),
         ("numeric", '"age"', "data.numeric = 'age', expected list"),
-        ("decimals", '","', "data.decimals is no key; there are: source, target, categorical, numeric, decimal"),
+        ("decimals", '","', "unknown key data.decimals; there are: source, target, categorical, numeric, decimal"),
     ],
 )
 def test_a_silo_s_file_names_the_key_that_is_wrong(tmp_path: Path, key: str, value: str, told: str) -> None:

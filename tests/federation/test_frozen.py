@@ -120,7 +120,7 @@ def test_a_change_is_refused_in_a_sentence_with_counts_and_no_rows(hill: Hill, c
         with pytest.raises(DataChanged) as refused:
             act(terms)
         said = str(refused.value)
-        assert said.startswith(f"silo 'hill': {hill.table} is not what it was when the silo joined: {told}; ")
+        assert said.startswith(f"silo 'hill': {hill.table} has changed since the silo joined: {told}; ")
         assert 'data.changed = "keep"' in said
         assert not any(row in said for row in hill.table.read_text().splitlines()[1:])
     hill.table.write_text(before)
@@ -132,12 +132,12 @@ def test_a_table_that_is_gone_or_has_another_column_is_named(hill: Hill) -> None
     joined = hill.side.join(terms)
     text = hill.table.read_text()
     hill.table.write_text(text.replace("pressure", "systolic"))
-    with pytest.raises(DataChanged, match=r"hill.csv cannot be read any more: .*no column 'pressure'.*data.changed"):
+    with pytest.raises(DataChanged, match=r"hill.csv can no longer be read: .*no column 'pressure'.*data.changed"):
         hill.side.run(terms)
     hill.table.unlink()
     for changed in ("stop", "drop"):
         hill.said(changed)
-        with pytest.raises(DataChanged, match=r"hill.csv cannot be read any more: .*no such file"):
+        with pytest.raises(DataChanged, match=r"hill.csv can no longer be read: .*no such file"):
             hill.side.run(terms)
     hill.said("keep")
     assert hill.side.join(terms) == joined
@@ -152,7 +152,7 @@ def test_keep_goes_on_with_what_was_stored_for_nobody_else_to_read(
     edit(hill.table, lambda rows: newcomers(flipped(rows[5:])))
     for _ in range(2):
         assert hill.side.join(terms) == joined
-    assert capsys.readouterr().err.count("the rows as they were stored are gone on with") == 1  # said once
+    assert capsys.readouterr().err.count("continuing with the rows as stored") == 1  # said once
     stored = [*hill.side.home(terms).glob("data-*"), hill.side.file.state / HELD_OUT]
     assert len(stored) == 3
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
@@ -242,7 +242,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     assert command("flower", "delete-data", hill.home).exit_code == 2
     assert command("flower", "delete-data", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
-    with pytest.raises(DataChanged, match=r"does not give the rows any more that .*data-\w+\.json was made of"):
+    with pytest.raises(DataChanged, match=r"no longer gives the rows that .*data-\w+\.json was made of"):
         hill.side.run(terms)
     hill.table.write_text(text)
     assert hill.side.join(terms) == joined
@@ -254,7 +254,7 @@ def test_another_silo_toml_is_no_way_round_what_was_stored(hill: Hill) -> None:
     edit(hill.table, flipped)
     toml = hill.home / "silo.toml"
     toml.write_text(toml.read_text() + 'separator = ","\n')
-    with pytest.raises(DataChanged, match=r"does not give the rows any more that .* was made of when the silo joined"):
+    with pytest.raises(DataChanged, match=r"no longer gives the rows that .* was made of when the silo joined"):
         hill.side.run(terms)
     edit(hill.table, flipped)
     hill.side.run(terms)
@@ -321,10 +321,10 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     federation.grid.tamper.clear()
     table = federation.homes["hill"] / "hill.csv"
     edit(table, flipped)
-    told = r"3 silos are needed .* after 3 s 2 joined \(coast, valley\), hill greeted .*\nnot admitted: .*DataChanged"
+    told = r"3 silos are needed .* after 3 s: 2 joined \(coast, valley\), hill greeted .*\nrefused: .*DataChanged"
     with pytest.raises(RunError, match=told):
         federation.serve()
-    told = "(silo hill) is not admitted: join: failed: DataChanged: its data are not those"
+    told = "(silo hill) is refused: join: failed: DataChanged: its data changed"
     assert any(told in note for note in federation.notes)
     assert not any("label" in note or str(table) in note for note in federation.notes)
     assert "0 rows gone, 0 rows new, 80 rows of another label" in capsys.readouterr().err
@@ -393,10 +393,10 @@ def test_a_refusal_is_forgotten_once_the_silo_is_mended(hill: Hill) -> None:
 
     greeting = {**hill.side.introduce(terms), "version": caveat.__version__}
     hear("DataError, see the log at the silo", "introduce")
-    assert notes == ["node 7 is not admitted: introduce: DataError, see the log at the silo"]
+    assert notes == ["node 7 is refused: introduce: DataError, see the log at the silo"]
     hear(greeting, "introduce")
     hear("DataChanged", "join")
-    assert notes[-1] == "node 7 (silo hill) is not admitted: join: DataChanged"
+    assert notes[-1] == "node 7 (silo hill) is refused: join: DataChanged"
     assert members._refused == {7: "join: DataChanged"}
     hear({**hill.side.join(terms), "version": caveat.__version__}, "join")
     assert members._refused == {}

@@ -68,7 +68,7 @@ def test_a_silo_that_may_join_is_told_what_could_not_be_checked(tmp_path: Path) 
     assert found.exit_code == 0
     assert "nothing is refused" in found.stdout
     assert [line.partition(":")[2] for line in found.stdout.splitlines() if line.startswith("not checked:")] == [
-        " whether its columns, categories and shapes go together with those of the other silos"
+        " whether its columns, categories and shapes fit those of the other silos"
     ]
     alone = checked(home, config=False)
     assert alone.exit_code == 0
@@ -118,18 +118,18 @@ def of_one_class(home: Path) -> None:
 WRONG = {
     "codes 1 and 2 under 0 and 1": (
         lambda home: codes(home, "1", "2", '[data.label_codes]\n0 = "ill"\n1 = "well"\n'), "is '2', expected one of",
-        "silo 'hill' refuses, 'outcome': labels are those of data.classes", True,
+        "silo 'hill' refuses, 'outcome': labels must be those of data.classes", True,
     ),
     "no [data.label_codes]": (
-        lambda home: codes(home, "1", "0"), "say in [data.label_codes]", "'outcome': labels are those of", True,
+        lambda home: codes(home, "1", "0"), "say in [data.label_codes]", "'outcome': labels must be those of", True,
     ),
     "a class that is written otherwise": (
         lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); 'ill' is written",
-        "'outcome': labels are those of data.classes", False,
+        "'outcome': labels must be those of data.classes", False,
     ),
     "a meaning that is written otherwise": (
         lambda home: codes(home, "1", "well", '[data.label_codes]\n1 = "Ill"\n'), "says is 'Ill', expected one of",
-        "'outcome': labels are those of data.classes", False,
+        "'outcome': labels must be those of data.classes", False,
     ),
     "a template that is not filled in": (
         without_target, "data.target is missing: expected the column", "refuses: the column to predict", True,
@@ -139,7 +139,7 @@ WRONG = {
     ),
     "small counts": (
         without_small_counts, "fewer than 5 rows of class 'ill'; set data.small_counts = true in",
-        "refuses: counts from 1 to 4 of rows", True,
+        "refuses: counts of 1 to 4 rows", True,
     ),
     "surnames": (
         with_surnames, "texts in 52 rows; they would be told to the server and look like names: leave the column out, "
@@ -147,17 +147,17 @@ WRONG = {
     ),
     "an empty label": (
         without_a_label, "line 2: 'outcome' is missing (''), expected a value: write it there, or take the row out",
-        "refuses, 'outcome': every row has a label", True,
+        "refuses, 'outcome': every row must have a label", True,
     ),
     "a file in Latin-1": (
         in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save the table so; of one in ISO-8859-1, `iconv -f",
-        "refuses: tables are csv files in UTF-8", True,
+        "refuses: tables must be csv files in UTF-8", True,
     ),
     "one class": (
-        of_one_class, "all its training labels are 'well', expected two classes", "refuses: every split has rows", True,
+        of_one_class, "all its training labels are 'well', expected two classes", "refuses: every split must have rows", True,
     ),
     "a file that is not there": (
-        lambda home: (home / "hill.csv").unlink(), "no such file or folder", "refuses: its data are where", True,
+        lambda home: (home / "hill.csv").unlink(), "no such file or folder", "refuses: its data must be where", True,
     ),
 }  # fmt: skip
 """Of each: what makes it, what the silo's own log and `caveat data` say, what the server is told, and whether it is
@@ -183,7 +183,7 @@ def test_what_joining_refuses_is_refused_before(name: str, tmp_path: Path, capsy
 def test_too_few_calibration_inputs_for_any_alarm_are_told(rows: int, warned: bool, tmp_path: Path) -> None:
     found = checked(home_of(tmp_path, rows))
     assert found.exit_code == 0
-    assert ("no input can be called unfamiliar at 5%, which takes 19 of them" in found.stderr) == warned
+    assert ("no input can be called unfamiliar at 5%, which takes at least 19" in found.stderr) == warned
 
 
 def test_a_refusal_tells_the_server_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

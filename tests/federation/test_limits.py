@@ -98,7 +98,7 @@ def test_epsilon_is_that_of_the_accountant_towards_the_server(terms: Terms, tmp_
     pytest.importorskip("dp_accounting")
     three, four = (epsilon_against_server(4.0, rounds, 3, 1e-5) for rounds in (3, 4))
     Limits(epsilon=three).check_begin("hill", terms, tmp_path)
-    with pytest.raises(BeyondLimits, match=rf"would come to epsilon {three:.3g}, .* at a delta of 1e-05") as refused:
+    with pytest.raises(BeyondLimits, match=rf"would reach epsilon {three:.3g}, .* at a delta of 1e-05") as refused:
         Limits(epsilon=0.99 * three).check_begin("hill", terms, tmp_path)
     assert refused.value.rule == "limits.epsilon"
     with pytest.raises(BeyondLimits):
@@ -115,7 +115,7 @@ def test_updates_without_noise_of_a_known_size_have_no_epsilon(tmp_path: Path) -
     federation = Federation(tmp_path / "federation", "fedavg")
     file = federation.folder / "config.toml"
     limits, state = Limits(epsilon=1000), tmp_path / "state"
-    with pytest.raises(BeyondLimits, match=r"an update without noise: \[privacy\] is not set"):
+    with pytest.raises(BeyondLimits, match=r"an infinite epsilon: \[privacy\] is not set"):
         limits.check_begin("hill", terms_of(federation), state)
     file.write_text(file.read_text().replace("min_available_silos = 3\nquorum = 2\n", ""))
     with pytest.raises(BeyondLimits):
@@ -125,7 +125,7 @@ def test_updates_without_noise_of_a_known_size_have_no_epsilon(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("round = 3", "limits.round is no key; there are: methods, rounds, epsilon, delta"),
+        ("round = 3", "unknown key limits.round; there are: methods, rounds, epsilon, delta"),
         ("rounds = 0", "limits.rounds = 0, expected a whole number, 1 or more"),
         ("rounds = 2.5", "limits.rounds = 2.5, expected a whole number, 1 or more"),
         ("rounds = true", "limits.rounds = True, expected a whole number"),

@@ -38,7 +38,7 @@ def test_a_run_s_status_names_silos_rounds_and_what_was_said_last(tmp_path: Path
     assert found[0] == f"{federation.run}: complete"
     assert [line.split(":")[0] for line in found[1:4]] == NAMES
     assert [line.split(": ")[1] for line in found[1:4]] == [
-        f"counted last in round 2, in 2 rounds; node {federation.node[name]}" for name in NAMES
+        f"last aggregated in round 2, in 2 rounds; node {federation.node[name]}" for name in NAMES
     ]
     assert found[-1].endswith(" the run is complete")
     assert caveat("flower", "status", str(federation.run)).stdout.splitlines() == found
@@ -57,7 +57,7 @@ def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: P
         run_by_the_app(federation, "federation.start_timeout=2", "federation.round_timeout=0.5")
     found = status_of(federation.run)
     assert (
-        ": 1 of up to 2 rounds; failed, and goes on if it is started again: round 1, work 'base.base.base.train'"
+        ": 1 of up to 2 rounds; failed; starting it again continues it: round 1, work 'base.base.base.train'"
         in found[0]
     )
     assert any(line.endswith(" hill: no reply in time") for line in found), "a line for each silo that was left out"
@@ -68,7 +68,10 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
     with logged(tmp_path / "runs" / "a") as progress:
         progress.note("waiting for 3 silos: 1 joined (coast)")
         found = status_of(tmp_path / "runs" / "a")
-    assert found[0] == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh goes on with it"
+    assert (
+        found[0]
+        == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh command continues it"
+    )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
     assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
 
@@ -80,7 +83,7 @@ def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_na
         progress.note("node 7 is silo va")
         progress.note("node 8 is silo va")
         progress.note("silo evil is set aside, since the others agree without it: node 9 is silo va")
-        progress.note("node 10 is not admitted: introduce: DataError: node 10 is silo va")
+        progress.note("node 10 is refused: introduce: DataError: node 10 is silo va")
     found = status_of(run)
     assert found[1:3] == ["va: counted in no round; node 8", ""]
 
@@ -91,7 +94,7 @@ def test_a_run_under_way_says_how_old_its_last_word_is(tmp_path: Path) -> None:
     with logged(run) as progress, held(lock_of(run), ""):
         progress.note("step 1")
         os.utime(log_of(run), (time.time() - 90, time.time() - 90))
-        assert status_of(run)[0].endswith(("under way, and has said something last 90 s ago", " 91 s ago"))
+        assert status_of(run)[0].endswith(("running; its last message is 90 s old", " 91 s old"))
 
 
 def test_who_has_not_answered_is_told_while_the_round_still_waits(
@@ -125,5 +128,5 @@ def test_a_second_start_leaves_the_log_of_a_run_under_way_alone(tmp_path: Path) 
     with held(lock_of(federation.run), ""):
         with pytest.raises(RunError, match="is being run by another process"):
             run_by_the_app(federation)
-        assert "no round counted yet; under way, and has said something last " in status_of(federation.run)[0]
+        assert "no round aggregated yet; running; its last message is " in status_of(federation.run)[0]
     assert log_of(federation.run).read_text() == "2026-01-01 00:00:00 step 1\n"

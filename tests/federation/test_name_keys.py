@@ -86,7 +86,7 @@ def test_a_signature_is_of_one_answer_to_one_question(
 ) -> None:
     words, asked = change(signed(WORDS, ASKED, tmp_path / "keys" / "hill"), ASKED)
     for keys in (given, NameKeys()):
-        with pytest.raises(DataError, match="its signature does not fit"):
+        with pytest.raises(DataError, match="its signature is invalid"):
             keys.check("hill", words, asked)
 
 
@@ -155,7 +155,7 @@ class Keyed(Federation):
         return summary(self.serve(config, StartCommand(str(self.project), ())))
 
     def refused(self, node: int) -> list[str]:
-        return [note for note in self.notes if f"node {node} is not admitted" in note]
+        return [note for note in self.notes if f"node {node} is refused" in note]
 
 
 @pytest.mark.long
@@ -187,13 +187,13 @@ def test_a_silo_hears_in_its_own_log_that_its_name_or_key_is_refused(
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.begin()
     said = set(capsys.readouterr().err.splitlines())
-    (named,) = [line for line in said if line.startswith("caveat: the server has not admitted silo 'valley': ")]
+    (named,) = [line for line in said if line.startswith("caveat: the server has refused silo 'valley': ")]
     assert named.endswith("the server has no key for the name 'valley': it needs ./admit.sh valley.pub")
-    (keyed,) = [line for line in said if line.startswith("caveat: the server has not admitted silo 'hill': ")]
+    (keyed,) = [line for line in said if line.startswith("caveat: the server has refused silo 'hill': ")]
     assert "the server has another key for the name 'hill' than SHA256:" in keyed
     assert keyed.count("SHA256:") == 1
     assert not any(str(federation.project) in line for line in said)
-    assert not [line for line in said if "not admitted silo 'coast'" in line]
+    assert not [line for line in said if "refused silo 'coast'" in line]
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def test_the_states_stay_that_the_server_may_go_back_to(far: Alone) -> None:
 
 def test_a_run_that_went_back_is_followed_to_the_same_state(far: Alone) -> None:
     known = {each.t: each for each in far.kept}
-    with pytest.raises(RunError, match="an order of round 4, but there is a state of round 5"):
+    with pytest.raises(RunError, match="an order for round 4, but there is a state of round 5"):
         far.checked(4, 2)
     assert far.versions[-1] == 5
     far.checked(4, 2, rollbacks=1)

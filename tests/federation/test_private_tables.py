@@ -133,9 +133,9 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     federation.grid.apps[federation.node["hill"]] = listening  # type: ignore[assignment]
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
-    refused = next(note for note in federation.notes if "not admitted" in note)
+    refused = next(note for note in federation.notes if "is refused" in note)
     assert (
-        "silo 'hill' refuses, of a column that is not agreed on: the silo tells categories only of columns" in refused
+        "silo 'hill' refuses, of a column that is not agreed on: the silo sends categories only of columns" in refused
     )
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' holds text" in log
@@ -159,16 +159,16 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("asked", "rule"),
     [
-        ({"target": "age"}, "silo 'hill' refuses, 'age': the column to predict is the one that the silo names"),
+        ({"target": "age"}, "silo 'hill' refuses, 'age': the column to predict must be the one that the silo names"),
         (
             {"categorical": ("site", "pressure")},
-            "refuses, 'pressure': the silo tells categories only of columns that it",
+            "refuses, 'pressure': the silo sends categories only of columns that it",
         ),
         ({"classes": ()}, "a federation of tables needs data.classes in config.toml"),
         ({"classes": ("0", "1")}, "a federation of tables needs data.classes in config.toml: what each class means"),
         (
             {"dictionary": (*NUMBERS[:1], *SITES, DictionaryColumn(name="pressure", type="category"))},
-            "refuses, 'pressure': the silo tells categories only",
+            "refuses, 'pressure': the silo sends categories only",
         ),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_server_that_leaves_out_the_questions_is_refused_too(homes: Path) -> N
     agreed = shared_schema({"hill": schema}, terms.config.data)
     columns = tuple(dataclasses.replace(each, categories=("1.5",), flagged=False) for each in agreed.columns)
     forged = dataclasses.replace(terms, agreement=dataclasses.replace(agreed, columns=columns))
-    with pytest.raises(DataError, match="refuses, 'age': the silo tells categories only of columns that it allows"):
+    with pytest.raises(DataError, match="refuses, 'age': the silo sends categories only of columns that it allows"):
         member.join(forged)
 
 
@@ -225,7 +225,7 @@ def test_labels_that_are_coded_otherwise_are_refused_until_they_are_declared(
     expected = silo(home).introduce(terms)
     recode(home / "hill.csv", "outcome", codes)
     server, log = told(silo(home), terms, capsys)
-    assert "silo 'hill' refuses, 'outcome': labels are those of data.classes" in server
+    assert "silo 'hill' refuses, 'outcome': labels must be those of data.classes" in server
     assert "say in [data.label_codes] of silo.toml" in log
     lines = "".join(f'"{code}" = "{meaning}"\n' for meaning, code in codes.items())
     member = silo(home, more=f"[data.label_codes]\n{lines}")
@@ -239,10 +239,10 @@ def test_several_codes_can_be_one_class_and_a_meaning_that_is_none_is_refused(tm
     rows = [row.replace(",ill", f",{1 + i % 4}") for i, row in enumerate(rows)]
     (home / "hill.csv").write_text("\n".join([header, *rows]) + "\n")
     labels = '[data.label_codes]\n0 = "well"\n1 = "ill"\n2 = "ill"\n3 = "ill"\n'
-    with pytest.raises(DataError, match=r"labels are those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels must be those of data\.classes"):
         silo(home, more=labels).introduce(terms)
     silo(home, more='4 = "ill"\n').introduce(terms)
-    with pytest.raises(DataError, match=r"labels are those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels must be those of data\.classes"):
         silo(home, {'4 = "ill"': '4 = "very ill"'}).introduce(terms)
 
 
@@ -268,7 +268,7 @@ def test_small_counts_leave_only_where_the_silo_allows_it(tmp_path: Path, capsys
     with pytest.raises(RunError) as refused, without_details():
         member.join(terms)
     told = str(refused.value)
-    assert "silo 'hill' refuses: counts from 1 to 4 of rows leave only where the silo allows it" in told
+    assert "silo 'hill' refuses: counts of 1 to 4 rows leave the silo only if it allows that" in told
     assert "'ill'" not in told  # of a split of one row the class would be its label
     log = capsys.readouterr().err
     assert "the split 'validation' has fewer than 5 rows of class 'ill'; set data.small_counts = true in" in log
@@ -282,14 +282,14 @@ def test_small_counts_leave_only_where_the_silo_allows_it(tmp_path: Path, capsys
     ("column", "file", "server", "log"),
     [
         (
-            {"range": (-1, 0.5), "unit": "kPa"}, "", "'age': values are in the range of data.dictionary",
+            {"range": (-1, 0.5), "unit": "kPa"}, "", "'age': values must be in the range of data.dictionary",
             "values are not from -1 to 0.5 kPa, the first: ",
         ),
         (
-            {"unit": "years"}, '[data.rename_columns]\nage = {unit = "months"}\n', "'age': numbers are in the unit",
+            {"unit": "years"}, '[data.rename_columns]\nage = {unit = "months"}\n', "'age': numbers must be in the unit",
             "column 'age' is in 'months', the dictionary has it in 'years': expected that unit, or a factor in",
         ),
-        ({}, '[data.rename_columns]\nage = "old"\n', "'age': the columns are those of data.dictionary",
+        ({}, '[data.rename_columns]\nage = "old"\n', "'age': columns must be those of data.dictionary",
          "no column 'age'"),
     ],
 )  # fmt: skip
@@ -326,7 +326,7 @@ def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
     assert "sketch" in member.introduce(terms)
     for other in ((), (dataclasses.replace(NUMBERS[0], range=(-10, 2)), *NUMBERS[1:], *SITES)):
         server, log = told(member, terms_of(tmp_path, dictionary=other), capsys)
-        assert "silo 'hill' refuses: the data dictionary is the silo's own copy" in server
+        assert "silo 'hill' refuses: the data dictionary must be the same as the silo's own copy" in server
         assert "has another data.dictionary than the server, in age" in log
     (home / "d.toml").write_text("[age]\nrange = 3\n")
     with pytest.raises(ConfigurationError, match=r"d\.toml:2: age\.range = 3"):

@@ -121,7 +121,7 @@ def test_a_project_with_another_configuration_does_not_begin_it(begun: Begun) ->
     file.write_text(file.read_text().replace('"fedavg"', '"fedprox"'))
     said = one_error(caveat("resume", begun.run, "--project", begun.project), 2)
     assert begun.said is None
-    assert f"--project {begun.project}: {file} with rounds=2 seed = 5 is another configuration than" in said
+    assert f"--project {begun.project}: {file} with rounds=2 seed = 5 differs from" in said
     assert said.endswith('began with: method.name = "fedprox", which was "fedavg"')
 
 
@@ -130,9 +130,9 @@ def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
     empty.mkdir()
     for there in (empty, begun.folder / "nothing"):
         said = one_error(caveat("resume", begun.run, "--project", there), 2)
-        assert f"--project {there}: {there / 'run.sh'} is no script that can be started" in said
+        assert f"--project {there}: {there / 'run.sh'} is not an executable script" in said
     (empty / "run.sh").write_text(LISTENING)
-    assert "is no script that can be started" in one_error(caveat("resume", begun.run, "--project", empty), 2)
+    assert "is not an executable script" in one_error(caveat("resume", begun.run, "--project", empty), 2)
     (empty / "run.sh").chmod(0o755)
     assert f"--project {empty}: it has no config.toml" in one_error(caveat("resume", begun.run, "--project", empty), 2)
 
@@ -170,6 +170,6 @@ def test_a_silo_that_nobody_knows_is_refused_before_anything_is_waited_for(begun
     for name in ("hill", "coast"):
         (begun.project / "silos" / f"{name}.pub").touch()
     said = one_error(caveat(*words, "hill", "--silo", "tyop"), 2)
-    assert said.startswith("error: --silo tyop: no such silo is known; these took part or were admitted: coast, hill.")
+    assert said.startswith("error: --silo tyop: unknown silo; these took part or are registered: coast, hill.")
     assert begun.said is None
     assert "has not delivered" in one_error(caveat(*words, "hill"), 4)

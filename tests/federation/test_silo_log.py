@@ -27,5 +27,5 @@ def test_what_a_silo_refuses_is_a_sentence_in_its_log_and_flower_s(
         "caveat: line 8: 'age' is 'old'",
         "caveat: silo 'hill' refuses, 'age'",
     ]
-    assert "The server is told: silo 'hill' refuses, 'age'; see the log at the silo" in caplog.text
+    assert "Sent to the server: silo 'hill' refuses, 'age'; see the log at the silo" in caplog.text
     assert "Traceback" not in caplog.text

@@ -54,7 +54,7 @@ def test_a_summary_has_every_silo_s_promise_and_sets(run: caveat.Run) -> None:
     for silo in found.values():
         assert 1 <= silo["test"]["set_size"] <= 2
         assert 0.5 < silo["test"]["set_coverage"] <= 1
-    assert summary["guarantee"]["statement"].startswith("every silo has a promise of its own, at 90 % confidence")
+    assert summary["guarantee"]["statement"].startswith("every silo has its own guarantee, at 90 % confidence")
 
 
 def test_predictions_have_sets_and_a_newcomer_abstains(run: caveat.Run) -> None:

@@ -67,7 +67,7 @@ def test_every_silo_has_a_promise_of_its_own() -> None:
         edges = score_edges("total", histogram("total", context.validation.x[:, 0]))
         alone = fixed_sequence(counts(ranks(edges, x[:, 0]), x[:, 1] != y), RISK, CONFIDENCE)
         assert (found["whose"], found["limit"], found["total"]) == ("silo", alone.limit, 300)
-        assert found["statement"] == f"for this silo by itself: {alone.statement}, each promise by itself"
+        assert found["statement"] == f"for this silo by itself: {alone.statement}, for each guarantee by itself"
         answered = decided(method, server, states[context.id], context, x)
         assert int(answered.sum()) == alone.answered > least * 300
 
@@ -94,7 +94,7 @@ def test_too_few_inputs_have_the_promise_of_the_next_larger_group_whatever_their
     }  # fmt: skip
     assert found["a"]["statement"].startswith(
         "for the silos like it of its domain together, mixed as their calibration inputs are, not this silo by itself "
-        "(its 76 calibration inputs are fewer than the 77 that one of its own takes): "
+        "(its 76 calibration inputs are fewer than the 77 needed for its own guarantee): "
     )
     assert found["c"]["statement"].startswith(
         "for all silos like it together, mixed as their calibration inputs are, not"
@@ -118,7 +118,7 @@ def test_domains_are_counted_apart_and_ranked_by_their_own_scores() -> None:
     outcome: Any = method.outcome(server)
     assert outcome["policy"]["guarantee_scope"] == "domain"
     assert outcome["guarantee"]["statement"].startswith(
-        "every domain has a promise of its own, at 90 % confidence each promise by itself; where it has fewer than 77 "
+        "every domain has its own guarantee, at 90 % confidence for each guarantee by itself; with fewer than 77 "
         "calibration inputs, that of a group of such silos, the largest of which "
     )
 
@@ -150,8 +150,8 @@ def test_promises_that_hold_at_once_are_tested_at_a_share_of_the_level() -> None
         assert told["confidence_level"] == CONFIDENCE
         found.append(told)
     assert found[1]["answered"] < found[0]["answered"]
-    assert found[0]["statement"].endswith("each promise by itself")
-    assert found[1]["statement"].endswith("for all promises at once")
+    assert found[0]["statement"].endswith("for each guarantee by itself")
+    assert found[1]["statement"].endswith("for all guarantees at once")
 
 
 def test_nothing_is_promised_about_a_silo_that_was_not_counted_and_the_others_stay_alike() -> None:

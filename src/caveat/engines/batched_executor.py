@@ -8,16 +8,10 @@ import torch
 
 from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ..core.aggregation import all_finite
-from ..core.devices import deterministic
+from ..core.devices import brought_all, deterministic
 from ..files.schema.progress import KeptState
-from ..training.vectorized_fit import Mask
-from ..training.vectorized_fit import StackedData
-from ..training.vectorized_fit import carried_out
-from ..training.vectorized_replay import Ended
-from ..training.vectorized_replay import NotStackable
-from ..training.vectorized_replay import StackedWork
-from ..training.vectorized_replay import Tree
-from ..core.devices import brought_all
+from ..training.vectorized_fit import Mask, StackedData, carried_out
+from ..training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
 from .executor import Executor
 from .placement import one_thread
 

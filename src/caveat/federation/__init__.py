@@ -1,6 +1,6 @@
-"""A real federation: the apps of server and silos that Flower runs, and the project that holds them.
+"""A federation between machines: the apps of server and silos that Flower runs, and the project that holds them.
 
-What it hands out is imported when it is asked for: not every process of a federation needs torch.
+Names are imported on first use, since not every process of a federation needs torch.
 """
 
 from importlib.util import find_spec

@@ -37,17 +37,17 @@ from ..files.writing import write_bytes
 SILO_KEYS = "silos"
 """The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
 PURPOSE = "caveat greeting 1"
-"""What a signature of this kind begins with, so that none that the key gives for anything else is one."""
+"""The beginning of a signed text, so that signatures of the key for other purposes are not valid here."""
 KEY, SIGNATURE = "key", "signature"
-"""The words of a greeting that its signature is not of."""
+"""The keys of a greeting that its signature does not cover."""
 LONGEST = 1000
-"""Characters of a key or a signature: those of the largest curve have fewer than 300."""
+"""Maximum number of characters of a key or a signature: those of the largest curve have fewer than 300."""
 UNSIGNED = ""
-"""Stands for the fingerprint of a greeting's key where it has none."""
+"""Stands for the fingerprint if a greeting has no key."""
 
 
 class NameRefused(DataError):
-    """A greeting under a name that is not the greeter's. `told` is what it may know of that: nothing of others."""
+    """A greeting under a name that is not the sender's. `told` is what the sender may know: nothing about others."""
 
     def __init__(self, text: str, told: str) -> None:
         super().__init__(text)
@@ -56,7 +56,7 @@ class NameRefused(DataError):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a greeting answers. A signature is of all of it, so that it is of no use anywhere or at any time else."""
+    """What a greeting answers. A signature covers all of it, so it cannot be reused elsewhere or later."""
 
     federation: str
     question: str
@@ -65,13 +65,13 @@ class Asked:
     node: int
 
     def signed_text(self, words: Words) -> bytes:
-        """What is signed, of an answer in these words."""
+        """Return the text that is signed, of an answer in these words."""
         said = {word: value for word, value in sorted(words.items()) if word not in (KEY, SIGNATURE)}
         return json.dumps([PURPOSE, self.federation, self.question, self.nonce, self.node, said]).encode()
 
 
 def signed(words: Words, asked: Asked, key: Path) -> Words:
-    """An answer with its signature. Raises ConfigurationError for a file that holds no private key of `key.sh`."""
+    """Return an answer with its signature. Raises ConfigurationError for a file without a private key of `key.sh`."""
     private = private_key_in(key)
     signature = private.sign(asked.signed_text(words), ec.ECDSA(SHA384()))
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -79,7 +79,7 @@ def signed(words: Words, asked: Asked, key: Path) -> Words:
 
 
 def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Raises ConfigurationError, naming the file, for one that holds no private key of `key.sh`."""
+    """Read a private key of `key.sh`. Raises ConfigurationError, naming the file, for anything else."""
     try:
         private = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -91,19 +91,19 @@ def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
 
 @dataclass
 class NameKeys:
-    """Which key a silo's name belongs to, by fingerprints as `ssh-keygen -lf NAME.pub` prints them."""
+    """The key that each silo's name is bound to, by fingerprints as `ssh-keygen -lf NAME.pub` prints them."""
 
     folder: Path | None = None
     """Where the operator keeps NAME.pub for each silo; read for each greeting, so that a key can be replaced."""
     bound: dict[SiloId, str] = field(default_factory=dict)
-    """The key that each silo greeted with last."""
+    """The key of each silo's last greeting."""
 
     def given(self) -> dict[SiloId, str]:
-        """The keys in the operator's folder. Raises ConfigurationError, naming the file, for one that is none."""
+        """Return the keys in the operator's folder. Raises ConfigurationError, naming the file, for an invalid one."""
         return {silo: fingerprint_in(path) for silo, path in self._files().items()}
 
     def given_to(self, silo: SiloId) -> str | None:
-        """The key that the operator gives a name, whatever the files of others hold; None without a file."""
+        """Return the key that the operator gives a name, whatever other files hold; None without a file."""
         path = self._files().get(silo)
         return None if path is None else fingerprint_in(path)
 
@@ -112,13 +112,13 @@ class NameKeys:
         return {path.name.removesuffix(".pub"): path for path in paths}
 
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
-        """The key that a greeting is signed with; UNSIGNED for one without, where nothing binds the name.
+        """Return the key that a greeting is signed with; UNSIGNED without one, if the name is not bound.
 
-        Raises NameRefused for a signature that does not fit, and for a name that belongs to another key or to none.
+        Raises NameRefused for an invalid signature, and for a name that is bound to another key or unknown.
         """
         expected = self.given_to(silo) or self.bound.get(silo)
         if self._files() and not expected:
-            told = f"the server has no key for the name {silo!r}: it needs ./admit.sh {silo}.pub"
+            told = f"the server has no key for the name {silo!r}: register it with ./admit.sh {silo}.pub"
             raise NameRefused(f"silo {silo!r}: there is no {silo}.pub in {self.folder}", told)
         key = _signer(silo, words, asked)
         if expected and key != expected:
@@ -126,18 +126,18 @@ class NameKeys:
             raise NameRefused(
                 f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that one is "
                 f"lost, put the new one into {silo}.pub in the project's folder silos",
-                f"the server has another key for the name {silo!r} than {key or 'none'}: if that one is lost, it needs "
-                f"./admit.sh {silo}.pub with the new one; else the name in silo.toml is not this silo's",
+                f"the name {silo!r} is bound to another key than {key or 'none'} at the server: if that key is lost, "
+                f"register the new one with ./admit.sh {silo}.pub; otherwise silo.toml has another silo's name",
             )
         return key
 
     def replaced(self, silo: SiloId, key: str) -> bool:
-        """Whether the operator has given a name a key that it did not greet with last."""
+        """Return whether the operator has given a name another key than that of its last greeting."""
         return self.given_to(silo) == key != self.bound.get(silo)
 
 
 def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
-    """The fingerprint of the key that has signed. Raises NameRefused for a signature that is not the key's."""
+    """Return the fingerprint of the key that signed. Raises NameRefused for an invalid signature."""
     if KEY not in words and SIGNATURE not in words:
         return UNSIGNED
     line, signature = str(words.get(KEY, "")), str(words.get(SIGNATURE, ""))
@@ -148,13 +148,13 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
         public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
         why = str(error) or type(error).__name__
-        told = f"the signature under the name {silo!r} does not fit"
-        raise NameRefused(f"silo {silo!r}: its signature does not fit: {why}", told) from None
+        told = f"the signature under the name {silo!r} is invalid"
+        raise NameRefused(f"silo {silo!r}: its signature is invalid: {why}", told) from None
     return fingerprint(public)
 
 
 def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
-    """Raises ValueError or UnsupportedAlgorithm for a text that is no public key of an elliptic curve."""
+    """Read a public key of an elliptic curve. Raises ValueError or UnsupportedAlgorithm for any other text."""
     key = load_ssh_public_key(line)
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("expected an ECDSA key, as key.sh makes it")
@@ -162,7 +162,7 @@ def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def fingerprint_in(path: Path) -> str:
-    """Of the public key in a file. Raises ConfigurationError, naming the file, for one that holds none of `key.sh`."""
+    """Return the fingerprint of a public key's file. Raises ConfigurationError, naming the file, if it is invalid."""
     try:
         return fingerprint(_public_key(path.read_bytes()))
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -170,21 +170,21 @@ def fingerprint_in(path: Path) -> str:
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """As `ssh-keygen -lf` prints it."""
+    """Return a fingerprint as `ssh-keygen -lf` prints it."""
     blob = base64.b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 LINK = "deploy"
-"""What `server.sh` calls the server in Flower's configuration."""
+"""The server's name in Flower's configuration, as `server.sh` writes it."""
 FILE = ".node"
-"""What comes behind a silo's name in the file with its nodes."""
+"""Suffix of the file with a silo's nodes."""
 GONE = "unregistered"
-"""What Flower says of a node that was excluded. It never takes the key of such a node again."""
+"""Flower's status of a node that was excluded. It never accepts the key of such a node again."""
 
 
 class Admitted(NamedTuple):
-    """A key that was admitted under a name."""
+    """A key that was registered under a name."""
 
     silo: SiloId
     node: str
@@ -193,10 +193,10 @@ class Admitted(NamedTuple):
 
 
 def admit(path: Path, folder: Path) -> str:
-    """Have the server let the silo in that has a key, and bind the name of the file to it; say what was done.
+    """Register a silo's key at the server, and bind the file's name to it; return a report.
 
-    A key that is admitted already stays so. Raises ConfigurationError for a file that is no silo's public key, RunError
-    where the server does not let it in; then nothing is written to `folder`.
+    A key that is registered already stays so. Raises ConfigurationError for a file that is not a silo's public key,
+    RunError if the server rejects it; then nothing is written to `folder`.
     """
     silo = path.name.removesuffix(".pub")
     try:
@@ -210,19 +210,15 @@ def admit(path: Path, folder: Path) -> str:
     node = str(answer["node-id"])
     _bind(path, folder, Admitted(silo, node, key), before)
     former = next((each.node for each in reversed(before) if each.silo == silo), None)
-    told = f"{silo} is admitted: its node is {node}"
+    told = f"{silo} is registered: its node is {node}"
     if former is not None and _statuses().get(former, GONE) != GONE:
-        told += f"\nthe node of its former key is still let in; to exclude it: {excluding(former)}"
+        told += "\nthe node of its former key is still registered; to exclude it: "
+        told += f". ./environment.sh; flwr supernode unregister {former} {LINK}"
     return told
 
 
-def excluding(node: str) -> str:
-    """What to type to have the server let a node in no more."""
-    return f". ./environment.sh; flwr supernode unregister {node} {LINK}"
-
-
 def admitted(folder: Path) -> Iterator[Admitted]:
-    """The keys that were admitted, as far as it is written down, the newest of each name last.
+    """Yield the registered keys as far as they are recorded, the newest of each name last.
 
     Raises ConfigurationError, naming the file, for one that holds anything else.
     """
@@ -235,36 +231,36 @@ def admitted(folder: Path) -> Iterator[Admitted]:
 
 
 def _known_already(answer: dict[str, Any], path: Path, folder: Path, asked: Admitted, before: list[Admitted]) -> str:
-    """The same of a key that the server has not taken, if it is one that it has already."""
+    """Return the report for a key that the server rejected because it knows the key already."""
     why = str(answer.get("error-message", ""))
     if "already in use" not in why:
         raise RunError(_told(why))
     silo, statuses = asked.silo, _statuses()
     another = (
-        f"a key is used up with that: at the silo, move keys/{silo} and keys/{silo}.pub away, ./key.sh {silo} makes "
-        f"another, and ./admit.sh takes the new {silo}.pub"
+        f"its key cannot be used again: at the silo, move keys/{silo} and keys/{silo}.pub away, make another with "
+        f"./key.sh {silo}, and register the new {silo}.pub with ./admit.sh"
     )
     if (last := next((each for each in reversed(before) if each.key == asked.key), None)) is not None:
         if statuses.get(last.node, GONE) == GONE:
-            raise RunError(f"{silo} is not admitted: node {last.node}, which had this key, was excluded, and {another}")
+            raise RunError(f"{silo} is not registered: node {last.node}, which had this key, was excluded; {another}")
         if last.silo != silo:
             raise RunError(
-                f"{silo} is not admitted: {last.silo} has this key (node {last.node}), and each silo needs its own: "
-                f"./key.sh {silo} at the silo makes one"
+                f"{silo} is not registered: {last.silo} has this key (node {last.node}), and each silo needs its own: "
+                f"make one with ./key.sh {silo} at the silo"
             )
         _bind(path, folder, last, before)
-        return f"{silo} is admitted already: its node is {last.node}"
+        return f"{silo} is registered already: its node is {last.node}"
     if GONE in statuses.values():
         raise RunError(
-            f"{silo} is not admitted: the server had this key before, and it is not written down here for which node. "
-            f"If that was excluded, {another}; else the silo is let in as it is"
+            f"{silo} is not registered: the server knows this key already, but its node is not recorded here. If that "
+            f"node was excluded, {another}; otherwise the silo can connect as it is"
         )
     _bind(path, folder, asked, before)
-    return f"{silo} is admitted already; its node's number is not written down here, and the log of a run says it"
+    return f"{silo} is registered already; its node's number is not recorded here, but in the log of a run"
 
 
 def _bind(path: Path, folder: Path, new: Admitted, before: list[Admitted]) -> None:
-    """Keep the key as that of its silo's name, and the node that it has."""
+    """Record the key and the node of a silo's name."""
     text = path.read_bytes()
     folder.mkdir(exist_ok=True)
     if new.node:
@@ -280,7 +276,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _statuses() -> dict[str, str]:
-    """What Flower says of each node, by number. Raises RunError where it says nothing."""
+    """Return Flower's status of each node, by number. Raises RunError without an answer."""
     answer = _flwr("ls")
     if "nodes" not in answer:
         raise RunError(_told(str(answer.get("error-message", ""))))
@@ -288,7 +284,7 @@ def _statuses() -> dict[str, str]:
 
 
 def _flwr(*words: str) -> dict[str, Any]:
-    """Flower's answer to a command about nodes; one that is none has what it said under "error-message"."""
+    """Return Flower's answer to a command about nodes; output in another form is under "error-message"."""
     command = ["flwr", "supernode", *words, LINK, "--format", "json"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -304,13 +300,13 @@ def _flwr(*words: str) -> dict[str, Any]:
 
 
 def _told(why: str) -> str:
-    """In a sentence, why Flower has not done what it was asked."""
+    """Return in a sentence why Flower has not done what it was asked."""
     if "not found in the" in why and LINK in why:
-        return "this project's server has not been started yet: start ./server.sh first, on this machine"
+        return "this project's server has not been started yet: start ./server.sh on this machine first"
     if "is unavailable" in why:
         return "the server does not answer: start ./server.sh on this machine"
     lines = [line.strip() for line in why.splitlines() if line.strip()]
-    return f"the server does not answer well: {lines[-1] if lines else 'it says nothing'}"
+    return f"unexpected answer of the server: {lines[-1] if lines else 'nothing'}"
 
 
 def main() -> int:

@@ -23,10 +23,10 @@ from .keys import SILO_KEYS
 from .terms import differing
 
 APP = "federation/__init__.py"
-"""What both sides of the app import first."""
+"""The module that both sides of the app import first."""
 SIDES = ("client_app.py", "server_app.py")
 PLACES = {"package.py": APP, "gitignore": ".gitignore", **{name: f"federation/{name}" for name in SIDES}}
-"""Where a template goes if not to its own name."""
+"""Where a template goes, if not to its own name."""
 
 
 def write_project(
@@ -37,12 +37,12 @@ def write_project(
     codes: Sequence[str] = (),
     dictionary: str = "",
 ) -> list[Path]:
-    """Write a Flower app around a configuration, and the scripts around it; return the files.
+    """Write a Flower app around a configuration, and its scripts; return the files.
 
-    `simulation_silos` is how many silos the configured data make, None where every silo reads its own. The files among
-    `plugins`, and of the names of models' `codes`, go along, and the app imports all of them; `dictionary` is the text
-    of a data dictionary, of which silos may have a copy. Raises ConfigurationError if the folder is there and not
-    empty, or cannot be written, and for a file that cannot go along under its name.
+    `simulation_silos` is the number of silos that the configured data make; None if every silo reads its own. The files
+    among `plugins` and among the names of models' `codes` are copied, and the app imports all of them. `dictionary` is
+    the text of a data dictionary, which silos may have a copy of. Raises ConfigurationError if the folder exists and is
+    not empty, or cannot be written, and for a file that cannot be copied under its name.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not empty; name a new folder")
@@ -61,7 +61,7 @@ def write_project(
 
 
 def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
-    """The app that imports a file or module, where anybody who reads it sees that, and the file if it is one."""
+    """Return the app with the import of a file or module, where readers see it, and the file if it is one."""
     if not is_file(named):
         return _with_line(texts, f"import {module_of(named)}  # noqa: F401")
     source = Path(named).expanduser()
@@ -73,7 +73,7 @@ def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
 
 
 def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """The app that says which code makes the models that the configuration names."""
+    """Return the app with the code of the models that the configuration names."""
     place, name = split_name(code)
     texts = {**texts, **_carried(place, texts, f"model {code}")}
     module = Path(place).stem if is_file(place) else place
@@ -82,7 +82,7 @@ def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_line(texts: Mapping[str, str], *lines: str) -> dict[str, str]:
-    """The app with more lines, a paragraph of them; what it has already is not said twice."""
+    """Return the app with a paragraph of more lines, except for lines that it has already."""
     text = texts[APP]
     new = [line for line in lines if line not in text.splitlines()]
     return {APP: "\n".join([text.rstrip("\n"), "", *new, ""])} if new else {APP: text}
@@ -102,23 +102,23 @@ def _write(path: Path, text: str) -> Path:
 
 
 STARTED = "started.json"
-"""The file of a run's folder that says which project started it, with which overrides."""
+"""The file of a run's folder with the project that started it, and its overrides."""
 
 
 def resume_federation(folder: Path, project: Path | None) -> None:
-    """Have the `run.sh` of a project continue the run, and wait for it.
+    """Continue a run with the `run.sh` of a project, and wait for it.
 
-    A folder may come from anybody, so that the project it names is only printed, and its overrides count only where
-    they change nothing about its configuration. Raises ConfigurationError if no project is given, and if it is none or
-    has another configuration; RunError if the run does not complete.
+    A folder may come from anyone, so the project that it names is only printed, and its overrides are used only if they
+    do not change its configuration. Raises ConfigurationError if no project is given, or if it is invalid or has
+    another configuration; RunError if the run does not complete.
     """
     started = record_of(folder / STARTED, Started) or Started()
     if project is None:
         raise ConfigurationError(_what_to_type(folder, started))
     record, script = run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
-    simulation = [] if record.spec["data"]["source"] == "silos" else ["--simulation"]
-    # With full paths: neither is looked for elsewhere, or read as an option.
+    simulation = [] if record.spec["data"]["source"] == "on_site" else ["--simulation"]
+    # Full paths are not searched for elsewhere, nor read as options.
     command = [str(script.absolute()), *simulation, str(folder.absolute()), *sets]
     # Its standard output is Flower's progress, not the result of this command.
     if subprocess.run(command, stdout=2, check=False).returncode:
@@ -126,17 +126,17 @@ def resume_federation(folder: Path, project: Path | None) -> None:
 
 
 def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: int | None) -> None:
-    """Have the `run.sh` of a project wait for silos and give them the model of a finished run.
+    """Wait for silos with the `run.sh` of a project, and give them the model of a finished run.
 
-    Raises ConfigurationError for what is no name of a silo, a run that is not finished, and a project that is none or
-    has another configuration; RunError if some of the silos have no model in the end.
+    Raises ConfigurationError for an invalid silo name, for a run that is not finished, and for a project that is
+    invalid or has another configuration; RunError if some of the silos end without a model.
     """
     for silo in silos:
         check_silo_name(silo, "--silo: ")
         if "," in silo:
-            raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, and cannot take this one")
+            raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, so a name cannot have any")
     if not (folder / "summary.json").exists():
-        raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
+        raise ConfigurationError(f"{folder} is not finished: its model can be delivered only then")
     _check_known(folder, project, silos)
     started, record, script = record_of(folder / STARTED, Started) or Started(), run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
@@ -147,9 +147,9 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
 
 
 def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
-    """Raises ConfigurationError for a silo that never took part and whose key the project's server was not told.
+    """Raise ConfigurationError for a silo that never took part and has no key at the project's server.
 
-    Where the project has no keys of silos, anybody may still come under any name.
+    If the project has no keys of silos, any silo may still join under any name.
     """
     files = [path for path in (folder / "federation.json", folder / "delivered" / "federation.json") if path.exists()]
     known = {name for path in files for name in read(path, FederationFile).silos}
@@ -157,19 +157,19 @@ def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
         return
     if unknown := [silo for silo in silos if silo not in known | admitted]:
         raise ConfigurationError(
-            f"--silo {plain(unknown[0])}: no such silo is known; these took part or were admitted: "
-            f"{', '.join(map(plain, sorted(known | admitted)))}. A new one is admitted first: ./admit.sh NAME.pub"
+            f"--silo {plain(unknown[0])}: unknown silo; these took part or are registered: "
+            f"{', '.join(map(plain, sorted(known | admitted)))}. Register a new one first: ./admit.sh NAME.pub"
         )
 
 
 def _what_to_type(folder: Path, started: Started) -> str:
-    """How to continue a run. The project is not part of a command: it is for the user to see that it is theirs."""
+    """Return how to continue a run. The command names no project: users have to see that it is theirs."""
     named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
     if started.sets:
         named += f" and the overrides '{plain(' '.join(started.sets))}'"
     return (
-        f"{folder} is a federation's run, and nothing that a folder names is started ({named}): "
-        f"`caveat resume {folder} --project DIR` has run.sh in DIR continue it"
+        f"{folder} is a federation's run, and caveat starts nothing that a folder names ({named}): "
+        f"`caveat resume {folder} --project DIR` continues it with run.sh in DIR"
     )
 
 
@@ -177,24 +177,24 @@ def _script(project: Path) -> Path:
     script = project / "run.sh"
     if not script.is_file() or not os.access(script, os.X_OK):
         raise ConfigurationError(
-            f"--project {project}: {script} is no script that can be started; expected the folder of the project that "
+            f"--project {project}: {script} is not an executable script; expected the folder of the project that "
             "started the run, as `caveat flower init` writes it"
         )
     return script
 
 
 def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]) -> list[str]:
-    """The overrides that a run began with, with which the project continues it, and does not begin another run.
+    """Return the overrides that a run began with, with which the project continues it and does not start another run.
 
     Raises ConfigurationError for one that the run's description does not have, and for a project of another run.
     """
     where, file = folder / STARTED, project / "config.toml"
     for each in sets:
-        # run.sh puts them together with ";", and nobody writes others.
+        # run.sh joins them with ";", and caveat writes no others.
         if ";" in each or not each.isprintable():
-            raise ConfigurationError(f"{where}: '{plain(each)}' is no override, expected SECTION.KEY=VALUE")
+            raise ConfigurationError(f"{where}: '{plain(each)}' is not an override, expected SECTION.KEY=VALUE")
     if not file.is_file():
-        raise ConfigurationError(f"--project {project}: it has no config.toml; expected a federation's project")
+        raise ConfigurationError(f"--project {project}: no config.toml there; expected a federation's project")
     try:
         given, overridden = load(str(file), sets), {dotted(path) for path in parse("", "--set", sets).overrides}
     except ConfigurationError as error:
@@ -206,12 +206,11 @@ def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]
     if found := differing(record.spec, given):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
-            f"--project {project}: {file}{with_sets} is another configuration than that which {folder} began with: "
-            f"{found}"
+            f"--project {project}: {file}{with_sets} differs from what {folder} began with: {found}"
         )
     return list(sets)
 
 
 def _others(folder: Path, sets: Sequence[str], why: str) -> ConfigurationError:
     shown = plain(" ".join(sets))
-    return ConfigurationError(f"{folder / STARTED}: its overrides '{shown}' are not those of {folder / RUN}: {why}")
+    return ConfigurationError(f"{folder / STARTED}: its overrides '{shown}' differ from those of {folder / RUN}: {why}")

@@ -1,7 +1,7 @@
-"""What a silo refuses by its own file, and what the others are told of it: silo, rule, and a name that is agreed on.
+"""What a silo refuses by its own file, and what others learn of it: the silo, the rule, and a name that is agreed on.
 
-What others are told is written here and holds no value: the sentences below, the silo's name, and the name of a column
-or class only where the federation's configuration or the silo's own file has it already.
+What others learn is written here and holds no value: the sentences below, the silo's name, and the name of a column or
+class only if the federation's configuration or the silo's own file has it already.
 """
 
 import json
@@ -16,33 +16,31 @@ from ..core.errors import MissingError
 from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
 from ..data.tables.columns import number
-from ..data.tables.dictionary import DictionaryColumn
 from .silo.silo_file import SiloFile
 from .terms import Terms
 
 LEAST = 5
-"""Fewer rows than this are a count that may point at persons."""
+"""Counts of fewer rows than this may identify persons."""
 WHERE = "silo.toml, [data]"
 RULES: Mapping[str, str] = {
     "classes": "a federation of tables needs data.classes in config.toml: what each class means, in words",
-    "target": f"the column to predict is the one that the silo names, {WHERE} target, and no other",
-    "labels": "labels are those of data.classes; what other codes mean is declared in silo.toml, [data.label_codes]",
-    "categorical": f"the silo tells categories only of columns that it allows, {WHERE} categorical",
-    "columns": "the columns are those of data.dictionary; the silo's names for them are in silo.toml, "
-    "[data.rename_columns]",
-    "dictionary": f"the data dictionary is the silo's own copy, {WHERE} dictionary",
-    "outside": "of a silo with a table nothing but that is read, and no data.ood.global_source",
-    "unit": "numbers are in the unit of data.dictionary, or silo.toml, [data.rename_columns], has a factor",
-    "range": "values are in the range of data.dictionary, or declared to be missing where they are not",
-    "values": "values are those of data.dictionary, or declared to be missing where they are not",
+    "target": f"the column to predict must be the one that the silo names, {WHERE} target",
+    "labels": "labels must be those of data.classes; declare other codes in silo.toml, [data.label_codes]",
+    "categorical": f"the silo sends categories only of columns that it allows, {WHERE} categorical",
+    "columns": "columns must be those of data.dictionary; declare the silo's names in silo.toml, [data.rename_columns]",
+    "dictionary": f"the data dictionary must be the same as the silo's own copy, {WHERE} dictionary",
+    "outside": "a silo with a table reads nothing else, no data.ood.global_source",
+    "unit": "numbers must be in the unit of data.dictionary, or have a factor in silo.toml, [data.rename_columns]",
+    "range": "values must be in the range of data.dictionary or be declared as missing",
+    "values": "values must be those of data.dictionary or be declared as missing",
     "reading": "a column cannot be read as it is declared",
-    "named": f"columns that the silo's own file names, {WHERE}, are in its table, and in any dictionary",
-    "names": "texts that look like names of persons or free text are told to nobody: such a column is left out",
-    "unlabelled": "every row has a label",
-    "source": f"its data are where its own file says, {WHERE} source",
-    "file": "tables are csv files in UTF-8 with a header and rows of its length, or parquet files",
-    "training": "every split has rows, and that of training two classes and a batch",
-    "small counts": f"counts from 1 to {LEAST - 1} of rows leave only where the silo allows it, {WHERE} small_counts",
+    "named": f"columns that the silo's own file names, {WHERE}, must be in its table, and in any dictionary",
+    "names": "texts that look like names of persons or free text never leave the silo: leave such a column out",
+    "unlabelled": "every row must have a label",
+    "source": f"its data must be where its own file says, {WHERE} source",
+    "file": "tables must be csv files in UTF-8 with a header and rows of equal length, or parquet files",
+    "training": "every split must have rows, and the training split two classes and a batch",
+    "small counts": f"counts of 1 to {LEAST - 1} rows leave the silo only if it allows that, {WHERE} small_counts",
 }
 """By rule, what was expected and where it is declared."""
 NAMING = ("data.target", "data.categorical", "data.numeric", "data.rename_columns")
@@ -54,21 +52,21 @@ class ToldRefusal(DataError):
 
 
 def check_version(silo: SiloId, text: str) -> None:
-    """Raises ToldRefusal unless terms are those of a server of this version."""
+    """Raise ToldRefusal unless the terms are of a server of this version."""
     with suppress(ValueError, TypeError, AttributeError):  # what are no terms at all is for who reads them
         if (theirs := json.loads(text).get("version")) != __version__:
             raise ToldRefusal(other_version(silo, __version__, theirs))
 
 
 def other_version(silo: SiloId, own: object, server: object) -> str:
-    """A sentence about versions of a silo and a server that differ, or of which one is not known."""
+    """Return a sentence about different or unknown versions of a silo and a server."""
     silos, servers = (each[:20] if isinstance(each, str) and each else "of no version" for each in (own, server))
     return f"silo {silo!r} has caveat {silos} and the server {servers}: install the same version on both"
 
 
 @contextmanager
 def told_by_rule(file: SiloFile, terms: Terms) -> Iterator[None]:
-    """Within it, what the silo refuses by a rule is raised as what others may know, with the whole as its cause."""
+    """Raise refusals within this context as what others may know, with the full error as the cause."""
     try:
         yield
     except Refused as error:
@@ -83,7 +81,7 @@ def told_by_rule(file: SiloFile, terms: Terms) -> Iterator[None]:
 
 
 def _known(file: SiloFile, terms: Terms) -> set[str | None]:
-    """Names that everybody knows, or that the silo's own file allows."""
+    """Return names that everyone knows, or that the silo's own file allows."""
     data = terms.config.data
     agreed = {data.target, *data.classes, *data.categorical, *data.numeric, *(each.name for each in data.dictionary)}
     if terms.agreement is not None:
@@ -93,7 +91,7 @@ def _known(file: SiloFile, terms: Terms) -> set[str | None]:
 
 
 def check_terms(file: SiloFile, terms: Terms) -> None:
-    """Raises Refused for terms that ask of a table what the silo's own file does not allow."""
+    """Raise Refused for terms that ask something of a table that the silo's own file does not allow."""
     data, where = terms.config.data, f"silo {file.silo!r}: {file.path or 'silo.toml'}"
     if not file.is_table:
         return
@@ -107,7 +105,7 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
     if why := lacks_classes(data):
         raise Refused(f"{where}: the server's configuration: {why}", "classes")
     if file.dictionary is not None and file.dictionary != data.dictionary:
-        names = _differing(file.dictionary, data.dictionary)
+        names = sorted({column.name for column in {*file.dictionary} ^ {*data.dictionary}}) or ["their order"]
         raise Refused(f"{where} has another data.dictionary than the server, in {', '.join(names)}", "dictionary")
     asked = [*data.categorical, *data.declared.of_type("category")]
     if terms.agreement is not None:
@@ -119,13 +117,8 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
         raise Refused(f"{where}: {told}", "categorical", lacking[0])
 
 
-def _differing(ours: Sequence[DictionaryColumn], theirs: Sequence[DictionaryColumn]) -> list[str]:
-    """The columns that two dictionaries do not both have alike; "their order" where that alone differs."""
-    return sorted({column.name for column in {*ours} ^ {*theirs}}) or ["their order"]
-
-
 def lacks_classes(data: DataSettings) -> str:
-    """What a federation of tables lacks in `data.classes`; "" if nothing."""
+    """Return what `data.classes` lacks for a federation of tables; "" if nothing."""
     example = 'such as data.classes = ["healthy", "ill"]'
     if not data.classes:
         return f"data.classes is missing: expected what each class means, {example}"
@@ -138,13 +131,13 @@ def lacks_classes(data: DataSettings) -> str:
 
 
 def check_federation(data: DataSettings) -> None:
-    """Raises ConfigurationError for a new federation of tables whose classes are not named."""
+    """Raise ConfigurationError for a new federation of tables whose classes are not named."""
     if data.source == "on_site" and data.target is not None and (why := lacks_classes(data)):
         raise ConfigurationError(why, "data.classes")
 
 
 def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
-    """Raises Refused for a silo that cannot train, as `Silos.check` says it."""
+    """Raise Refused for a silo that cannot train, with the message of `Silos.check`."""
     try:
         Silos((silo,), classes).check(batch_size)
     except DataError as error:
@@ -152,15 +145,16 @@ def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
 
 
 def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:
-    """Raises Refused where a silo would tell of fewer than `LEAST` rows of a split or of a class in it."""
+    """Raise Refused if a silo would report fewer than `LEAST` rows of a split or of a class in it."""
     for split in SPLITS:
         counts = torch.bincount(getattr(silo, split).y, minlength=len(classes))
         check_count(split, counts.tolist(), classes, file)
 
 
 def check_count(split: str, counts: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
-    """The same of one split, of which the rows of each class are given. Others are not told the class: of a split of
-    one row that would be its label."""
+    """Check one split, given the rows of each class. Others do not learn the class: for a split of one row it is the
+    label.
+    """
     if file.small_counts:
         return
     few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < LEAST]

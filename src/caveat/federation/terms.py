@@ -1,4 +1,4 @@
-"""What every order tells a silo besides the work, since every message may come to a new process."""
+"""What every order tells a silo in addition to its task, since every message may go to a new process."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..runs.spec_file import WAITS, deciding, described_config, differences
 
 @dataclass(frozen=True)
 class Terms:
-    """All that a silo must know to carry out any work."""
+    """All that a silo must know to run any client task."""
 
     federation: str
     """A name that no other federation has, and that stays when this one is resumed."""
     config: Config
     method: str
-    """The configured one, or one beside it."""
+    """The configured method, or one of its baselines."""
     folder: str
-    """The folder of the method's run, where silos of a simulation keep their states; else empty."""
+    """The folder of the method's run, where silos of a simulation keep their states; otherwise empty."""
     names: tuple[SiloId, ...]
     """Every silo so far, in the order of the run."""
     agreement: SharedSchema | None = None
-    """None where nodes share one source."""
+    """None if nodes share one source."""
     rounds: int | None = None
-    """Of a method beside the configured one: as many as that one took. None: the configuration's."""
+    """Rounds of a baseline: as many as the configured method took. None: the configuration's."""
     code: str = ""
-    """What code of one's own makes at the server (`CodeMade.untaught`), once silos have agreed; else empty."""
+    """What custom code makes at the server (`CodeMade.untaught`), once silos have agreed; otherwise empty."""
     says: tuple[Said, ...] = ()
     """What such models compute there (`CodeMade.says`)."""
 
@@ -53,7 +53,7 @@ class Terms:
 
     @classmethod
     def of_text(cls, text: str) -> Terms:
-        """Raises DataError for what are no terms, ConfigurationError for a configuration that this version refuses."""
+        """Parse terms. Raises DataError for an invalid text, ConfigurationError for an invalid configuration."""
         try:
             found: dict[str, Any] = json.loads(text)
             agreement = found.pop("agreement")
@@ -63,21 +63,23 @@ class Terms:
             given = {key: str(found[key]) for key in ("federation", "method", "folder", "code")}
             says = tuple(tuple(None if v is None else float(v) for v in said) for said in found["says"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"these are no terms of a federation: {type(error).__name__}: {error}") from None
+            raise DataError(f"these are not terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
         return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds)
 
 
 MOST_KEYS = 5
-"""Keys that are named of those in which two configurations differ."""
+"""Maximum number of keys that are named if two configurations differ."""
 
 
 def differing(began: Mapping[str, Any], given: Config) -> str:
-    """The keys in which a configuration differs from the description of a run, with both values; empty where nothing
-    does but how long the server waits, for how many replies, and how many rounds it can go back.
+    """Return the keys in which a configuration differs from the description of a run, with both values; "" if none
+    does.
+
+    Keys that may change are left out: how long the server waits, for how many replies, and how far back it can roll.
     """
     found = [*differences(deciding(began, WAITS), deciding(described_config(given, began), WAITS))]
-    told = [f"{key} = {_shown(now)}, which was {_shown(was)}" for key, was, now in found[:MOST_KEYS]]
+    told = [f"{key} = {_shown(now)}, was {_shown(was)}" for key, was, now in found[:MOST_KEYS]]
     more = len(found) - MOST_KEYS
     return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
 

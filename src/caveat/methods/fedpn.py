@@ -52,7 +52,7 @@ from ..nn.posterior import (
 from ..training.fit import LABELS, Loss, Training
 from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..training.optimizers import Moments
-from ..uncertainty.dirichlet import dirichlet_entropy
+from ..uncertainty.dirichlet import Dirichlet
 
 DENSITIES = "posterior.flows."
 """Part of the names of the tensors of the densities, and of their moments."""
@@ -178,7 +178,7 @@ class FedPN(Method):
             alpha = log_alpha(posterior.head(tokens).log_softmax(-1), counted)
             value = uncertain_cross_entropy(alpha, y) - self.gamma * density
             if self.entropy:
-                value = value - self.entropy * dirichlet_entropy(alpha)
+                value = value - self.entropy * Dirichlet(alpha).dirichlet_entropy
             return value.mean()
 
         return loss

@@ -56,7 +56,9 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
         **_sets(prediction, y),
         **({} if prediction.familiarity is None else {"unfamiliar": prediction.is_unfamiliar.sum().double()}),
         **{
-            f"score.{name}": _by_outcome(name, values, correct, probs.shape[1])
+            f"score.{name}": torch.stack(
+                [histograms.histogram(name, values[rows], probs.shape[1]) for rows in (correct, ~correct)]
+            )
             for name, values in prediction.scores.items()
         },
     }
@@ -85,10 +87,6 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
         "nll": -likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum(),
         "brier": (probs - target).square().sum(),
     }
-
-
-def _by_outcome(name: str, values: Tensor, correct: Tensor, classes: int) -> Tensor:
-    return torch.stack([histograms.histogram(name, values[rows], classes) for rows in (correct, ~correct)])
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:

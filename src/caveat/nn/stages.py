@@ -76,11 +76,8 @@ def input_numbers(x: Tensor) -> dict[str, Tensor]:
 
 
 def _image_numbers(x: Tensor) -> dict[str, Tensor]:
-    return {"layout": _layout(x), "texture": _texture(x), "colour": _color(x)}
-
-
-def _layout(x: Tensor) -> Tensor:
-    return F.adaptive_avg_pool2d(x, min(CELLS, *x.shape[2:])).flatten(1)
+    layout = F.adaptive_avg_pool2d(x, min(CELLS, *x.shape[2:])).flatten(1)
+    return {"layout": layout, "texture": _texture(x), "colour": _color(x)}
 
 
 def _texture(x: Tensor) -> Tensor:
@@ -176,14 +173,10 @@ def _projection(width: int) -> Tensor:
     return columns.float()
 
 
-def encoder_of(module: nn.Module) -> nn.Module:
-    """The part of a model that is called its encoder, or the model, if none is."""
-    return next((e for part in module.modules() if isinstance(e := getattr(part, "encoder", None), nn.Module)), module)
-
-
 def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
     """The parts of a model's encoder whose outputs are recorded, in order, none behind dropout if that is `sampled`."""
-    parts = list(flat(encoder_of(module)))
+    encoders = (getattr(part, "encoder", None) for part in module.modules())
+    parts = list(flat(next((each for each in encoders if isinstance(each, nn.Module)), module)))
     first = next((i for i, part in enumerate(parts) if sampled and has_dropout(part)), len(parts))
     parts = [part for part in parts[:first] if not isinstance(part, SHAPES)]
     found: list[nn.Module] = []

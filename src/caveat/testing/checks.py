@@ -312,7 +312,7 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
     other = trial.federation("curious")
 
     class Curious(SingleMachineEngine):
-        def exchange(self, t: int, address: str, payload: Payload, cohort: Any, *more: Any) -> Any:
+        def exchange(self, t: int, address: str, payload: core.Payload, cohort: Any, *more: Any) -> Any:
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, trial.method.broadcast(other.server), self.silos)
                 every = all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())

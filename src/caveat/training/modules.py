@@ -214,15 +214,10 @@ def reset(module: nn.Module) -> None:
         with torch.no_grad():
             for name, tensor in given.items():
                 there[name].copy_(tensor)
-    elif callable(draw := getattr(module, "reset_parameters", None)) and _learns(module):
-        draw()
+    elif hasattr(module, "reset_parameters") and all(map(_requires, module.parameters(recurse=False))):
+        module.reset_parameters()  # type: ignore[operator]
     for part in module.children():
         reset(part)
-
-
-def _learns(part: nn.Module) -> bool:
-    """Whether none of a part's own parameters, apart from those of the parts in it, is frozen."""
-    return all(map(_requires, part.parameters(recurse=False)))
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:

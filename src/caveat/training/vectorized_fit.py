@@ -147,7 +147,8 @@ class StackedFit:
         known = self._masks(of_step, index)
         masks = drawn(known, generators, [each.numel() for each in batches], device)
         losses = self._losses(of_step, index, known, masks)
-        gradients = dict(zip(leaves, _gradients(losses, list(leaves.values())), strict=True))
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        gradients: dict[str, Tensor | None] = dict(zip(leaves, found, strict=True))
         with torch.no_grad():
             if begun.call.correct is not None:
                 gradients = self._corrected(silos, index, leaves, buffers, gradients)
@@ -228,10 +229,6 @@ def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[l
                 del batch[silo]
             else:
                 batch[silo] = after
-
-
-def _gradients(losses: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
-    return torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
 
 
 def _clip(gradients: dict[str, Tensor | None], most: float) -> None:

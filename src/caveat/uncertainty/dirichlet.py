@@ -21,7 +21,7 @@ SMALLEST = -690.0
 
 
 class Dirichlet:
-    """Dirichlet distributions whose measures, the functions below, share what is costly."""
+    """Dirichlet distributions with `log_alpha` (..., K); their measures share the special functions."""
 
     def __init__(self, log_alpha: Tensor) -> None:
         self.classes = log_alpha.shape[-1]
@@ -31,18 +31,26 @@ class Dirichlet:
 
     @cached_property
     def mean(self) -> Tensor:
+        """The expected class probabilities, (..., K)."""
         return self.log_mean.exp()
 
     @cached_property
     def entropy(self) -> Tensor:
+        """The Shannon entropy of the mean, the total uncertainty; exact also for an almost certain mean."""
         return -(self.mean * self.log_mean).sum(-1)
 
     @cached_property
     def mutual_information(self) -> Tensor:
+        """The mutual information of label and class probabilities, the epistemic uncertainty.
+
+        It is about (K - 1) / (2 alpha0) for a large alpha0. With g(x) = psi(x + 1) - ln x it is
+        sum_k p_k g(alpha_k) - g(alpha0), in which the two entropies whose difference it is no longer occur.
+        """
         return ((self.mean * self.excess[..., :-1]).sum(-1) - self.excess[..., -1]).clamp_min(0)
 
     @cached_property
     def expected_entropy(self) -> Tensor:
+        """The expected Shannon entropy of the class probabilities, the aleatoric uncertainty; at most `entropy`."""
         # Each form is exact where the other one cancels: below alpha0 = 1 nearly all of the total is epistemic.
         remainder = self.entropy - self.mutual_information
         direct = (self.mean * (self.digamma[..., -1:] - self.digamma[..., :-1])).sum(-1)
@@ -50,12 +58,18 @@ class Dirichlet:
 
     @cached_property
     def dirichlet_entropy(self) -> Tensor:
+        """The differential entropy of the distribution itself: highest, -lgamma(K), for alpha = 1 throughout.
+
+        May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, whose leading terms at infinity cancel, it is
+        sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
+        """
         term = _term(self.log_x, self.digamma)
         digamma0 = self.log_alpha0 + self.excess[..., -1] - _reciprocal(self.log_alpha0)
         return term[..., :-1].sum(-1) - term[..., -1] - (self.classes - 1) * digamma0
 
     @property
     def vacuity(self) -> Tensor:
+        """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout."""
         return (math.log(self.classes) - self.log_alpha0).exp()
 
     @cached_property
@@ -68,51 +82,12 @@ class Dirichlet:
         return _excess(self.log_x, self.digamma)
 
 
-def mean(log_alpha: Tensor) -> Tensor:
-    """Expected class probabilities: (..., K) to (..., K)."""
-    return Dirichlet(log_alpha).mean
-
-
-def entropy(log_alpha: Tensor) -> Tensor:
-    """Shannon entropy of the mean, the total uncertainty; exact also for a mean that is all but certain."""
-    return Dirichlet(log_alpha).entropy
-
-
-def mutual_information(log_alpha: Tensor) -> Tensor:
-    """Mutual information of label and class probabilities, the epistemic uncertainty: about (K - 1) / (2 alpha0)
-    for a large alpha0.
-
-    With g(x) = psi(x + 1) - ln x it is sum_k p_k g(alpha_k) - g(alpha0), in which the two entropies that it is
-    the difference of no longer occur.
-    """
-    return Dirichlet(log_alpha).mutual_information
-
-
-def expected_entropy(log_alpha: Tensor) -> Tensor:
-    """Expected Shannon entropy of the class probabilities, the aleatoric uncertainty; never above `entropy`."""
-    return Dirichlet(log_alpha).expected_entropy
-
-
-def dirichlet_entropy(log_alpha: Tensor) -> Tensor:
-    """Differential entropy of the Dirichlet distribution itself: highest, -lgamma(K), for alpha = 1 throughout.
-
-    May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, of which the leading terms at infinity cancel by
-    themselves, it is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
-    """
-    return Dirichlet(log_alpha).dirichlet_entropy
-
-
 def kl_to_uniform(log_alpha: Tensor) -> Tensor:
-    """KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0.
+    """Return the KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0.
 
-    Exact to K ln K times the precision of float64, so that it is lost in rounding only at alpha = 1 itself.
+    Exact to K ln K times the precision of float64, so it is lost in rounding only at alpha = 1 itself.
     """
-    return (-dirichlet_entropy(log_alpha) - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
-
-
-def vacuity(log_alpha: Tensor) -> Tensor:
-    """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout."""
-    return Dirichlet(log_alpha).vacuity
+    return (-Dirichlet(log_alpha).dirichlet_entropy - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
 
 
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,8 @@
-"""Optimisers at the server: the mean change of silos' models is taken for a gradient, by a configuration's `[server]`.
+"""How the server aggregates: robust rules in place of the mean, and optimizers that step along the mean change.
 
-Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi), without bias
-correction as there; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
-
-What a server does with the replies of silos some of which may lie: a configuration's `federation.robust`.
+Server optimizers: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi),
+without bias correction as there; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Data Distribution for
+Federated Visual Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
 """
 
 from collections.abc import Iterable
@@ -30,19 +28,18 @@ READ["yogi"] = READ["adam"]
 
 @frozen_settings
 class ServerOptimizer:
-    """What the server does with the mean of silos' models; for methods whose server needs no more than means."""
+    """What the server does with the mean of local models, for methods whose server needs only means."""
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
     """none: the mean is the new model; momentum: FedAvgM; adagrad, adam, yogi: FedAdagrad, FedAdam, FedYogi."""
     lr: Annotated[float, Field(gt=0, le=LARGE)] | None = None
-    """The server's learning rate (1 with momentum, else 0.01 by default)."""
+    """The server's learning rate (1 with momentum, otherwise 0.01 by default)."""
     beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """How much of the mean of changes stays in a round: the momentum (0.9, with adagrad 0 by default)."""
+    """Momentum: the decay rate of the mean of changes (0.9, with adagrad 0 by default)."""
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """adam and yogi: how much of the mean of squared changes stays in a round (0.99 by default)."""
+    """adam and yogi: the decay rate of the mean of squared changes (0.99 by default)."""
     tau: Annotated[float, Field(gt=0, le=LARGE)] | None = None
-    """adagrad, adam and yogi: what is added to the root of squared changes, which begin at its square (0.001 by
-    default)."""
+    """adagrad, adam and yogi: added to the root of squared changes, which start at its square (0.001 by default)."""
 
     def __post_init__(self) -> None:
         for key in ("lr", "beta1", "beta2", "tau"):
@@ -53,7 +50,8 @@ class ServerOptimizer:
                 )
 
     def around(self, method: Method) -> Method:
-        """The method with this optimiser at its server; itself where nothing is asked for, or nothing is federated.
+        """Return the method with this optimizer at its server; the method itself if there is none, or nothing is
+        federated.
 
         Raises ConfigurationError for a method whose server needs more than means.
         """
@@ -81,8 +79,8 @@ class ServerOptimizer:
 class Stepping(Wrapper):
     """The base, whose server steps along the change that its aggregation makes to the shared parameters.
 
-    Integer tensors and buffers, such as the running statistics of BatchNorm, are no parameters: they are what the base
-    makes of them, as is every other group of the server's state.
+    Integer tensors and buffers, such as the running statistics of BatchNorm, are not parameters: they are aggregated by
+    the base, like every other group of the server's state.
     """
 
     optimizer: str
@@ -104,7 +102,7 @@ class Stepping(Wrapper):
             yield replace(step, aggregate=partial(self.settle, own)) if own.trains else step
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """The base's aggregation, as far as the optimiser goes along with it."""
+        """Aggregate as the base does, and step along the change."""
         own = {group: server[group] for group in (FIRST, SECOND) if group in server}
         after = step.aggregate({group: each for group, each in server.items() if group not in own}, replies, context)
         model, first, second = dict(after["model"]), dict(own[FIRST]), dict(own.get(SECOND, {}))
@@ -118,7 +116,7 @@ class Stepping(Wrapper):
         return after | {"model": model, FIRST: first} | ({SECOND: second} if second else {})
 
     def step(self, change: Tensor, m: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The next m and v, and by how much x changes. v is None with momentum alone."""
+        """Return the next m and v, and the change of x. v is None with momentum only."""
         if v is None:
             m = self.beta1 * m + change
             return m, None, self.lr * m
@@ -133,14 +131,10 @@ class Stepping(Wrapper):
 
 
 def parameters(server: State, context: SiloContext) -> Tensors:
-    """The tensors of the shared model that are parameters, of the site's module or of a part of it."""
+    """Return the tensors of the shared model that are parameters, of the module or of a part of it."""
     known = [name for name, _ in context.module.named_parameters()]
-    paths = {name[place:] for name in known for place in _starts(name)}
+    paths = {name.split(".", dots)[-1] for name in known for dots in range(name.count(".") + 1)}
     return {name: tensor for name, tensor in server["model"].items() if name in paths}
-
-
-def _starts(name: str) -> list[int]:
-    return [0, *(place + 1 for place, letter in enumerate(name) if letter == ".")]
 
 
 Choice = Literal["bound", "median", "trimmed_mean", "geometric_median", "krum", "off"]
@@ -148,11 +142,11 @@ Choice = Literal["bound", "median", "trimmed_mean", "geometric_median", "krum", 
 
 @frozen_settings
 class Robust:
-    """How a federation is protected from silos that lie."""
+    """How a federation is protected from malicious silos."""
 
     rule: Choice = "bound"
-    """bound: a mean of updates no longer than four times the usual; median, trimmed, geometric, krum: in place of the
-    mean; off: the mean of whatever comes."""
+    """bound: norm bounding, a mean of updates of at most four times the usual norm; median, trimmed_mean,
+    geometric_median, krum: robust rules in place of the mean; off: the plain mean."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
 
@@ -171,14 +165,15 @@ class Robust:
 
     @property
     def watches(self) -> bool:
-        """Whether rounds are looked at for who was far from all others."""
+        """Whether rounds are checked for silos that are far from all others."""
         return self.rule != "off"
 
     def around(self, method: Method, silos: int) -> Method:
-        """The method with a rule in place of its means, `silos` being asked in a round; itself without such a rule.
+        """Return the method with a robust rule in place of its means, for `silos` silos per round; itself without a
+        rule.
 
-        Raises ConfigurationError for a method whose server needs more than means, for too few silos, and where noise
-        was added for privacy: what that is worth is known of sums alone.
+        Raises ConfigurationError for a method whose server needs more than means, for too few silos, and with
+        differential privacy, whose guarantee covers sums only.
         """
         if self.rule not in get_args(Rule) or not method.federated:
             return method
@@ -196,8 +191,8 @@ class Robust:
                 )
         if find(method, Private) is not None:
             raise ConfigurationError(
-                f"{where} does not go together with privacy.clip_norm: what the noise protects is known of the sum "
-                "over silos, not of other rules; use 'bound' or 'off'",
+                f"{where} does not go together with privacy.clip_norm: the noise protects the sum over silos, not "
+                "the result of other rules; use 'bound' or 'off'",
                 "federation.robust",
             )
         if silos < (least := silos_needed(rule, max_byzantine)):
@@ -210,18 +205,18 @@ class Robust:
 
 
 def counts(step: Round) -> bool:
-    """Whether a liar's reply in a round moves the model: in training, and where a round says from what replies are
-    changed.
+    """Return whether a malicious reply moves the model: in training, and in rounds that say what replies are changed
+    from.
     """
     return step.trains or step.origin is not None
 
 
 @dataclass(frozen=True)
 class Combined(Wrapper):
-    """The base, whose server is handed what a rule makes of the updates of a round of training, in place of means.
+    """The base, whose server aggregates the updates of a training round by a robust rule in place of means.
 
-    All replies of such a round are kept until the last one has come. What is no training is added up as ever, but for
-    what training goes by.
+    All replies of such a round are kept until the last one has come. Other rounds are summed as usual, except for those
+    that training depends on.
     """
 
     rule: Rule
@@ -232,11 +227,11 @@ class Combined(Wrapper):
             yield replace(step, aggregate=partial(self.settle, own), linear=None) if counts(own) else step
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """The base's aggregation of what the rule makes of the replies. Raises RunError if they are too few."""
+        """Aggregate as the base does, with the rule's result. Raises RunError for too few replies."""
         if len(replies) < (least := silos_needed(self.rule, self.max_byzantine)):
             raise RunError(
                 f"{step.name!r}: {len(replies)} silos have replied, but federation.robust = {self.rule!r} needs "
-                f"{least} where {self.max_byzantine} may lie; what was saved before is kept"
+                f"{least} if {self.max_byzantine} may be malicious; earlier checkpoints are kept"
             )
         means = combined(self.rule, [update.payload for update in replies.updates.values()], self.max_byzantine)
         forms = {silo: update.form() for silo, update in replies.updates.items()}

@@ -147,7 +147,7 @@ class Conformal(Wrapper):
         return self.base.broadcast(server) | {"sets": server["sets"]}
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Keep the silo's own quantile of the surprise of calibration labels; with too few of them, send a histogram."""
+        """Keep the silo's own quantile of the surprise of calibration labels; with too few, send a histogram."""
         x, y = context.calibration
         probs = mean_probs(self.base.answer(down, state, context, x))
         own = len(y) >= self.least

@@ -118,7 +118,7 @@ class Familiar(Wrapper):
         }
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
-        """Return why these cannot be sums over a silo's training inputs: too many of a class, or a negative variance."""
+        """Return why these cannot be sums over a silo's training inputs; "" if they can."""
         for stage, sums in by_stage(sent.get(GROUP, {})).items():
             if why := familiarity.impossible(sums, card.class_counts):
                 return f"{stage}: {why}"
@@ -161,7 +161,7 @@ class Familiar(Wrapper):
         return answers, numbers
 
     def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
-        """Return an answer with p-value and score, from all stages of the input and of its model that have a density."""
+        """Return an answer with p-value and score, from all stages of input and model that have a density."""
         named = (INPUT, whose.name.lower())
         stages = [stage for stage in numbers if whose_stage(stage) in named and f"{stage}.whiten" in known]
         if not stages:
@@ -232,7 +232,7 @@ def by_stage(group: Tensors) -> dict[str, Tensors]:
 
 
 def densities(added: dict[str, Tensors], silos: int) -> Tensors:
-    """Return by "stage.name" the tensors that distances are measured with, from the means of the sums of `silos` silos."""
+    """Return the tensors of all stages' densities by "stage.name", from the means of the sums of `silos` silos."""
     return nested({
         stage: familiarity.density(sums, silos * float(sums["counts"].sum()))
         for stage, sums in added.items()

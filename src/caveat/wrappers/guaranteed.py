@@ -1,16 +1,13 @@
-"""Groups of silos that a promise can be about: the federation, the silos of a domain, or one silo.
-
-A guaranteed share of errors among the inputs that are answered: local, global or abstain by one tested limit.
+"""A guaranteed bound on errors among answered inputs: local, global or abstain by one tested limit.
 
 After the base's last round come two. In the first, silos send histograms of their validation scores, whose quantiles
 rank the scores of all silos of a group on one scale, model by model. In the second they count on their calibration
-split what each limit of a grid would answer, and how well; the limits of the grid are tested
+split what each limit of a grid would answer, and how many wrongly; the limits of the grid are tested
 (`caveat.uncertainty.guarantee`), and silos get the largest that passed, or abstain from everything if none did.
 
-Whose promise that is depends on `guarantee_scope` and on numbers of calibration inputs alone, before any label is
-looked at: a silo has one of its own, tested at the silo on its own counts, which need not leave it; or that of its
-domain, or that of the federation. What a method decides by is fixed before the calibration split is looked at, so that
-a test is one.
+Whom a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label is
+used: a silo has its own, tested at the silo on its own counts, which need not leave it; or that of its domain, or that
+of the federation. What a method decides by is fixed before the calibration split is used, so the tests are valid.
 """
 
 import dataclasses
@@ -31,24 +28,24 @@ from .base import Wrapper, no_counts, no_histograms
 from .switched import choose, nowhere, scalar
 
 GuaranteeScope = Literal["federation", "domain", "silo"]
-"""The smallest group that is to have a promise of its own."""
+"""The smallest group that gets its own guarantee."""
 CODE = 4
-"""Numbers of a domain's code."""
+"""Length of a domain's code."""
 
 
 class Whose(IntEnum):
-    """Whose promise a silo has."""
+    """The group whose guarantee a silo has."""
 
     FEDERATION = 0
-    """That of all silos together which have no smaller group's."""
+    """Of all silos together that have no smaller group's."""
     DOMAIN = 1
-    """That of its domain's silos together which have none of their own."""
+    """Of all silos of its domain together that have none of their own."""
     SILO = 2
-    """One of its own."""
+    """Its own."""
 
 
 NOBODY = -1.0
-"""In place of one of these: a silo that was not counted has no promise."""
+"""Stands for a silo without a guarantee, because it took no part in the counts."""
 MIXED = "together, mixed as their calibration inputs are, not this silo by itself"
 ABOUT = {
     Whose.FEDERATION: f"all silos like it {MIXED}",
@@ -58,37 +55,41 @@ ABOUT = {
 
 
 def domain_code(name: str) -> Tensor:
-    """(4,) int64 from 0 to 65535: what stands for a domain in messages, by which equal names are told from others."""
+    """Return (4,) int64 from 0 to 65535: the code of a domain in messages, equal for equal names."""
     digest = hashlib.sha256(name.encode()).digest()
     return torch.tensor([int.from_bytes(digest[2 * i : 2 * i + 2], "big") for i in range(CODE)])
 
 
 def row_of(code: Tensor, domains: Tensor) -> int:
-    """Where a domain's code (4,) stands among codes (G, 4), whose first row is the federation's; 0 if it does not."""
+    """Return the row of a domain's code (4,) among codes (G, 4), whose first row is the federation's; 0 if it is not
+    there.
+    """
     found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
     return int(found[0]) if found else 0
 
 
 def members(codes: Tensor, domains: Tensor) -> Tensor:
-    """(G, K) float64: whether silo k, of codes (K, 4), belongs to group g: all to the first, the federation."""
+    """Return (G, K) float64: whether silo k, of codes (K, 4), belongs to group g; all belong to the first, the
+    federation.
+    """
     belongs = (domains[:, None] == codes[None]).all(-1)
     belongs[0] = True
     return belongs.double()
 
 
 def known_domains(codes: Tensor) -> Tensor:
-    """(G, 4): a row of -1 for the federation, then the different codes (K, 4) of its silos, ascending."""
+    """Return (G, 4): a row of -1 for the federation, then the distinct codes (K, 4) of its silos, ascending."""
     return torch.tensor([[-1] * CODE, *sorted({tuple(code) for code in codes.tolist()})])
 
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
-"""What a silo reports of its promise: fields of a guarantee, the limit 0 for none."""
+"""What a silo reports of its guarantee: fields of `Guarantee`, with limit 0 for none."""
 FRACTIONS = frozenset({"limit", "upper", "enough_share"})
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a silo decides by, and whose promise that is: edges to rank each model's scores by, a limit, its counts."""
+    """What a silo decides by: edges to rank each model's scores by, a limit, its counts, and whom its guarantee covers."""
 
     whose: Whose
     edges: Tensors
@@ -99,18 +100,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Guaranteed(Wrapper):
-    """The base, and two rounds after its last one: validation scores to rank by, and counts of the calibration."""
+    """The base, and two rounds after its last one: ranks of validation scores, and counts on calibration splits."""
 
     score: str = "total"
     """The uncertainty to limit, a key of `Prediction.scores`."""
     risk: float = 0.05
-    """Share of errors among answered inputs that is promised not to be exceeded."""
+    """Guaranteed maximum share of errors among answered inputs."""
     confidence_level: float = 0.9
-    """Probability, over calibration data, with which the promise holds."""
+    """Probability, over calibration data, with which the guarantee holds."""
     guarantee_scope: GuaranteeScope = "federation"
-    """Who has a promise of its own, as far as it has calibration inputs enough."""
+    """Who has its own guarantee, given enough calibration inputs."""
     familywise: bool = False
-    """Whether all promises hold at once with that probability, rather than each by itself."""
+    """Whether all guarantees hold simultaneously at that confidence level, rather than each by itself."""
 
     @property
     def names(self) -> list[str]:
@@ -119,7 +120,7 @@ class Guaranteed(Wrapper):
 
     @property
     def least(self) -> int:
-        """The calibration inputs with which a group gets a promise of its own: one error among them can be allowed."""
+        """The number of calibration inputs with which a group gets its own guarantee: it allows for one error."""
         return answers_needed(1, self.risk, 1 - self.confidence_level)
 
     def init_server(self, context: SiloContext) -> State:
@@ -163,30 +164,30 @@ class Guaranteed(Wrapper):
         return Update({"decision": sent}, len(context.validation)), state | {"decision": kept}
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no histograms of a silo's validation scores."""
+        """Return why these cannot be histograms of a silo's validation scores."""
         scores = {name: each for name, each in sent.get("decision", {}).items() if name.startswith("scores.")}
         return no_histograms(scores, card.examples["validation"])
 
     def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
-        """Why these are no counts of a silo's calibration inputs: the more a limit allows, the more are answered."""
+        """Return why these cannot be counts of a silo's calibration inputs, which grow with the limit."""
         n = card.examples["calibration"]
         for answered, errors in sent.get("decision", {}).get("counts", torch.zeros(0, 2, GRID)):
             fits = no_counts("answered", answered.diff(prepend=answered.new_zeros(1)), n)
             if fits or bool(((errors < 0) | (errors > answered) | (errors != errors.floor())).any()):
-                return f"counts that {n:,} calibration inputs cannot come to"
+                return f"counts that are impossible with {n:,} calibration inputs"
         return ""
 
     def sent(self, context: SiloContext) -> Tensors:
-        """What tells the server which domain a silo's numbers are of, where that matters."""
+        """Return the code of the silo's domain if the server needs it."""
         return {} if self.guarantee_scope == "federation" else {"domain": domain_code(context.domain)}
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
-        """What ranks the scores of each model: (G, J) edges from (G, 4096) histograms."""
+        """Return what ranks the scores of each model: (G, J) edges from (G, 4096) histograms."""
         return {f"edges.{name}": torch.stack([score_edges(self.score, row) for row in each]) for name, each in
                 scores.items()}  # fmt: skip
 
     def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up the histograms of each group."""
+        """Sum the histograms of each group."""
         domains = known_domains(torch.zeros(0, 4, dtype=torch.long))
         belongs = torch.ones(1, len(replies), dtype=torch.float64)
         if self.guarantee_scope != "federation":
@@ -205,7 +206,7 @@ class Guaranteed(Wrapper):
         return server | {"decision": {"ready": server["decision"]["ready"]} | unset | edges}
 
     def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send A and E, answered and wrong per limit, of the calibration split; keep the silo's own promise."""
+        """Send the answered and wrong calibration inputs per limit; keep the silo's own guarantee."""
         x, y = context.calibration
         group, own = down["decision"], state.get("decision", {})
         answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, context, x).items()}
@@ -218,30 +219,31 @@ class Guaranteed(Wrapper):
             counts = self.counts(at(own, 0), answers, y)
             limit = self.guarantee(counts, len(y), group["promises"]).limit
             kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
-            sent = torch.zeros_like(sent)  # the promises of groups are for those who need them
+            sent = torch.zeros_like(sent)  # group guarantees are for silos that need them
         elif context.joins:
-            kept = {}  # whose promises were tested without it
+            kept = {}  # the guarantees were tested without it
         needs = torch.tensor("limits" not in kept)
         update = Update({"decision": self.sent(context) | {"counts": sent, "needs": needs}}, len(y))
         return update, state | {"decision": kept}
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
-        """(2, J): what each limit answers, and what of it is wrong."""
+        """Return (2, J): what each limit answers, and how much of it is wrong."""
         rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
         wrong = {whose: answer.label != y for whose, answer in answers.items()}
         local, federation = Decision.LOCAL, Decision.GLOBAL
         return policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
-        """(N,) ranks of a model's answers, to compare with limits; infinite where no limit answers: what is unfamiliar.
+        """Return (N,) ranks of a model's answers, to compare with limits; infinite for unfamiliar inputs, which none
+        answers.
 
-        Both counts and decisions go by it alone, so that what is counted is what is decided.
+        Both counts and decisions use it, so what is counted is what is decided.
         """
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
         return rank.masked_fill(answer.is_unfamiliar, torch.inf)
 
     def set_limits(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Add up the counts of each group, and keep the largest limit that passes the tests."""
+        """Sum the counts of each group, and keep the largest limit that passes the tests."""
         decision = server["decision"]
         counts = replies.stack("decision", "counts")
         sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
@@ -250,7 +252,7 @@ class Guaranteed(Wrapper):
         if self.guarantee_scope != "federation":
             belongs = members(replies.stack("decision", "domain"), decision["domains"])
             totals = belongs @ sizes
-            # The federation's promise is tested on the silos that will have it, not on domains that have their own.
+            # The federation's guarantee is tested on the silos that will have it, not on domains that have their own.
             belongs[0] = 1 - belongs[1:][totals[1:] >= self.least].sum(0)
             totals = belongs @ sizes
             summed = torch.einsum("k,kij->ij", belongs[0], counts[:, 0])[None]
@@ -261,12 +263,12 @@ class Guaranteed(Wrapper):
         return server | {"decision": decision | set_}
 
     def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:
-        """What the (2, J) counts of so many inputs guarantee, as one of so many promises."""
+        """Return what the (2, J) counts of so many inputs guarantee, as one of so many guarantees."""
         found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence_level) / float(promises), total=total)
         return dataclasses.replace(found, confidence_level=self.confidence_level)
 
     def promise(self, down: Payload, state: State) -> Rule | None:
-        """What a silo decides by; None for one that was not counted, about which nothing is promised."""
+        """Return what a silo decides by; None if it was not counted and has no guarantee."""
         kept, group = state.get("decision", {}), down["decision"]
         if "domain" not in kept:
             return None
@@ -285,7 +287,7 @@ class Guaranteed(Wrapper):
         return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
 
     def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        """The base's numbers, and the promise that the silo has, where each may have another."""
+        """Add the silo's guarantee to the base's numbers, if silos have different ones."""
         described = self.base.describe(down, state, context, x)
         if not down["decision"]["ready"] or self.guarantee_scope == "federation":
             return described
@@ -308,18 +310,18 @@ class Guaranteed(Wrapper):
         granted = Guarantee(
             **numbers | whole | {"limit": limit, "risk": self.risk, "confidence_level": self.confidence_level}
         )
-        few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} that one of its own takes)"
+        few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} needed for its own guarantee)"
         who = f"for {ABOUT[whose]}{few if whose < Whose[self.guarantee_scope.upper()] else ''}"
         statement = f"{who}: {granted.statement}, {self.together}"
         return found | {"promise": self.about(granted) | {"whose": whose.name.lower(), "statement": statement}}
 
     @property
     def together(self) -> str:
-        """Of which promises the confidence is."""
-        return "for all promises at once" if self.familywise else "each promise by itself"
+        """What the confidence level covers."""
+        return "for all guarantees at once" if self.familywise else "for each guarantee by itself"
 
     def about(self, found: Guarantee) -> dict[str, object]:
-        """A guarantee as a summary has it."""
+        """Return a guarantee as summary entries."""
         known = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
         return known | {"guaranteed": found.limit is not None}
 
@@ -334,17 +336,17 @@ class Guaranteed(Wrapper):
         about = self.about(self.guarantee(decision["summed"][0], int(decision["totals"][0]), decision["promises"]))
         if self.guarantee_scope != "federation":
             policy |= {"guarantee_scope": self.guarantee_scope, "familywise": self.familywise}
-            largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which none has"
+            largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which no silo has"
             about["statement"] = (
-                f"every {self.guarantee_scope} has a promise of its own, at {100 * self.confidence_level:.6g} % "
-                f"confidence {self.together}; where it has fewer than {self.least:,} calibration inputs, that of a "
-                f"group of such silos, {largest}"
+                f"every {self.guarantee_scope} has its own guarantee, at {100 * self.confidence_level:.6g} % "
+                f"confidence {self.together}; with fewer than {self.least:,} calibration inputs, that of a group of such "
+                f"silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 
 
 def at(group: Tensors, row: int) -> Tensors:
-    """The edges of one group, by model."""
+    """Return the edges of one group, by model."""
     return {name.removeprefix("edges."): each[row] for name, each in group.items() if name.startswith("edges.")}
 
 
@@ -353,7 +355,7 @@ def promise(whose: Whose, group: Tensors, row: int) -> Rule:
 
 
 def among_others(answer: Prediction, inputs: int) -> Prediction:
-    """The answer to calibration inputs, as if each were a new one: it was ranked among them, and so with itself."""
+    """Return the answer to calibration inputs as if each were new: it was ranked among them, and so with itself."""
     if answer.familiarity is None:
         return answer
     return dataclasses.replace(answer, familiarity=answer.familiarity - 1 / (inputs + 1))

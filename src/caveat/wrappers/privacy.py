@@ -1,24 +1,20 @@
-"""Differential privacy of whole silos: what a silo's training sends is clipped, and noise is added to it at the silo.
+"""Silo-level differential privacy: each silo clips its training updates and adds noise to them.
 
 McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018, with fixed weights and one clip
-over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete Gaussian
-Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous. What it amounts to is computed by
-`caveat.wrappers.privacy`.
+norm over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete
+Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous.
 
-What it does not do. Gaussian noise in floating point has holes that can tell neighbours apart (Mironov, On Significance
-of the Least Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure
-aggregation the server sees the update of each silo with the silo's own noise only, whose multiplier is
-noise / sqrt(silos); everybody else sees sums. And only what a schedule's rounds of training send is covered: neither
-calibration after them, nor evaluation, nor what silos tell of their data before the first round.
+Epsilon: two runs are neighbors if they differ in one silo, whose updates in all rounds are zero in one of them: a
+clipped update moves the sum by at most the clip norm. If they differ in one row of a silo that takes part in both, its
+update is clipped in both and may point the other way: the sum moves by twice the clip norm, as with half the noise.
+Rounds are composed by Renyi differential privacy (Mironov, CSF 2017), with Google's `dp-accounting`; no amplification
+by sampling is counted, since everyone may know who took part.
 
-What a user may ask to be done for the privacy of silos: a configuration's `[privacy]` section.
-
-Clipping and noise (`caveat.wrappers.privacy`) amount to an epsilon of (epsilon, delta)-differential privacy. Two runs
-are neighbours if they differ in one silo, whose updates in all rounds are zero in one of them: a clipped update moves
-the sum by the clip at most. If they differ in one row of a silo that takes part in both, its update is clipped in both
-and may point the other way: the sum moves by twice the clip, as if there were half the noise. Rounds are composed by
-Renyi differential privacy (Mironov, CSF 2017), by Google's `dp-accounting`; no amplification by sampling is counted,
-since everybody may know who took part.
+Limits: Gaussian noise in floating point has holes that can tell neighbors apart (Mironov, On Significance of the Least
+Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure aggregation the server
+sees the update of each silo with the silo's own noise only, whose multiplier is noise / sqrt(silos); everyone else sees
+sums. Only what training rounds send is covered: not calibration after them, nor evaluation, nor what silos report about
+their data before the first round.
 """
 
 import hashlib
@@ -55,18 +51,18 @@ from .base import Wrapper, find
 from .trained import Carried
 
 VARIANCE = "running_var"
-"""What torch calls the variance in any normalisation that has running statistics."""
+"""Torch's name of the variance in any normalization with running statistics."""
 
 
 @dataclass(frozen=True)
 class Private(Wrapper):
-    """The base, with updates of norm `clip` at most and with noise in them, each silo's as much as any other's.
+    """The base, with updates of norm `clip_norm` at most and with noise in them, the same for every silo.
 
-    An update is what a silo sends less what it was sent, over all groups together. BatchNorm's running statistics are
-    part of it, being averages of the silo's data; where features have large ones they use up the clip, so that models
-    without BatchNorm, or methods that leave it at the silo, learn better. Integer tensors go back as they came, since
-    a counter of batches tells how many examples there are; and an update speaks for 1 example, so that one silo cannot
-    move the mean further than another.
+    An update is what a silo sends minus what it was sent, over all groups together. BatchNorm's running statistics are
+    part of it, being averages of the silo's data; if features have large ones they use up the clip norm, so models
+    without BatchNorm, or methods that leave it at the silo, learn better. Integer tensors are returned unchanged, since
+    a counter of batches shows how many examples there are; and every update counts as 1 example, so no silo can move
+    the mean further than another.
 
     Raises ConfigurationError for a value out of range, and for a base whose training cannot be protected this way.
     """
@@ -77,7 +73,7 @@ class Private(Wrapper):
     """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
     `clip_norm`."""
     silos: int
-    """How many silos a round of training asks, above 0."""
+    """Number of silos that a training round asks, above 0."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
@@ -90,7 +86,7 @@ class Private(Wrapper):
 
     @property
     def covers(self) -> tuple[str, ...]:
-        """Names of the rounds of which updates are clipped and noised."""
+        """Names of the rounds whose updates are clipped and noised."""
         return tuple(dict.fromkeys(step.name for step in self.base.schedule() if step.trains))
 
     @property
@@ -100,7 +96,7 @@ class Private(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
-            # By the name that it has at the base, and with its random numbers, but carried out here.
+            # Under the base's name and with its random numbers, but run here.
             protected = replace(
                 own, task=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
                 honest_norm=self.honest_norm,
@@ -108,24 +104,24 @@ class Private(Wrapper):
             if step.trains:
                 yield protected
             else:
-                # Where nothing but a mean is asked for, no silo has to say how large it is.
+                # If only a mean is needed, no silo has to reveal its size.
                 yield replace(step, task=partial(self.alike, own.task), linear="silos") if step.linear else step
 
     def honest_norm(self, sent: Payload) -> float:
-        """What a clipped update with its noise stays below but for one time in 10^8: scaled down, its noise would be
-        less than what epsilon is of.
+        """Return a norm that a clipped update with its noise exceeds once in 10^8 times; scaling it down would reduce
+        the noise.
         """
         count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
         return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """The base's work of the site's round, and its update clipped and noised.
+        """Run the base's client task of the round, and clip and noise its update.
 
         Raises ConfigurationError if it sends anything but new values of tensors that it was sent.
         """
         step = next(islice(self.base.schedule(), context.round, None))
         update, after = step.task(down, state, context)
-        down, update = home(down), home(update)  # clipped and noised on the CPU, whatever computed it
+        down, update = home(down), home(update)  # clipped and noised on the CPU, whatever device computed it
         check_sent(self.name, down, update.payload)
         clipped = clip(down, update.payload, self.clip_norm)
         nonce = fingerprint(context, clipped)
@@ -142,51 +138,51 @@ class Private(Wrapper):
         return Update(payload, 1), after
 
     def alike(self, task: SiloTask, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """The base's work, of which the update speaks for 1 example, as those of training do."""
+        """Run the base's client task, with an update that counts as 1 example, like those of training."""
         update, after = task(down, state, context)
         return Update(update.payload, 1), after
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """The base's aggregation; a variance that noise has made negative stays what it was."""
+        """Aggregate as the base does; a variance that noise has made negative keeps its value."""
         after = step.aggregate(server, replies, context)
         return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
 
 
 def check_private(method: Method) -> None:
-    """Raises ConfigurationError unless every round of training needs no more than the mean of what silos send."""
+    """Raise ConfigurationError unless every training round needs only the mean of what silos send."""
     if (carried := find(method, Carried)) is not None and carried.shared:
         raise ConfigurationError(
-            "training.optimizer_state = 'average' does not go together with clipping and noise, in which means of "
-            "squares drown; use 'kept'",
+            "training.optimizer_state = 'average' cannot be used with clipping and noise, which would hide means of "
+            "squares; use 'keep'",
             "training.optimizer_state",
         )
     for t, step in enumerate(method.schedule()):
         if step.trains and not step.linear:
             raise ConfigurationError(
                 f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
-                "needs more of the silos' updates than their mean, and what it needs besides would not be protected"
+                "needs more of the silos' updates than their mean, which would not be protected"
             )
         if not step.trains and step.origin is not None:
             raise ConfigurationError(
-                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send what they do "
-                "not cover, and training goes by it"
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send what is not "
+                "covered, but training depends on it"
             )
 
 
 def check_sent(method: str, down: Payload, sent: Payload) -> None:
-    """Raises ConfigurationError if a silo sends anything but new values of tensors that it was sent."""
+    """Raise ConfigurationError if a silo sends anything but new values of tensors that it was sent."""
     for group, tensors in sent.items():
         for name, tensor in tensors.items():
             known = down.get(group, {}).get(name)
             if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
                 raise ConfigurationError(
-                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, of which it was sent "
-                    "none of that shape and type, so that there is nothing to measure its change from"
+                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, but was sent none of "
+                    "that shape and type, so its change is undefined"
                 )
 
 
 def clip(down: Payload, sent: Payload, bound: float) -> Payload:
-    """The change of every floating-point tensor, float64, scaled down to a norm of `bound` over all of them.
+    """Return the change of every floating-point tensor, float64, scaled down to a norm of `bound` over all of them.
 
     Not finite if any change is not.
     """
@@ -201,10 +197,10 @@ def clip(down: Payload, sent: Payload, bound: float) -> Payload:
 
 
 def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
-    """(32,) bytes that nobody without the site's secret can tell: of the silo, the round and the clipped update.
+    """Return (32,) bytes that depend on the silo's secret, the silo, the round and the clipped update.
 
-    Of the update too, because an order that is repeated must not give a second draw to average away, and two
-    orders for one round that differ must not get the same draw, which their difference would be rid of.
+    On the update too, because a repeated order must not give a second draw to average out, and two different orders for
+    one round must not get the same draw, which their difference would cancel.
     """
     digest = hashlib.sha256(repr((context.secret, "noise", context.round, context.id)).encode())
     for group, tensors in clipped.items():
@@ -215,19 +211,19 @@ def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
 
 
 def normal(shape: torch.Size, *parts: object) -> Tensor:
-    """Standard normal numbers, float64, as a function of the parts alone.
+    """Return standard normal numbers, float64, as a function of the parts only.
 
-    From SHAKE-256, because a change that is known to be 0 lays the noise bare, and torch's generator can be wound
-    forward and back from a few hundred of its numbers.
+    From SHAKE-256, because a change that is known to be 0 reveals the noise, and the state of torch's generator can be
+    reconstructed from a few hundred of its numbers.
     """
     stream = hashlib.shake_256(repr(parts).encode()).digest(8 * shape.numel())
-    # 52 bits and half of the last one: exact in float64, and neither 0 nor 1, of which the quantile is infinite.
+    # 52 bits and half of the last one: exact in float64, and never 0 or 1, whose quantiles are infinite.
     uniform = ((np.frombuffer(stream, "<u8") >> 12) + 0.5) * 2.0**-52
     return torch.from_numpy(ndtri(uniform)).view(shape)
 
 
 def positive(before: Tensors, after: Tensors) -> Tensors:
-    """`after`, but a running variance that would not be positive keeps its value from `before`."""
+    """Return `after`, but with values of `before` for running variances that are not positive."""
     kept = dict(after)
     for name, tensor in after.items():
         if name.rpartition(".")[2] == VARIANCE and name in before:
@@ -236,23 +232,23 @@ def positive(before: Tensors, after: Tensors) -> Tensors:
 
 
 def epsilon(noise: float, rounds_replies: Sequence[int], silos: int, delta: float) -> float:
-    """Epsilon of a silo towards whoever sees the sums only: users of the model, and the other silos.
+    """Return epsilon of a silo towards those who see only sums: users of the model, and the other silos.
 
-    `rounds_replies` are the numbers of replies, the silo's own included, in each round of training that the silo took
-    part in; `noise` and `silos` are those of `Private`, `delta` is between 0 and 1. Another silo knows its own noise,
-    so that m replies hide each other with that of m - 1. Infinite if a round had no noise, 0 if there was none.
-    Raises ConfigurationError for a delta out of range, and if `dp-accounting` is not installed.
+    `rounds_replies` are the numbers of replies, the silo's own included, in each training round that the silo took part
+    in; `noise` and `silos` are those of `Private`, `delta` is between 0 and 1. Another silo knows its own noise, so m
+    replies hide each other with that of m - 1. Infinite if a round had no noise, 0 if there was no round. Raises
+    ConfigurationError for a delta out of range, and if `dp-accounting` is not installed.
     """
     return composed((noise * math.sqrt((replies - 1) / silos) for replies in rounds_replies), delta)
 
 
 def epsilon_against_server(noise: float, rounds: int, silos: int, delta: float) -> float:
-    """Epsilon of a silo towards a server that sees each update by itself, after `rounds` orders carried out."""
+    """Return epsilon of a silo towards a server that sees each update by itself, after `rounds` answered orders."""
     return composed([noise / math.sqrt(silos)] * rounds, delta)
 
 
 def composed(multipliers: Iterable[float], delta: float) -> float:
-    """Epsilon of Gaussian mechanisms with these noise multipliers, one after another."""
+    """Return epsilon of Gaussian mechanisms with these noise multipliers, one after another."""
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta = {delta}: expected a number between 0 and 1")
     counted = Counter(multipliers)
@@ -273,8 +269,7 @@ DELTA = 1e-5
 
 
 class SentMessage(Protocol):
-    """What a ledger says of a message: whose it was, of which position of the schedule, phase and split, and how much
-    it held."""
+    """A ledger's entry for a message: silo, position in the schedule, phase and split, and size."""
 
     @property
     def silo(self) -> SiloId: ...
@@ -292,8 +287,7 @@ class SentMessage(Protocol):
 
 @frozen_settings
 class Privacy:
-    """Differential privacy of whole silos: clipping and noise for what training sends. Off unless `clip_norm` is
-    set."""
+    """Silo-level differential privacy: clipping and noise for what training sends. Off unless `clip_norm` is set."""
 
     clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Largest L2 norm of a silo's update in a round; larger ones are scaled down."""
@@ -310,7 +304,7 @@ class Privacy:
                 )
 
     def around(self, method: Method, silos: int) -> Method:
-        """The method with clipping and noise around it, `silos` being asked in a round.
+        """Return the method with clipping and noise, for `silos` silos per round.
 
         Raises ConfigurationError for a method that they do not fit.
         """
@@ -321,24 +315,23 @@ class Privacy:
         return 1.0 if self.noise_multiplier is None else self.noise_multiplier
 
     def check(self) -> None:
-        """Raises ConfigurationError if epsilon could not be computed in the end."""
+        """Raise ConfigurationError if epsilon could not be computed at the end."""
         if self.clip_norm is not None:
             composed([1.0], self.delta or DELTA)
 
     def outcome(self, messages: Iterable[SentMessage], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
-        """The entry of a run's summary: for which silo which epsilon, by what the ledger's messages say was sent.
+        """Return the entry of a run's summary: epsilon by silo, from what the ledger's messages show was sent.
 
-        "epsilon" is towards whoever sees sums only, the largest of all silos'. "epsilon_server" is towards a server
-        that sees each update, also those that came too late to count: of a silo that worked in every round of training.
-        null is infinite: some round had no noise. Both are of a silo that took part or not; "row" has those of one row
-        of a silo having been another, which can move a clipped update by twice the clip. Not covered: what else left
-        the silos.
+        "epsilon" is towards those who see only sums, the largest of all silos'. "epsilon_server" is towards a server
+        that sees each update, also those that came too late: of a silo that worked in every training round. null is
+        infinite: some round had no noise. Both are silo-level; "row" has those of changing one row of a silo, which can
+        move a clipped update by twice the clip norm. Not covered: what else left the silos.
         """
         trained, other = list[SentMessage](), set[str]()
         for message in messages:
             if message.split is None and message.phase in covers:
                 trained.append(message)
-            elif message.bytes or (message.examples or 0) > 1:  # else it says no more than that it was sent
+            elif message.bytes or (message.examples or 0) > 1:  # otherwise it reveals only that it was sent
                 other.add(message.split or message.phase)
         replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}

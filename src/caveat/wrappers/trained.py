@@ -1,4 +1,4 @@
-"""What `[training]` asks of all methods alike: balanced class weights, and optimizer state that persists over rounds."""
+"""What `[training]` asks of all methods: balanced class weights, and optimizer state that persists over rounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a user may ask to be done about uncertainty: a configuration's `[uncertainty]` section."""
+"""What a user may configure about uncertainty: the `[uncertainty]` section."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OWNERS = {
 """The policies that read a key."""
 
 ENOUGH = 100
-"""Silos of a federation from which on those are asked after training that a round of training would ask."""
+"""Number of silos from which on only those that a training round would ask are asked after training."""
 MEMBERS = 5
-"""Models of an ensemble, unless a user says otherwise."""
+"""Default number of models of an ensemble."""
 
 
 @frozen_settings
@@ -37,47 +37,47 @@ class Uncertainty:
     """How predictions get their uncertainty, and what is done about it."""
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
-    """MC-dropout passes per prediction, for methods that sample; draws of logits where the source is laplace."""
+    """MC-dropout passes per prediction, for methods that sample; draws of logits if the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
-    """How uncertainty is estimated. dropout: MC dropout; laplace: a posterior of the last layer, which narrows as
-    silos have more data; ensemble, several models trained anew, at so many times the cost. By default the method's own:
-    evidence where it has such, or else dropout."""
+    """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which narrows as silos have
+    more data; ensemble: several models, trained from other weights, at a multiple of the cost. By default the method's
+    own: evidence if it has any, otherwise dropout."""
     ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
-    """ensemble: how many models (5 by default)."""
+    """ensemble: number of models (5 by default)."""
     temperature_scaling: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
-    own, near the federation's where silos are alike. Under privacy.clip_norm silos send nothing for it."""
+    own, close to the global one if silos are alike. Under privacy.clip_norm silos send nothing for it."""
     familiarity: bool = True
-    """Say of every input how familiar it is, as a p-value: sums of what models say of training inputs are sent once."""
+    """Give every input a p-value of how familiar it is; silos send sums of features of training inputs once."""
     false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
-    from what is. 0 never does."""
+    from unfamiliar inputs. 0 calls none unfamiliar."""
     policy: Literal["always", "switch", "guaranteed"] | None = None
-    """always: every input is answered, by the silo's own model if it has one; switch: local, global or abstain by
+    """always: answer every input, with the local model if there is one; switch: local, global or abstain, by
     thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
     score: str | None = None
-    """switch and guaranteed: what they compare, total, aleatoric, epistemic or a score that the method adds."""
+    """switch and guaranteed: the score to compare, total, aleatoric, epistemic or one that the method adds."""
     handover_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
     """switch: fraction of a silo's own inputs passed on to the global model (0.1 by default)."""
     abstain_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """switch: share of calibration data for which the model that is asked last abstains (0.05 by default)."""
+    """switch: fraction of calibration data for which the model asked last abstains (0.05 by default)."""
     max_aleatoric: Annotated[float, Field(gt=0)] | None = None
     """switch: aleatoric uncertainty in nats above which no model is trusted (none by default)."""
     risk: Annotated[float, Field(ge=1e-6, lt=1)] | None = None
-    """guaranteed: largest share of errors among answered inputs (0.05 by default)."""
+    """guaranteed: largest fraction of errors among answered inputs (0.05 by default)."""
     confidence_level: Annotated[float, Field(gt=0, le=0.999999)] | None = None
     """guaranteed: confidence level, the probability that the bound on `risk` holds (0.9 by default)."""
     guarantee_scope: GuaranteeScope | None = None
-    """guaranteed: whose inputs the promise is about, federation, domain or silo (federation by default). A silo or
-    domain with too few calibration inputs has the promise of the next larger group, and the run says so."""
+    """guaranteed: whose inputs the guarantee covers, federation, domain or silo (federation by default). A silo or
+    domain with too few calibration inputs has the guarantee of the next larger group, and the run reports that."""
     familywise: bool | None = None
-    """guaranteed: all promises of silos or domains hold at once with that probability, rather than each by itself
-    (false by default)."""
+    """guaranteed: all guarantees of silos or domains hold simultaneously at that confidence level, rather than each by
+    itself (false by default)."""
     set_coverage: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
-    """Share of inputs for which the set of classes that predictions get holds the true one (no sets by default)."""
+    """Fraction of inputs whose prediction set contains the true class (no prediction sets by default)."""
     label_shift: bool | None = None
-    """sets: a silo with too few calibration inputs for sets of its own weighs those of all silos by how frequent
-    classes are in its training data (false by default). Silos send a histogram per class."""
+    """set_coverage: a silo with too few calibration inputs for its own sets weights those of all silos by the class
+    frequencies of its training data (false by default). Silos send a histogram per class."""
 
     def __post_init__(self) -> None:
         if self.ensemble_size is not None and self.source != "ensemble":
@@ -101,11 +101,11 @@ class Uncertainty:
                 )
 
     def samples_dropout(self, method: Method) -> bool:
-        """Whether the method's predictions are uncertain by what dropout samples, and by nothing else."""
+        """Return whether the method's uncertainty comes from dropout only."""
         return method.softmax and self.source in (None, "own", "dropout") and self.mc_samples > 1
 
     def fitting(self, method: Method) -> Uncertainty:
-        """These settings for a method beside the configured one: without the keys that mean nothing to it."""
+        """Return these settings for a baseline: without the keys that have no meaning for it."""
         policy = self.policy or method.policy
         strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
         if self.source in ("dropout", "laplace") and not method.softmax:
@@ -117,21 +117,21 @@ class Uncertainty:
         return fitting if known else replace(fitting, score=None)
 
     def sourced(self, method: Method, seed: int = 0, everyone: bool = True) -> Method:
-        """The method with the source of uncertainty around it. Raises ConfigurationError for one that does not fit."""
+        """Return the method with its uncertainty estimator. Raises ConfigurationError for one that does not fit."""
         if self.source == "laplace":
             return Laplace(method, self.mc_samples, everyone)
         if self.source == "ensemble":
             return Ensemble(method, MEMBERS if self.ensemble_size is None else self.ensemble_size, seed)
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
-                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models do not sample; leave it to "
-                "the method's own",
+                f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models have no dropout to sample; "
+                "leave it out to use the method's own",
                 "uncertainty.source",
             )
         return method
 
     def around(self, method: Method, silos: int = 1, *, seed: int = 0) -> Method:
-        """The method with a source of uncertainty, calibration and decisions around it.
+        """Return the method with uncertainty estimator, calibration and decisions.
 
         `silos` take part, and the seed is that of the run. Raises ConfigurationError for what does not fit.
         """
@@ -146,14 +146,14 @@ class Uncertainty:
                 )
         if self.familywise and (self.guarantee_scope or "federation") == "federation":
             raise ConfigurationError(
-                "uncertainty.familywise = true is ignored where there is one promise; it belongs to "
+                "uncertainty.familywise = true is ignored with a single guarantee; it belongs to "
                 "uncertainty.guarantee_scope = 'silo' and 'domain'",
                 "uncertainty.familywise",
             )
         sends = method.federated and find(method, Private) is None
         if self.label_shift and not sends:
             raise ConfigurationError(
-                f"uncertainty.label_shift = true takes calibration labels counted by class from every silo, which "
+                f"uncertainty.label_shift = true needs calibration labels counted by class from every silo, which "
                 f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
                 "uncertainty.label_shift",
             )
@@ -168,7 +168,7 @@ class Uncertainty:
         return (LabelShifted if self.label_shift else Conformal)(decided, self.set_coverage)
 
     def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
-        """The method with decisions around it."""
+        """Return the method with a policy around it."""
         score = self.score or method.scores[-1]
         if score not in method.scores:
             known = ", ".join(method.scores)

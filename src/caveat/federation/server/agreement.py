@@ -1,4 +1,4 @@
-"""What the silos have told of their data, and what they have agreed on: schema, numbers of rows, class frequencies."""
+"""What silos have reported about their data, and what they have agreed on: schema, sample counts, class frequencies."""
 
 import dataclasses
 import json
@@ -22,24 +22,24 @@ from ..keys import NameKeys
 from ..terms import Terms
 
 TIMES_ROWS = 10
-"""How many times the median of all others a silo may say to have without the operator's confirmation."""
+"""How many times the median of the other silos a silo may report without the operator's confirmation."""
 FILE = ".rows"
-"""What comes behind a silo's name in the file with which the operator confirms its rows."""
+"""Suffix of the file with which the operator confirms a silo's rows."""
 
 
 COUNTED = SPLITS
-"""Something is added up of each: models, sums after training, and the figures of all silos' test inputs together."""
+"""Splits over which sums are taken: models, sums after training, and metrics of all silos' test inputs."""
 ROUNDED = 2
-"""Rows by which a split of two silos may differ for being a rounded share."""
+"""Rows by which a split may differ between two silos because shares are rounded."""
 
 
 def incredible(
     counts: Mapping[SiloId, int], confirmed: Mapping[SiloId, int], split: str = "train"
 ) -> dict[SiloId, str]:
-    """The silos whose numbers of examples of a split are not to be believed without a confirmation, and why.
+    """Return the silos whose sample counts of a split need a confirmation, and why.
 
-    A silo is compared with the median of all others; one that is alone is believed. `confirmed` are the most rows that
-    the operator has confirmed, by silo, of training, and so of any other split.
+    A silo is compared with the median of all others; a single silo is believed. `confirmed` are the most training rows
+    that the operator has confirmed, by silo; they hold for every other split too.
     """
     what, room = ("training", 0) if split == "train" else (split, ROUNDED)
     reasons: dict[SiloId, str] = {}
@@ -48,21 +48,20 @@ def incredible(
         if not others or count <= max(TIMES_ROWS * (median(others) + room), confirmed.get(silo, 0)):
             continue
         reasons[silo] = (
-            f"says to have {count:,} {what} examples, more than {TIMES_ROWS} times the median of the other silos, "
-            f"{median(others):,.0f}; once you know that it has, write the number into {silo}{FILE} in the project's "
-            "folder silos"
+            f"reports {count:,} {what} examples, more than {TIMES_ROWS} times the median of the other silos, "
+            f"{median(others):,.0f}; to confirm the number, write it into {silo}{FILE} in the project's folder silos"
         )
     return reasons
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The numbers of rows that the operator has confirmed, in NAME.rows beside the silos' keys."""
+    """The numbers of rows that the operator has confirmed, in NAME.rows next to the silos' keys."""
 
     folder: Path | None = None
 
     def read(self) -> dict[SiloId, int]:
-        """Raises ConfigurationError, naming the file, for one that holds no number."""
+        """Read them. Raises ConfigurationError, naming the file, for one without a number."""
         files = [] if self.folder is None else sorted(self.folder.glob(f"*{FILE}"))
         return {path.name.removesuffix(FILE): _number_in(path) for path in files}
 
@@ -78,29 +77,29 @@ def _number_in(path: Path) -> int:
 
 
 FAR = 0.2
-"""A share of a class is far from others' from this difference on."""
+"""Difference from which on a share of a class is far from other silos'."""
 MOST_CLASSES = 10
-"""Classes of which shares are told one by one."""
+"""Maximum number of classes whose shares are listed."""
 
 
 def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
-    """The share of each class in a silo's training examples."""
+    """Return the share of each class in a silo's training examples."""
     total = sum(card.class_counts) or 1
     return {name: count / total for name, count in zip(classes, card.class_counts, strict=True)}
 
 
 def told_shares(card: SiloInfo, classes: Sequence[str]) -> str:
-    """Such shares in words; "" where classes are many."""
+    """Return these shares in words; "" for many classes."""
     if len(classes) > MOST_CLASSES:
         return ""
     return ", ".join(f"{name} {share:.0%}" for name, share in shares(card, classes).items())
 
 
 def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> list[str]:
-    """A line for each silo where a class is much more or less frequent than at all others.
+    """Return a line for each silo where a class is much more or less frequent than at all others.
 
-    That is, its share differs from the nearest other silo's by more than `FAR`, and by more than the shares of the
-    others differ among themselves. Silos may differ so; swapped codes of classes look like that, too.
+    That is, its share differs from the nearest other silo's by more than `FAR`, and by more than the others' shares
+    differ among themselves. Silos may differ so, but swapped class codes look like that too.
     """
     found = {silo: shares(card, classes) for silo, card in cards.items()}
     lines = []
@@ -119,29 +118,29 @@ def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> l
 
 
 LONGEST_RECORD = 1_000_000
-"""Characters of what a silo says of its sizes, and of the hashes of its splits."""
+"""Maximum number of characters of a silo's report on its sizes, and of the hashes of its splits."""
 
 
 @dataclass
 class Members:
     """The silos of a federation, and the agreement between them.
 
-    Kept in `federation.json` of the run's folder: both are the same after a resume.
+    Kept in `federation.json` of the run's folder, so that both are the same after a resume.
     """
 
     path: Path
     terms: Terms
     note: Callable[[str], None]
-    """Where to tell who was not admitted, and why."""
+    """Reports who was refused, and why."""
     silo_infos: dict[SiloId, SiloInfo] = field(default_factory=dict)
     records: dict[SiloId, Any] = field(default_factory=dict)
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
     keys: NameKeys = field(default_factory=NameKeys)
-    """Which key each silo's name is bound to."""
+    """The key that each silo's name is bound to."""
     confirmed: Confirmed = field(default_factory=Confirmed)
-    """The numbers of rows that are believed whatever others have."""
+    """Numbers of rows that are believed whatever other silos have."""
     changed: bool = field(default=False, init=False)
-    """Whether something is not written yet."""
+    """Whether there are changes to write."""
 
     @property
     def silos(self) -> Sequence[SiloId]:
@@ -167,31 +166,31 @@ class Members:
 
     @property
     def agreement(self) -> SharedSchema:
-        """What the silos have agreed their data to look like. Raises DataError before they have."""
+        """The schema that the silos have agreed on. Raises DataError before they have."""
         if self.terms.agreement is None:
-            raise DataError("the silos have not agreed yet on what their data look like")
+            raise DataError("the silos have not agreed on a schema yet")
         return self.terms.agreement
 
     def hear(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Take over what is left of a silo's data, where it says that rows have left them.
+        """Take over a silo's new sizes, if it reports that rows have left its data.
 
-        Raises DataError for what cannot be left of what it joined with.
+        Raises DataError for sizes that cannot be the rest of what it joined with.
         """
         if "card" in words:
             self.take(silo, words)
             self.save_changes()
 
     def save_changes(self) -> None:
-        """Write what has changed, once a run has begun."""
+        """Write changes, once a run has begun."""
         if self.changed and self.path.exists():
             self.save()
 
     def take(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Keep what a silo says of its sizes and splits: at first anything, later the same or what is left of it."""
+        """Keep a silo's sizes and splits: anything at first, later the same or the rest of it."""
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
-            raise DataError(f"silo {silo!r} gave a card of {card.name!r}")
+            raise DataError(f"silo {silo!r} sent the sizes of {card.name!r}")
         before = self.silo_infos.get(silo)
         if before is None:
             self._believe(card)
@@ -201,7 +200,7 @@ class Members:
         elif (card, record) == (before, self.records[silo]):
             return
         elif not card.rest_of(before) or not _same_elsewhere(card, before, record, self.records[silo]):
-            raise DataError(f"silo {silo!r}: its data are not those that it joined with")
+            raise DataError(f"silo {silo!r}: its data changed after it joined")
         else:
             told = ", ".join(f"{split} {count}" for split, count in card.dropped.items())
             self.note(f"silo {silo}: {sum(card.dropped.values())} rows have left its data so far ({told})")
@@ -209,13 +208,13 @@ class Members:
         self.changed = True
 
     def _believe(self, card: SiloInfo) -> None:
-        """Raises DataError for a silo that joins a run that has begun with more rows than are to be believed."""
+        """Raise DataError for a silo that joins a run in progress with an implausible number of rows."""
         found = self.incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
         if card.name in found:
             raise DataError(f"silo {card.name!r} {found[card.name]}")
 
     def incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
-        """Silos whose numbers of rows are not to be believed, and why."""
+        """Return silos with implausible numbers of rows, and why."""
         if self.terms.config.federation.robust == "off":
             return {}
         confirmed, found = self.confirmed.read(), dict[SiloId, str]()
@@ -225,7 +224,7 @@ class Members:
         return found
 
     def save(self) -> None:
-        """Write `federation.json`, and what the silos say of their splits as `splits.json`."""
+        """Write `federation.json`, and the silos' records of their splits as `splits.json`."""
         self.changed = False
         write_json(self.path.with_name("splits.json"), self.records)
         agreement = self.terms.agreement
@@ -245,7 +244,7 @@ class Members:
         write_record(self.path, greeting, lasting=True)
 
     def restore(self) -> None:
-        """What `save` has kept. Raises DataError, naming the file, if it is damaged."""
+        """Read what `save` has written. Raises DataError, naming the file, if it is damaged."""
         found = read(self.path, FederationFile)
         try:
             agreement = SharedSchema.of_json(found.agreement)
@@ -254,7 +253,7 @@ class Members:
                 self.records[name] = member.record
                 check_silo_name(name)
                 if self.silo_infos[name].name != name:
-                    raise DataError(f"silo {name!r} has a card of {self.silo_infos[name].name!r}")
+                    raise DataError(f"silo {name!r} has the sizes of {self.silo_infos[name].name!r}")
             self.keys.bound = dict(found.keys)
             self.sketches = {name: DataSchema.of_json(as_json(sketch)) for name, sketch in found.sketches.items()}
         except DataError as error:
@@ -262,7 +261,7 @@ class Members:
         self.terms = dataclasses.replace(self.agreed(agreement), federation=found.federation)
 
     def agreed(self, agreement: SharedSchema) -> Terms:
-        """The terms with an agreement, and with what code of one's own makes for such data."""
+        """Return the terms with an agreement, and with what custom code makes for such data."""
         terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=())
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
         made = spec_of(terms.config, terms.method).code_made(info)
@@ -270,18 +269,17 @@ class Members:
 
 
 def _same_elsewhere(card: SiloInfo, before: SiloInfo, record: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether records of splits are the same but for the splits that examples have left."""
+    """Return whether records of splits are the same except for the splits that rows have left."""
     left = {split for split, count in card.dropped.items() if count != before.dropped.get(split, 0)} | {"dropped"}
     return {k: v for k, v in record.items() if k not in left} == {k: v for k, v in known.items() if k not in left}
 
 
 def _dtype(terms: Terms) -> torch.dtype:
-    """Of inputs."""
     return torch.int64 if terms.config.data.kind == "tokens" else torch.float32
 
 
 def _said(text: object) -> dict[str, Any]:
-    """An object in JSON that can be written again. Raises DataError, ValueError or RecursionError for anything else."""
+    """Parse a JSON object that can be written again. Raises DataError, ValueError or RecursionError otherwise."""
     if not isinstance(text, str) or len(text) > LONGEST_RECORD:
         raise DataError(f"expected a text of {LONGEST_RECORD} characters at most")
     value = json.loads(text)

@@ -1,4 +1,4 @@
-"""The server's app, which Flower starts: it trains a federation, or delivers its model to silos that come late."""
+"""The server's app, which Flower starts: it trains a federation, or delivers its model to late-joining silos."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .run import PATIENCE, FlowerRun, StartCommand, check_measurement, check_sam
 
 DELIVERED = "delivered"
 MAJORITY = "that of the majority"
-"""What is said beside a silo's accuracy: its test split may be small, and of one class for the most part."""
+"""Reported next to a silo's accuracy: its test split may be small, and mostly of one class."""
 
 
 def deliver(
@@ -50,30 +50,30 @@ def deliver(
     rounds: int | None = None,
     start: StartCommand | None = None,
 ) -> None:
-    """Wait for silos and give each the finished model of the federation in a folder, and of those beside it.
+    """Wait for silos and give each the finished model of the federation in a folder, and those of its baselines.
 
-    A silo that never trained with the others joins in `rounds` rounds of training, 5 unless they are given. Raises
-    ConfigurationError for a federation that is not finished or has another configuration, RunError for silos that do
-    not come within `federation.start_timeout`, or that have no model in the end; what comes is delivered all the same.
+    A silo that never trained with the others joins in `rounds` training rounds, 5 by default. Raises ConfigurationError
+    for a federation that is not finished or has another configuration, RunError for silos that do not come within
+    `federation.start_timeout`, or that end without a model; models are delivered to all others.
     """
     if config.data.source != "on_site":
-        raise ConfigurationError(f"{folder}: only silos with data of their own keep models")
+        raise ConfigurationError(f"{folder}: only silos that read their own data keep models")
     with held(lock_of(folder), f"{folder} is being run by another process"), owner_only():
         if not (folder / "summary.json").exists():
-            raise ConfigurationError(f"{folder} is not finished: silos get its model once it is")
+            raise ConfigurationError(f"{folder} is not finished: its model can be delivered only then")
         check_same(folder, config)
         late: set[SiloId] = set()
         for name, part, own in parts_of(config, folder):
             late |= _deliver_part(config, own, name, folder, part, GridMessages(grid), silos, progress, rounds, start)
         if late:
-            raise RunError(f"no model for {', '.join(sorted(late))}; the same command goes on with them")
+            raise RunError(f"no model for {', '.join(sorted(late))}; the same command tries again")
 
 
 def _deliver_part(
     config: Config, own: Config, name: str, folder: Path, part: Path, wire: GridMessages, silos: Sequence[SiloId],
     progress: Progress, rounds: int | None, start: StartCommand | None,
 ) -> set[SiloId]:  # fmt: skip
-    """Deliver one method's model; return the silos that have not got it."""
+    """Deliver one method's model; return the silos that did not get it."""
     manifest_of(part).check(RUN, "ledger.jsonl")
     members = _members(config, own, name, folder, wire, silos, progress, start)
     here = [silo for silo in members.connected(wire) if silo in silos]
@@ -93,19 +93,19 @@ def _members(
     config: Config, own: Config, name: str, folder: Path, wire: GridMessages, silos: Sequence[SiloId],
     progress: Progress, start: StartCommand | None,
 ) -> OpenMembership:  # fmt: skip
-    """Who took part, and who has come since: waits for the silos that are named."""
+    """Return the membership of a finished run, after waiting for the silos that are named."""
     keys = NameKeys(Path(start.project) / SILO_KEYS if start is not None and start.project else None)
     keys.given()
     terms = Terms("", config, name, "", (), rounds=None if own.rounds == config.rounds else own.rounds)
     place = folder / DELIVERED / "federation.json"
     members = OpenMembership(place if place.exists() else folder / "federation.json", terms, progress.note, keys=keys)
     members.restore()
-    members.path = place  # those of the finished run stay as they are
+    members.path = place  # the finished run's file stays as it is
     place.parent.mkdir(exist_ok=True)
     members.save()
     start_timeout = config.federation.start_timeout or PATIENCE
     end = time.monotonic() + start_timeout
-    progress.note(f"{name}: waiting for {', '.join(sorted(silos))}, for {start_timeout:.0f} s at most")
+    progress.note(f"{name}: waiting for {', '.join(sorted(silos))}, at most {start_timeout:.0f} s")
     while set(silos) - set(members.connected(wire)) and time.monotonic() < end:
         members.meet(wire, end)
         time.sleep(PAUSE)
@@ -116,7 +116,7 @@ def _members(
 
 
 def _majority(sums: Tensors, class_counts: Sequence[int]) -> dict[str, float]:
-    """How often it is right at a silo's test inputs always to say the most frequent class of its training data."""
+    """Return the accuracy at a silo's test inputs of always predicting the most frequent class of its training data."""
     inputs = sums["confusion"].sum(1).tolist() if "confusion" in sums else []
     if len(inputs) != len(class_counts) or not sum(inputs):
         return {}
@@ -131,7 +131,7 @@ class Delivery:
     engine: FlowerEngine
     server: State
     last: int
-    """The position in the schedule of the last round that was carried out."""
+    """The position in the schedule of the last round that was run."""
     ledger: Ledger
     progress: Progress
     pasts: Mapping[SiloId, Past]
@@ -140,7 +140,7 @@ class Delivery:
     def of(cls, run: FlowerRun, part: Path, rounds: int | None, progress: Progress) -> Delivery:
         saved = ServerStore(part / "state").load()
         if saved is None:
-            raise ConfigurationError(f"{part / 'state'}: the server's last state is not there")
+            raise ConfigurationError(f"{part / 'state'}: the server's last state is missing")
         trained = saved.checkpoint.number
         method = Joining(run.complete_method, min(DEFAULT_ROUNDS, trained) if rounds is None else rounds, trained)
         bounds = {key: getattr(run.config.federation, key) for key in ("round_timeout", "start_timeout")}
@@ -157,7 +157,7 @@ class Delivery:
         return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress, pasts)
 
     def to(self, silo: SiloId) -> None:
-        """Have a silo carry out what it has missed, and keep the model. Raises RunError if it does not answer well."""
+        """Let a silo run the rounds that it has missed, and keep the model. Raises RunError for an invalid answer."""
         number = 0
         for t, step in self._missed(self.pasts.get(silo, Past())):
             number += step.trains
@@ -174,18 +174,18 @@ class Delivery:
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
 
     def _missed(self, past: Past) -> list[tuple[int, Round]]:
-        """The rounds that a silo has still to carry out, in the order of the schedule."""
+        """Return the rounds that a silo has still to run, in the order of the schedule."""
         steps = [
             (t, step)
             for t, step in enumerate(self.engine.method.schedule())
             if t <= self.last and step.when(self.server)
         ]
-        if not past.trained:  # it joins, or goes on joining
+        if not past.trained:  # it joins, or continues joining
             return [(t, step) for t, step in steps if t > past.last]
-        # Training is for those who never took part: a model is not to be trained on and not counted.
+        # Only silos that never took part train: a model must not be trained further without being aggregated.
         after = [(t, step) for t, step in steps if not step.trains and t > past.last_trained]
         first = next((i for i, (t, _) in enumerate(after) if t not in past.done), len(after))
-        # What follows a round builds on it: a temperature is that of the model which the round has made.
+        # Later rounds build on earlier ones: a temperature belongs to the model that a round has made.
         return after[first:]
 
 
@@ -194,25 +194,25 @@ class Past:
     """What a silo has done so far in a federation."""
 
     done: list[int] = field(default_factory=list)
-    """The rounds whose states it has, by their positions in the schedule: a round done again undoes later ones."""
+    """Positions in the schedule of the rounds whose states it has: repeating a round undoes later ones."""
     trained: bool = False
-    """Whether it trained with the others, or has joined to the end."""
+    """Whether it trained with the others, or has finished joining."""
     last_trained: int = NEVER
-    """The last of these that was of training."""
+    """The last training round among these."""
 
     @property
     def last(self) -> int:
-        """Where it goes on joining: after the last round of training that it made by itself, and what followed that."""
+        """Where it continues joining: after the last training round that it ran by itself, and what followed."""
         return NEVER if self.last_trained == NEVER else self.done[-1]
 
     def add(self, t: int, trains: bool) -> None:
-        """Note that it has carried out a round."""
+        """Record that it has run a round."""
         self.done = [*(each for each in self.done if each < t), t]
         self.last_trained = t if trains else self.last_trained
 
 
 def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, Past]:
-    """What silos have done by the ledgers of a run and of its deliveries, with the method of the run."""
+    """Return what silos have done by the ledgers of a run and of its deliveries, with the method of the run."""
     trains = [step.trains for step in method.schedule()]
     pasts = defaultdict[SiloId, Past](Past)
     for message in run.messages:
@@ -223,7 +223,7 @@ def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, P
         past = pasts[message.silo]
         if message.split is None and message.t is not None:
             past.add(message.t, trains[message.t])
-        elif past.last_trained != NEVER:  # it was measured with the model in the end
+        elif past.last_trained != NEVER:  # it was measured with the finished model
             past.trained = True
     return dict(pasts)
 
@@ -233,10 +233,10 @@ PROJECT = "FEDERATION"
 
 
 def server_app(config_file: Path) -> ServerApp:
-    """The app of the server: carries out, or continues, the run in the folder that the run's configuration names.
+    """Return the server's app: it starts or continues the run in the folder that the run's configuration names.
 
-    `run` is that folder, `set` are overrides of the configuration's keys, separated by ";". With `deliver`, names of
-    silos separated by ",", the run is finished, and these get its model; those that never took part join in `rounds`.
+    `run` is that folder, `set` are overrides of the configuration's keys, separated by ";". With `deliver`, silo names
+    separated by ",", the run is finished, and these silos get its model; those that never took part join in `rounds`.
     """
     app = ServerApp()
 
@@ -246,7 +246,7 @@ def server_app(config_file: Path) -> ServerApp:
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
-        check_free(folder)  # before the log of the process that has it says anything of this one
+        check_free(folder)  # before anything is written to the log of a process that runs it
         with logged(folder) as progress:
             progress.note(f"run: {folder}")
             config = configuration.load(str(config_file), sets)

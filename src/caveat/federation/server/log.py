@@ -1,6 +1,6 @@
-"""What the server of a federation says about a run, in a file beside the run's folder, and a look at it.
+"""The server's messages about a run, in a file next to the run's folder, and its status.
 
-The folder itself is not there before silos have joined, and the wait for them is most of what an operator wants to see.
+The folder itself does not exist before silos have joined, and an operator mostly wants to see the wait for them.
 """
 
 import re
@@ -18,18 +18,18 @@ from ...files.writing import held, privately, refuse_link
 from ...runs.progress import Plain
 
 LAST = 12
-"""Lines of what was said last that are shown."""
+"""Number of last messages that are shown."""
 FAILED = "the run has failed: "
-"""How a line begins that says why a run has ended too early."""
+"""Beginning of the line that says why a run has ended too early."""
 
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
-"""What is said once a round is counted."""
+"""The message after a round is aggregated."""
 NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
-"""What is said once a silo has greeted, or speaks by another node."""
+"""The message after a silo has greeted, or uses another node."""
 LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
-"""What is said of a silo that comes after training."""
+"""The message for a silo that comes after training."""
 BACK = re.compile(r" went back to round (\d+):")
-"""What is said once a run went back to an earlier one."""
+"""The message after a run was rolled back."""
 
 
 def log_of(folder: Path) -> Path:
@@ -37,7 +37,7 @@ def log_of(folder: Path) -> Path:
 
 
 class Dated(Plain):
-    """One line per round and note, on standard error, and with the time of day in a file."""
+    """Print one line per round and note to standard error, and with the time to a file."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__()
@@ -53,19 +53,19 @@ def _dated(line: str, file: TextIO) -> None:
 
 
 def lock_of(folder: Path) -> Path:
-    """The lock of a run's folder, beside it, since the folder need not be there yet."""
+    """Return the lock of a run's folder, which is next to it, since the folder need not exist yet."""
     return folder.with_name(f".{folder.name}.lock")
 
 
 def check_free(folder: Path) -> None:
-    """Raises RunError where another process carries out the run in a folder."""
+    """Raise RunError if another process executes the run in a folder."""
     with held(lock_of(folder), f"{folder} is being run by another process"):
         pass
 
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Dated]:
-    """Says what a run's server says in the file beside its folder, too, which nobody else can read; and how it ends."""
+    """Also write the server's messages, and how it ends, to the private file next to its folder."""
     path = log_of(folder)
     refuse_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +75,14 @@ def logged(folder: Path) -> Iterator[Dated]:
             yield progress
         except Exception as error:
             first, *more = str(error).splitlines() or [type(error).__name__]
-            for line in (*more, f"{FAILED}{first}"):  # by the last line it is known how a run ended
+            for line in (*more, f"{FAILED}{first}"):  # the last line shows how a run ended
                 progress.note(line)
             raise
         progress.note("the run is complete")
 
 
 def say(folder: Path, text: str) -> None:
-    """Add a line to what a run's server says, of what was done to its folder by command."""
+    """Add a line to the server's messages about a change to its folder by command."""
     path = log_of(folder)
     refuse_link(path)
     with open(path, "a", encoding="utf-8", opener=privately) as file:
@@ -90,16 +90,17 @@ def say(folder: Path, text: str) -> None:
 
 
 def status_of(folder: Path) -> list[str]:
-    """Lines about a run at its server: how far it is, when each silo was counted last, what was said last.
+    """Return lines about a run at its server: its progress, when each silo was last aggregated, the last messages.
 
-    Raises ConfigurationError where nothing is known of such a run.
+    Raises ConfigurationError if nothing is known of such a run.
     """
     path, said = log_of(folder), list[str]()
     with suppress(OSError):
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not said and not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no run, and {path.name} is not beside it; expected a run's folder")
-    return [*_how_far(folder, said), *_silos(folder, said), *_late(said), *(["", *said[-LAST:]] if said else [])]
+        raise ConfigurationError(f"{folder}: no run, and no {path.name} next to it; expected a run's folder")
+    late = sorted({found[1] for line in said if (found := LATE.search(line))})
+    return [*_how_far(folder, said), *_silos(folder, said), *late, *(["", *said[-LAST:]] if said else [])]
 
 
 def _how_far(folder: Path, said: list[str]) -> list[str]:
@@ -111,27 +112,27 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
             last, planned = counted.groups()
         elif back := BACK.search(line):
             last = back[1]
-    rounds = f"{last} of up to {planned} rounds" if planned else "no round counted yet"
+    rounds = f"{last} of up to {planned} rounds" if planned else "no round aggregated yet"
     _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
-    state = f"failed, and goes on if it is started again: {why}" if failed else _whether_alive(folder)
+    state = f"failed; starting it again continues it: {why}" if failed else _whether_alive(folder)
     return [f"{folder}: {rounds}; {state}"]
 
 
 def _whether_alive(folder: Path) -> str:
-    """A server's process may outlive the server that started it by half a minute: how old its last word is, too."""
+    """Return the state with the age of its last message: a server's process may outlive the server by half a minute."""
     try:
         if lock_of(folder).exists():
             check_free(folder)
     except RunError:
         with suppress(OSError):
             ago = max(0.0, time.time() - log_of(folder).stat().st_mtime)
-            return f"under way, and has said something last {ago:.0f} s ago"
-        return "under way"
-    return "interrupted: the same run.sh goes on with it"
+            return f"running; its last message is {ago:.0f} s old"
+        return "running"
+    return "interrupted: the same run.sh command continues it"
 
 
 def _silos(folder: Path, said: list[str]) -> list[str]:
-    """Of each silo the node that it spoke by last, and the last round that it was counted in, measurements apart."""
+    """Return for each silo its last node, and the last round that it was aggregated in, not counting measurements."""
     nodes = {found[2]: found[1] for line in said if (found := NODE.match(line))}
     rounds = dict[str, list[int]]()
     if (folder / "ledger.jsonl").exists():
@@ -139,17 +140,12 @@ def _silos(folder: Path, said: list[str]) -> list[str]:
             if sent.round is not None and not sent.measured:
                 rounds.setdefault(sent.silo, []).append(sent.round)
     counted = {
-        silo: f"counted last in round {max(of)}, in {plural(len(set(of)), 'round')}" for silo, of in rounds.items()
+        silo: f"last aggregated in round {max(of)}, in {plural(len(set(of)), 'round')}" for silo, of in rounds.items()
     }
     told = read_ledger(folder / "delivered" / "ledger.jsonl").messages
     late = {each.silo for each in told if each.measured}
     return [
-        f"{silo}: {counted.get(silo, 'counted in no round')}"
+        f"{silo}: {counted.get(silo, 'aggregated in no round')}"
         f"{'; its model was delivered' if silo in late else ''}{f'; node {nodes[silo]}' if silo in nodes else ''}"
         for silo in sorted({*nodes, *counted, *late})
     ]
-
-
-def _late(said: list[str]) -> list[str]:
-    """The silos that came after training, and what to do about it."""
-    return sorted({found[1] for line in said if (found := LATE.search(line))})

@@ -1,6 +1,6 @@
-"""Who takes part: the server greets nodes, learns whose silo each is, and has silos agree on what their data look like.
+"""Who takes part: the server greets nodes, learns which silo each is, and lets silos agree on a schema.
 
-In a simulation the silos are those that one data source makes, and all of them are there.
+In a simulation the silos are those that one data source makes, and all of them are present.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import RecordDict
 
@@ -30,7 +30,7 @@ from .agreement import Members
 
 @dataclass
 class FixedMembership:
-    """Nodes that say which silo they are; all have to be there before the first round."""
+    """Nodes that report which silo they are; all must be present before the first round."""
 
     info: FederationInfo
     terms: Terms
@@ -53,18 +53,18 @@ class FixedMembership:
         return self.terms.to_text()
 
     def hear(self, silo: SiloId, words: Words) -> None:
-        """Nothing: a simulation's data are there for all to see."""
+        """Do nothing: a simulation's data are visible to all."""
 
     @property
     def late(self) -> Sequence[SiloId]:
-        """Nobody: all are there before the first round."""
+        """Empty: all silos are present before the first round."""
         return ()
 
     def close(self) -> None:
-        """Nothing to be done."""
+        """Do nothing."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
-        """Ask nodes that are not known yet which silo they are."""
+        """Ask unknown nodes which silo they are."""
         strangers = wire.online() - set(self.nodes.values())
         questions = {node: pack({}, terms=self.terms_text) for node in sorted(strangers)}
         answers, errors = wire.ask(questions, "query", until)
@@ -80,22 +80,22 @@ class FixedMembership:
             self.meet(wire, end)
             if missing and time.monotonic() > end:
                 absent = ", ".join(sorted(missing))
-                raise RunError(f"{len(self.info)} silos, but no node is {absent}; start as many nodes as silos")
+                raise RunError(f"{len(self.info)} silos, but no node for {absent}; start as many nodes as silos")
             time.sleep(0.1)
 
 
 PAUSE = 0.2
-"""Seconds between two looks for silos before the first round."""
+"""Seconds between two checks for silos before the first round."""
 AGAIN = 60.0
-"""Seconds before a node is greeted again whose greeting failed, or was not answered."""
+"""Seconds before a node whose greeting failed, or was not answered, is greeted again."""
 
 
 SEE_THE_SERVER = "the log of the run at the server says why"
-"""What a silo is told that is not admitted, where the reason may say something of others."""
+"""What a refused silo is told if the reason may reveal something about other silos."""
 
 
 class PendingGreeting(NamedTuple):
-    """A greeting that is under way."""
+    """A greeting that waits for an answer."""
 
     asked: Asked
     until: float
@@ -103,13 +103,13 @@ class PendingGreeting(NamedTuple):
 
 @dataclass
 class OpenMembership(Members):
-    """Who takes part in a federation, and the nodes that speak for them: silos are greeted, and join."""
+    """The silos of a federation, and their nodes: silos are greeted, and join."""
 
     nodes: dict[SiloId, int] = field(default_factory=dict)
     late: set[SiloId] = field(default_factory=set, init=False)
     """The silos that have come since training ended."""
     closed: bool = field(default=False, init=False)
-    """Whether training has ended, so that nobody joins any more."""
+    """Whether training has ended, so that no silo can join any more."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -120,21 +120,21 @@ class OpenMembership(Members):
         """What a node is to be told when it is asked next."""
 
     def close(self) -> None:
-        """Have silos that have not joined yet come after the run."""
+        """Let silos that have not joined yet come after the run."""
         self.closed = True
 
     def meet(self, wire: GridMessages, until: float) -> None:
-        """Read what nodes have answered, and greet those that are new. Waits for nobody."""
+        """Read nodes' answers, and greet new nodes, without waiting."""
         for _ in range(3):  # as many steps as a greeting has, where answers come at once
             self._read(wire)
             self._greet(wire)
         self.save_changes()
 
     def gather(self, wire: GridMessages, count: int, least: int, start_timeout: float) -> None:
-        """Wait until `count` silos have joined: they say what their data look like, agree, and count what they have.
+        """Wait until `count` silos have joined: they report schemas, agree, and report their sizes.
 
-        After `start_timeout` seconds `least` will do, unless nothing is agreed on yet. Raises RunError if there are
-        fewer, DataError if what they have does not go together.
+        After `start_timeout` seconds `least` silos are enough, unless nothing is agreed on yet. Raises RunError if
+        there are fewer, DataError if their data do not fit together.
         """
         end = time.monotonic() + start_timeout
         told = ""
@@ -149,24 +149,24 @@ class OpenMembership(Members):
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree(least)
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
-                so_far = f"{count} silos are needed to begin; after {start_timeout:.0f} s {self._so_far(here)}"
-                why = (f"not admitted: {each}" for each in dict.fromkeys(self._refused.values()))
+                so_far = f"{count} silos are needed to begin; after {start_timeout:.0f} s: {self._so_far(here)}"
+                why = (f"refused: {each}" for each in dict.fromkeys(self._refused.values()))
                 raise RunError("\n".join([so_far, *why]))
             elif time.monotonic() > end:
                 self.note(
-                    f"begins with {', '.join(sorted(here))}: {count} silos were waited for, for {start_timeout:.0f} s"
+                    f"begins with {', '.join(sorted(here))}, after waiting {start_timeout:.0f} s for {count} silos"
                 )
                 break
             else:
                 time.sleep(PAUSE)
         if not self.path.exists():
-            # The order of a run is by name, not by who was quicker.
+            # Silos are ordered by name, not by speed.
             self.silo_infos = dict(sorted(self.silo_infos.items()))
             self.records = dict(sorted(self.records.items()))
 
     def _so_far(self, here: Sequence[SiloId]) -> str:
-        """Who has joined, who has said no more than what its data look like, and who took part and is not there."""
-        heard = set(self._names.values())  # since this start: an earlier one's are in sketches, too
+        """Return who has joined, who has only sent a schema, and who took part and is absent."""
+        heard = set(self._names.values())  # since this start: sketches also has those of earlier starts
         joined, greeted = ", ".join(sorted(here)), ", ".join(sorted((self.sketches.keys() & heard) - set(here)))
         count = f"{len(here)} joined" + (f" ({joined})" if joined else "")
         count += f", {greeted} greeted and not joined yet" if greeted else ""
@@ -174,16 +174,16 @@ class OpenMembership(Members):
         return f"{count}; took part before and not there: {away}" if away else count
 
     def _set_aside(self) -> None:
-        """Before a run begins, have silos whose numbers of rows are not to be believed greet again later."""
+        """Before a run begins, let silos with implausible numbers of rows greet again later."""
         if self.path.exists():
-            return  # they took part, and had been believed
+            return  # they took part already
         for silo, why in self.incredible(self.silo_infos).items():
             self._until[self.nodes[silo]] = time.monotonic() + AGAIN
             self.note(f"silo {silo} is set aside: {legible(why)}")
             del self.silo_infos[silo], self.records[silo], self.nodes[silo]
 
     def connected(self, wire: GridMessages) -> list[SiloId]:
-        """The silos that have joined and whose nodes are there."""
+        """Return the silos that have joined and whose nodes are online."""
         online = wire.online()
         return [silo for silo in self.silo_infos if self.nodes.get(silo) in online]
 
@@ -194,20 +194,20 @@ class OpenMembership(Members):
         except DataError as error:
             if (odd := odd_one_out(sketches, data)) is None or len(sketches) - 1 < least:
                 raise
-            self.note(f"silo {odd} is set aside, since the others agree without it: {legible(str(error))}")
+            self.note(f"silo {odd} is set aside, because the others agree without it: {legible(str(error))}")
             self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
             del self.sketches[odd], sketches[odd]
             agreement = shared_schema(sketches, data)
         self.terms = self.agreed(agreement)
-        # Who came before there was an agreement is greeted again, and then joins.
+        # Silos that came before the agreement are greeted again, and then join.
         self.nodes.clear()
 
     def _greet(self, wire: GridMessages) -> None:
         now, online = time.monotonic(), wire.online()
-        # A process that was killed while it answered never will.
+        # A process that was killed while it answered never answers.
         self._pending = {message: asked for message, asked in self._pending.items() if now < asked.until}
         if self.terms.agreement is None:
-            # Who comes back may have mended its data.
+            # A silo that comes back may have corrected its data.
             self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
         asked, known = {each.asked.node for each in self._pending.values()}, set(self.nodes.values())
         for node in sorted(online):
@@ -235,14 +235,14 @@ class OpenMembership(Members):
                 self._refused.pop(asked.node, None)
             except Exception as error:  # whatever a hostile answer makes anything raise
                 self._refuse(asked, f"{type(error).__name__}: {error}")
-                # What a silo refuses by itself is in its log already.
+                # A silo's own refusals are in its log already.
                 self._told[asked.node] = error.told if isinstance(error, NameRefused) else SEE_THE_SERVER
 
     def _refuse(self, asked: Asked, why: str) -> None:
         self._until[asked.node] = time.monotonic() + AGAIN
         self._refused[asked.node] = legible(f"{asked.question}: {why}")
         silo = f" (silo {self._names[asked.node]})" if asked.node in self._names else ""
-        self.note(f"node {asked.node}{silo} is not admitted: {self._refused[asked.node]}")
+        self.note(f"node {asked.node}{silo} is refused: {self._refused[asked.node]}")
 
     def _hear(self, wire: GridMessages, asked: Asked, records: RecordDict) -> None:
         words, node = words_of(records), asked.node
@@ -253,8 +253,8 @@ class OpenMembership(Members):
         key = self.keys.check(silo, words, asked)
         there = self.nodes.get(silo, node) != node and self.nodes[silo] in wire.online()
         if there and not self.keys.replaced(silo, key):
-            told = f"another node that is connected is silo {silo!r} at the server"
-            raise NameRefused(f"says that it is silo {silo!r}, but another node that is connected is", told)
+            told = f"another connected node is silo {silo!r} at the server"
+            raise NameRefused(f"claims to be silo {silo!r}, but another connected node is", told)
         if self._names.get(node) != silo:
             self.note(f"node {node} is silo {silo}")
         self._names[node] = silo
@@ -266,10 +266,11 @@ class OpenMembership(Members):
             return
         if asked.question == "join":
             joined = silo in self.silo_infos
-            self._join(silo, node, words)
+            self.take(silo, words)
+            self.nodes[silo] = node
             self._bind(silo, key)
             if key == UNSIGNED and not joined:
-                self.note(f"silo {silo} has signed nothing: its name is bound to no key, and others may come under it")
+                self.note(f"silo {silo} has not signed: its name is not bound to a key, and others may use it")
             return
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
         if self.terms.agreement is None:
@@ -282,22 +283,19 @@ class OpenMembership(Members):
         self._ask(wire, node, "join", () if silo in self.silo_infos else (silo,))
 
     def _bind(self, silo: SiloId, key: str) -> None:
-        """Have a silo's name belong to the key that it greeted with, from now on."""
+        """Bind a silo's name to the key of its greeting."""
         if key != UNSIGNED and self.keys.bound.get(silo) != key:
             by = f"{silo}.pub" if self.keys.given_to(silo) else "its first greeting"
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
             self.changed = True
 
-    def _join(self, silo: SiloId, node: int, words: Mapping[str, Any]) -> None:
-        self.take(silo, words)
-        self.nodes[silo] = node
-
 
 def odd_one_out(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> SiloId | None:
-    """The only silo without which the others agree on what data look like; None where that is not one of three or more.
+    """Return the only silo without which the others agree on a schema; None if there is no such one among three or
+    more.
 
-    Of two that differ nobody can say which of them is wrong.
+    If two differ, neither is known to be wrong.
     """
     found = []
     for silo in sketches if len(sketches) > 2 else ():

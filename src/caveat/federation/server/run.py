@@ -51,12 +51,12 @@ from .membership import FixedMembership, OpenMembership
 
 
 def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
-    """Raises DataError for a silo's measurements on a split that are not those asked for, and whatever a run's rows and
-    summary would raise for them.
+    """Raise DataError for a silo's measurements on a split that are not those asked for, and all errors that a run's
+    rows and summary would raise for them.
     """
     info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != info.examples[split]:
-        raise DataError(f"{int(sums['examples'])} inputs of {split}, of which it has {info.examples[split]}")
+        raise DataError(f"{int(sums['examples'])} inputs of {split}, but it has {info.examples[split]}")
     scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
     shape = (len(run.info.classes), metrics.BINS)
     for group, tensors in payload.items():
@@ -77,25 +77,25 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
 
 
 def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, tested: bool) -> None:
-    """Raises DataError for sums of classes of another model, of another split, or of more inputs than there are."""
+    """Raise DataError for sums of classes of another model or split, or of more inputs than there are."""
     expected = len(federation.classes) if tested and len(federation.classes) <= metrics.MOST_CLASSES else 0
     if len(sums.get("confusion", ())) != expected:
         raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
     if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
         raise DataError(f"ranks of {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
     if "calibration" in sums and int(sums["calibration"].sum()) != (n := silo.examples["calibration"]):
-        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, of which it has {n}")
+        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, but it has {n}")
 
 
 EVERY_ROUND = 0.0
-"""Seconds between durable checkpoints: silos keep the states of the last rounds alone."""
+"""Seconds between durable checkpoints: silos keep the states of the last rounds only."""
 PATIENCE = 600.0
-"""Seconds, where the configuration says nothing."""
+"""Default in seconds."""
 
 
 @dataclass(frozen=True)
 class StartCommand:
-    """How a run was started, for whoever continues it."""
+    """How a run was started, for those who continue it."""
 
     project: str
     sets: tuple[str, ...]
@@ -123,7 +123,7 @@ class FlowerRun(BaseRun):
 
     @property
     def fixed(self) -> list[str]:
-        """Without the record of splits, which grows when silos join."""
+        """All except the record of splits, which grows when silos join."""
         return [name for name in super().fixed if name != "splits.json"]
 
     def engine(self) -> AbstractContextManager[Engine]:
@@ -136,7 +136,7 @@ class FlowerRun(BaseRun):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedRun(LocalRun):
-    """A run whose silos work on nodes of this machine's simulation."""
+    """A run whose silos are nodes of this machine's simulation."""
 
     wire: GridMessages
     members: FixedMembership
@@ -164,7 +164,7 @@ def engine_of(
 ) -> FlowerEngine:
     bounds = {key: getattr(config.federation, key) for key in ("quorum", "round_timeout", "start_timeout")}
     given = {key: value for key, value in bounds.items() if value is not None}
-    # Noise may make a variance negative, which the server then does not take over.
+    # Noise may make a variance negative; the server then keeps the old one.
     variances = VARIANCES if config.privacy.clip_norm is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
     method, draws = Evaluated(run.complete_method), run.spec.participation.share < 1
@@ -172,10 +172,10 @@ def engine_of(
 
 
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
-    """Carry out a federation in a new folder, or what is left of the one that is there; return the folder.
+    """Run a federation in a new folder, or continue the one that is there; return the folder.
 
-    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos
-    or another process has the folder.
+    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos or
+    another process uses the folder.
     """
     if config.engine.name != "flower":
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
@@ -187,18 +187,18 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
             check_empty(folder)
         apart = config.data.source == "on_site"
         run = _federate if apart else _simulate
-        with owner_only() if apart else nullcontext():  # what silos have told is for the operator's eyes
+        with owner_only() if apart else nullcontext():  # reports of silos are for the operator only
             run(config, GridMessages(grid), folder, progress, start)
             write_report(folder)
     return folder
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raises ConfigurationError, naming the keys, for a configuration that is not the one that a run began with."""
+    """Raise ConfigurationError, naming the keys, for a configuration that differs from the one a run began with."""
     if found := differing(run_file(folder).spec, config):
         raise ConfigurationError(
-            f"{folder} began with another configuration than the one given now: {found}; `caveat resume {folder} "
-            "--project DIR` goes on with the overrides that it began with, and another configuration needs a new folder"
+            f"{folder} began with another configuration: {found}; `caveat resume {folder} --project DIR` continues it "
+            "with the overrides that it began with, and another configuration needs a new folder"
         )
 
 
@@ -206,7 +206,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
     wanted = config.federation.min_available_silos or config.federation.quorum or 1
     operated = Path(start.project) / SILO_KEYS if start is not None and start.project else None
     keys, confirmed = NameKeys(operated), Confirmed(operated)
-    keys.given(), confirmed.read()  # what cannot be read is named before anything is done
+    keys.given(), confirmed.read()  # files that cannot be read are reported first
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
         members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys, confirmed=confirmed)
@@ -230,7 +230,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
 
 
 def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
-    """Whether the run in a folder, of so many silos, has made its last round of training."""
+    """Return whether the run in a folder, of so many silos, has made its last training round."""
     saved = ServerStore(part / "state").load() if (part / "state").is_dir() else None
     if saved is None:
         return False
@@ -262,20 +262,22 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
 
 
 def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
-    """The methods of a run, with their folders and the configuration for their rounds."""
+    """Yield the methods of a run, with their folders and the configuration for their rounds."""
     for name in (config.method.name, *config.baselines):
         part = folder if name == config.method.name else folder / "baselines" / name
-        yield name, part, config if part == folder else _same_rounds(config, folder)
+        own = config
+        if part != folder:  # a baseline trains for as many rounds as the main method did
+            own = dataclasses.replace(config, rounds=read(folder / "summary.json", Summary).rounds_run)
+        yield name, part, own
 
 
 def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:
-    """Those that are not done yet."""
     yield from (each for each in parts_of(config, folder) if not (each[1] / "summary.json").exists())
 
 
 def _begin(run: BaseRun, config: Config, folder: Path, start: StartCommand | None) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / RUN).exists():  # first of all: without it a folder with anything in it is no run
+    if not (folder / RUN).exists():  # first: without it, a folder with other files is not a run
         run.keep_description()
         keep_configuration(config, folder)
     if start is not None and start.project and not (folder / STARTED).exists():
@@ -286,10 +288,5 @@ def _begin(run: BaseRun, config: Config, folder: Path, start: StartCommand | Non
 
 
 def _other(own: Config, config: Config) -> int | None:
-    """The rounds of a method, where they are not the configuration's."""
+    """Return the rounds of a method if they differ from the configuration's."""
     return None if own.rounds == config.rounds else own.rounds
-
-
-def _same_rounds(config: Config, folder: Path) -> Config:
-    """The configuration for methods beside the main one: as many rounds of training as it took."""
-    return dataclasses.replace(config, rounds=read(folder / "summary.json", Summary).rounds_run)

@@ -1,4 +1,4 @@
-"""The app of a node: whose silo it is, by its node's configuration, and what it answers."""
+"""The app of a node: which silo it is, by its node's configuration, and its answers."""
 
 import logging
 import sys
@@ -32,22 +32,22 @@ from .member import SiloSide, check_order
 from .silo_file import BeyondLimits, read_silo_file
 from .store import OwnBooks
 
-CHANGED = "DataChanged: its data are not those that it joined with, and its silo.toml, [data] changed, stops there"
-"""What a server is told of a silo whose table has changed."""
+CHANGED = "DataChanged: its data changed after it joined, and its silo.toml, [data] changed, makes it stop"
+"""What a server learns of a silo whose table has changed."""
 
 
 def silo_app() -> ClientApp:
-    """The app of every node.
+    """Return the app of every node.
 
-    A node whose configuration has `silo="PATH"` is the silo of that file, with data and state of its own, and with
-    `key="PATH"` it signs its greetings with that private key. One with "partition-id" instead, as Flower's simulation
-    gives it, is that one of the silos that the federation's own `data.source` makes.
+    A node whose configuration has `silo="PATH"` is the silo of that file, with its own data and state, and with
+    `key="PATH"` it signs its greetings with that private key. A node with "partition-id" instead, as in Flower's
+    simulation, is one of the silos that the federation's own `data.source` makes.
     """
     return silo_app_of(NodeHandler())
 
 
 class NodeHandler:
-    """Answers for whichever silo the node's configuration names."""
+    """Answer for the silo that the node's configuration names."""
 
     known: Mapping[str, Make] = {}
     methods: Sequence[type[Method]] = ()
@@ -57,7 +57,7 @@ class NodeHandler:
         self.known, self.methods = dict(KNOWN), METHODS.added
 
     def recall(self) -> None:
-        """Have this process know the code of the app."""
+        """Register the custom code of the app in this process."""
         KNOWN.update(self.known)
         for cls in self.methods:
             METHODS.add(cls)
@@ -70,7 +70,7 @@ class NodeHandler:
         with without_details(), owner_only():
             member, asks = _member(context), str(question.get("question", ""))
             if why := str(question.get("refused", "")):
-                told = f"caveat: the server has not admitted silo {member.file.silo!r}: {why[:LONGEST]}"
+                told = f"caveat: the server has refused silo {member.file.silo!r}: {why[:LONGEST]}"
                 print(escaped(" ".join(told.split())), file=sys.stderr, flush=True)
             check_version(member.file.silo, text)
             terms = Terms.of_text(text)
@@ -90,8 +90,8 @@ class NodeHandler:
                 return member.perform(Terms.of_text(text), order, payload)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
-            # Its states would be kept where no run finds them again.
-            raise RunError(f"{terms.folder!r}: expected the folder of the simulation's run, which is not there")
+            # Its states would be kept where no run finds them.
+            raise RunError(f"{terms.folder!r}: no such folder; expected that of the simulation's run")
         silo, executor = _partition(context, terms)
         books = OwnBooks(executor.states.root / silo)
         check_order(order, executor, silo, books)
@@ -106,27 +106,27 @@ class NodeHandler:
 
 
 class Withheld(RunError):
-    """What the server learns of an error, the whole of which is in the silo's own log."""
+    """What the server learns of an error; the silo's own log has all of it."""
 
 
 @contextmanager
 def without_details() -> Iterator[None]:
-    """Keep what an error says at the silo: it may name files, or values of single samples.
+    """Keep the text of errors at the silo: it may name files, or values of single samples.
 
-    The server learns of which kind the error is, and if a limit of the silo's is the reason, which.
+    The server learns the kind of the error and, if a limit of the silo is the reason, which.
     """
     try:
         yield
     except Exception as error:
-        # What it says may come from the server.
+        # Its text may come from the server.
         print(escaped(_said(error)), file=sys.stderr, flush=True)
         logging.getLogger("flwr").addFilter(_said_already)
-        # Without its cause, which would go along.
+        # Without the cause, which would be sent along.
         raise Withheld(_told(error)) from None
 
 
 def _said(error: Exception) -> str:
-    """What the silo's own log says: sentences of what is refused or wrong at the silo, else all of the traceback."""
+    """Return the text for the silo's own log: sentences about refusals and mistakes at the silo, else the traceback."""
     found: list[BaseException] = [error]
     while (cause := found[-1].__cause__) is not None:
         found.append(cause)
@@ -136,14 +136,14 @@ def _said(error: Exception) -> str:
 
 
 def _said_already(record: logging.LogRecord) -> bool:
-    """Of an error that the silo's log has, Flower's log repeats no traceback."""
+    """Keep tracebacks out of Flower's log if the silo's log has the error."""
     if record.exc_info and isinstance(error := record.exc_info[1], Withheld):
-        record.msg, record.args, record.exc_info = "The server is told: %s", (str(error),), None
+        record.msg, record.args, record.exc_info = "Sent to the server: %s", (str(error),), None
     return True
 
 
 def _told(error: Exception) -> str:
-    """What the server learns: the silo and the rule of a refusal, of anything else its kind."""
+    """Return what the server learns: the silo and the rule of a refusal, the kind of any other error."""
     if isinstance(error, BeyondLimits):
         return f"{error.told}; see the log at the silo"
     if isinstance(error, DataChanged):
@@ -161,7 +161,7 @@ def _member(context: Context) -> SiloSide:
 
 def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
     if "partition-id" not in context.node_config:
-        raise ConfigurationError('the node says neither silo="PATH" nor a partition-id: start it with --node-config')
+        raise ConfigurationError('the node has neither silo="PATH" nor a partition-id: set one with --node-config')
     executor = _workplace(terms.to_text())
     names, k = list(executor.silos), int(context.node_config["partition-id"])
     if k >= len(names):
@@ -171,7 +171,7 @@ def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
 
 @lru_cache(maxsize=2)
 def _workplace(text: str) -> Executor:
-    """Where all silos of a simulation work: a process of it carries out many messages."""
+    """Return the executor of all silos of a simulation: one process answers many messages."""
     terms = Terms.of_text(text)
     config = terms.own_config
     silos = load(config.data, config.seed)

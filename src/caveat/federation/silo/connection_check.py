@@ -1,9 +1,9 @@
-"""Says why a silo does not reach the server, while Flower tries again and again without a word of whom or why.
+"""Report why a silo cannot reach the server, while Flower retries without a message.
 
-It is started as a file, with nothing but Python's own library, beside each node, and ends once the server is reached or
+It is started as a file next to each node, needs only Python's standard library, and ends once the server is reached or
 the node has ended.
 
-    python -IS connection_check.py NODE NAME HOST:PORT CERTIFICATE     NODE is the number of the node's process
+    python -IS connection_check.py NODE NAME HOST:PORT CERTIFICATE     NODE is the process ID of the node
 """
 
 import os
@@ -13,17 +13,17 @@ import sys
 import time
 
 PAUSE = 10.0
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 PATIENCE = 10.0
-"""Seconds that a server has to answer one."""
+"""Seconds that a server has to answer."""
 OTHER_NAME = (62, 64)
-"""What OpenSSL says of a certificate that is for other names, or other addresses."""
+"""OpenSSL's codes for a certificate of other names or addresses."""
 PROXIES = ("https_proxy", "all_proxy")
-"""With these in the environment Flower goes another way than this does."""
+"""Variables with which Flower connects in another way than this check."""
 
 
 def obstacle(server: str, authority: str) -> str:
-    """In words, why there is no connection to a server that has a certificate of an authority's; empty if there is."""
+    """Return why there is no connection to a server whose certificate an authority has signed; "" if there is."""
     host, _, port = server.rpartition(":")
     name = host.strip("[]")
     try:
@@ -32,17 +32,17 @@ def obstacle(server: str, authority: str) -> str:
         with socket.create_connection((name, int(port)), timeout=PATIENCE) as plain:
             context.wrap_socket(plain, server_hostname=name).close()
     except socket.gaierror as error:
-        return f"no address is known of {name!r} ({error.strerror}), or it is written wrongly"
+        return f"cannot resolve {name!r} ({error.strerror}); check the spelling"
     except ConnectionRefusedError:
-        return "nothing listens there, as the server is not running, or is reached by another port"
+        return "connection refused: the server is not running, or uses another port"
     except TimeoutError:
-        return f"no answer within {PATIENCE:.0f} s, as the machine is off, or a firewall is in between"
+        return f"no answer within {PATIENCE:.0f} s: the machine is off, or a firewall blocks the connection"
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in OTHER_NAME:
-            return f"its certificate is for other names than {name!r}: ./certificates.sh {name} at the server makes one"
-        return f"{authority} is not the authority of its certificate, or that has expired ({error.verify_message})"
+            return f"its certificate is not for {name!r}: run ./certificates.sh {name} at the server"
+        return f"{authority} did not sign its certificate, or the certificate has expired ({error.verify_message})"
     except ssl.SSLError as error:
-        return f"what answers there does not speak TLS as Flower's server does ({error.reason})"
+        return f"not a TLS server such as Flower's ({error.reason})"
     except (OSError, ValueError) as error:
         return str(error)
     return ""
@@ -64,7 +64,7 @@ def main() -> None:
     while why := obstacle(server, authority):
         if why != said:
             said = why
-            told = f"{name}: the server at {server} is not reached: {why}; it goes on trying"
+            told = f"{name}: cannot reach the server at {server}: {why}; retrying"
             print(told, file=sys.stderr, flush=True)
         end = time.monotonic() + PAUSE
         while time.monotonic() < end:

@@ -3,9 +3,9 @@
 Flower starts a process for every message, and most of its time goes to importing torch. At a silo that `silo.sh` has
 started, that process is `flower_proxy.py`: it sends its arguments, folder, environment and open files to the daemon
 over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist between
-messages: no data, models, states, nor code that a run brings along.
+messages: no data, models or states, and no code that a run brings along.
 
-    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's own, NODE the number of its process
+    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's, NODE a process ID
 
 The daemon exits when its node has exited, and when a file that it has imported has changed; `silo.sh` then starts
 another one.
@@ -31,22 +31,22 @@ from .flower_proxy import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""
 LONG = ("caveat.federation.silo.app", "caveat.federation.server.app", "torch._dynamo", "httpcore")
-"""What a silo's app imports, some of it only as it works."""
+"""What a silo's app imports, some of it only while it works."""
 LOOK = 1.0
-"""Seconds between two looks at whether the node is still there."""
+"""Seconds between two checks that the node is still running."""
 SLOW = 5.0
-"""Seconds that a message's own process has to say what it was started with."""
+"""Seconds that a message's process has to send its request."""
 DECIDING = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "TORCH", "PYTORCH", "CUDA_")
-"""How the names of variables begin that are read as something is imported."""
+"""Prefixes of variables that are read at import."""
 LONGEST = 1 << 24
-"""Bytes of what a message's own process may say."""
+"""Maximum number of bytes of a request."""
 
 State = tuple[int, int, int] | None
-"""Time, size and number of a file; None for one that is gone."""
+"""Modification time, size and inode of a file; None for one that is gone."""
 
 
 class Request(NamedTuple):
-    """What a message's own process was started with."""
+    """What a message's process was started with."""
 
     arguments: list[str]
     folder: str
@@ -58,7 +58,7 @@ def main() -> None:
     os.chdir(sys.argv[1])
     node, began = int(sys.argv[2]), deciding(os.environ)
     if is_starting():
-        return  # another one is there
+        return  # another one is running
     with open(LOCK, "ab") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         command = imported()
@@ -89,14 +89,14 @@ def state_of(path: str) -> State:
 
 
 def imported_files() -> dict[str, State]:
-    """The files that were imported, as they are now."""
+    """Return the imported files with their present states."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {file: state_of(file) for file in files if isinstance(file, str)}
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[socket.socket]:
-    """A socket that only this user can reach."""
+    """Open a socket that only this user can reach."""
     Path(SOCKET).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(SOCKET)
@@ -109,16 +109,16 @@ def listening() -> Iterator[socket.socket]:
 def waited(
     listener: socket.socket, node: int, files: Mapping[str, State], began: Mapping[str, str]
 ) -> socket.socket | None:
-    """None once the resident process is to end; in a copy of it, who waits for the message that the copy is for."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who waits for a copy is who has asked for it
+    """Return None once the daemon is to end; in a fork, the connection whose message the fork is for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the requesting process waits for a fork, not the daemon
     gc.collect()
-    gc.freeze()  # what is shared with copies stays shared
+    gc.freeze()  # keeps memory shared with forks
     while is_there(node):
         try:
             connection, _ = listener.accept()
         except TimeoutError:
             continue
-        # Who has asked may be gone, or be nobody who should.
+        # The sender may be gone, or be another user.
         with connection, contextlib.suppress(OSError, ValueError), asked(connection) as (request, opened):
             if stale := [file for file, state in files.items() if state_of(file) != state]:
                 connection.sendall(f"{stale[0]} has changed since it was imported".encode())
@@ -140,8 +140,9 @@ def is_there(process: int) -> bool:
 
 @contextlib.contextmanager
 def asked(connection: socket.socket) -> Iterator[tuple[Request, list[int]]]:
-    """What is asked, and the standard input, output and error of who asks. Raises OSError or ValueError for anything
-    else, and for anybody else than this user.
+    """Receive a request, and the standard input, output and error of its sender.
+
+    Raises OSError or ValueError for anything else, and for another user.
     """
     connection.settimeout(SLOW)
     if peer(connection)[1] != os.getuid():
@@ -161,7 +162,7 @@ def received(connection: socket.socket, count: int) -> bytes:
     found = bytearray()
     while len(found) < count:
         if not (part := connection.recv(count - len(found))):
-            raise ValueError("who asks has ended")
+            raise ValueError("the sender has ended")
         found += part
     return bytes(found)
 
@@ -171,7 +172,7 @@ def deciding(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def begun(connection: socket.socket, request: Request, opened: Sequence[int]) -> socket.socket:
-    """In a copy: become the process that was asked for, or end if nobody waits for it any more."""
+    """In a fork: become the requested process, or exit if nothing waits for it any more."""
     try:
         connection.sendall(TAKEN)
         for place, file in enumerate(opened):
@@ -182,11 +183,11 @@ def begun(connection: socket.socket, request: Request, opened: Sequence[int]) ->
         sys.argv = [COMMAND, *request.arguments]
         return connection.dup()
     except BaseException:
-        os._exit(1)  # and never go on as a second resident process
+        os._exit(1)  # never continue as a second daemon
 
 
 def carry_out(connection: socket.socket, command: Callable[[], object]) -> None:
-    """Do what Flower's command does, and tell who waits for it how it ends."""
+    """Run Flower's command, and send its status to the waiting process."""
     status: object = 1
     try:
         status = command() or 0

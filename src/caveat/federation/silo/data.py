@@ -1,4 +1,4 @@
-"""A silo's own data: the source that its file names, its splits as stored on its disk, and the rows it has tested on.
+"""A silo's data: the source that its file names, its splits as stored on its disk, and the rows it has tested on.
 
 `held-out.json` of a silo's state holds keyed hashes of the rows that once tested or calibrated a model.
 """
@@ -34,12 +34,12 @@ CHECK = b"the key of held-out.json"
 
 
 def row_key(secret: int) -> bytes:
-    """The key of hashes of rows, from the silo's secret."""
+    """Return the key of hashes of rows, from the silo's secret."""
     return hashlib.sha256(f"rows {secret}".encode()).digest()
 
 
 def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange | None:
-    """What puts rows back that a silo once held out; None where there are none for the column to predict.
+    """Return what puts rows back that a silo once held out; None if there are none for the target column.
 
     Raises DataError if the file is damaged, or was written with another key.
     """
@@ -49,20 +49,23 @@ def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange 
 
 
 def hold_out(state: Path, settings: DataSettings, pool: Pool, splits: Splits, key: bytes) -> None:
-    """Write down which rows are tested and calibrated on now, beside those of earlier federations."""
+    """Record which rows are tested and calibrated on now, in addition to those of earlier federations."""
     columns, target = tuple(sorted(column.name for column in pool.table)), settings.target or ""
     known = _read(state, key)
     entries = {(each.target, tuple(each.columns)): each for each in (known.rows if known is not None else ())}
     rows = keyed(contents(pool, columns), key)
     test, calibration = (Counter(rows[i] for i in splits[name].tolist()) for name in ("test", "calibration"))
     if (before := entries.get((target, columns))) is not None:
-        # The most of equal rows that ever were: a row that was there before is not another one.
+        # The maximum number of equal rows so far: a row that was there before is the same row.
         old = _parsed(before)
         test |= old.test
         calibration |= old.calibration
-    entries[target, columns] = HeldOutRows(
-        target=target, columns=list(columns), test=_written(test), calibration=_written(calibration)
-    )
+    # Sorted, so that the order of hashes reveals nothing about the order of rows.
+    hashes = {
+        "test": sorted(row.hex() for row in test.elements()),
+        "calibration": sorted(row.hex() for row in calibration.elements()),
+    }
+    entries[target, columns] = HeldOutRows(target=target, columns=list(columns), **hashes)
     found = {"schema": SCHEMA, "key": _check(key), "rows": list(entries.values())}
     write_record(state / HELD_OUT, HeldOutFile.model_validate(found), lasting=True, opener=privately)
 
@@ -71,9 +74,8 @@ def _read(state: Path, key: bytes) -> HeldOutFile | None:
     known = record_of(state / HELD_OUT, HeldOutFile)
     if known is not None and known.key != _check(key):
         raise DataError(
-            f"{state / HELD_OUT} was written with another secret than that of {state / 'secret'}: put the secret back "
-            "from a copy; without it nobody can tell which rows were held out, and only without the file does the silo "
-            "go on"
+            f"{state / HELD_OUT} was written with another secret than that of {state / 'secret'}: restore the secret "
+            "from a copy; without it the held-out rows are unknown, and the silo continues only without the file"
         )
     return known
 
@@ -82,13 +84,8 @@ def _parsed(rows: HeldOutRows) -> HeldOut:
     try:
         test, calibration = (Counter(map(bytes.fromhex, each)) for each in (rows.test, rows.calibration))
     except ValueError:
-        raise DataError(f"{HELD_OUT}: expected hashes in hexadecimal digits; put it back from a copy") from None
+        raise DataError(f"{HELD_OUT}: expected hashes in hexadecimal digits; restore it from a copy") from None
     return HeldOut(tuple(rows.columns), test, calibration)
-
-
-def _written(rows: Counter[bytes]) -> list[str]:
-    """Hashes in an order that says nothing of the rows'."""
-    return sorted(row.hex() for row in rows.elements())
 
 
 def _check(key: bytes) -> str:
@@ -96,7 +93,7 @@ def _check(key: bytes) -> str:
 
 
 OWN_FILES = ("secret", "lock")
-"""What lies in a silo's `state` beside its federations."""
+"""Files in a silo's `state` next to its federations."""
 
 
 @dataclass(frozen=True)
@@ -106,21 +103,21 @@ class SiloData:
     file: SiloFile
 
     def home(self, terms: Terms) -> Path:
-        """What the silo keeps of a federation. Raises DataError for what is no federation's name."""
+        """Return the folder of a federation. Raises DataError for an invalid name of a federation."""
         if not (terms.federation.isalnum() and terms.federation.isascii()) or terms.federation.lower() in OWN_FILES:
-            raise DataError(f"{terms.federation!r} is no name of a federation")
+            raise DataError(f"{terms.federation!r} is not a valid name of a federation")
         return self.file.state / terms.federation
 
     def silos(self, terms: Terms) -> Silos:
-        """Its data, read anew, with what it takes to read more of the kind."""
+        """Read its data again, with what it takes to read new inputs the same way."""
         return own_silos(self.settings(terms), terms.config.seed, self.file.silo, agreement(terms))
 
     def settings(self, terms: Terms) -> DataSettings:
-        """How it reads its own source."""
+        """Return how it reads its own source."""
         return self.file.settings(terms.config.data)
 
     def stored(self, terms: Terms, prepares: Preparation) -> Silos:
-        """Its data as they were when it joined, as far as they are still stored, else read anew."""
+        """Return its data as they were when it joined, if they are still stored; otherwise read them again."""
         frozen = self.frozen(terms)
         known = frozen.known()
         if known is None or not frozen.tensors(known).exists():
@@ -132,7 +129,7 @@ class SiloData:
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:
-        """Its splits as they are stored, as it reads them by these terms."""
+        """Return its stored splits, as it reads them under these terms."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
@@ -151,7 +148,7 @@ class SiloData:
         )  # fmt: skip
 
     def silo(self, terms: Terms) -> Silo:
-        """Its splits, from the disk after the first time, as long as the source is what it was or may have changed."""
+        """Return its splits, from the disk after the first time, if the source is unchanged or may change."""
         frozen = self.frozen(terms)
         known = frozen.known()
         if known is None or not frozen.tensors(known).exists():
@@ -161,7 +158,7 @@ class SiloData:
         return self._augmented(terms, frozen.read(known))
 
     def read_anew(self, terms: Terms) -> Silo:
-        """The same, read anew and checked as where it joins; nothing is stored."""
+        """Read it again with the checks of joining; nothing is stored."""
         frozen = self.frozen(terms)
         _, own = self._read(terms, frozen.settings)
         frozen.check(own.silos[0])
@@ -172,7 +169,7 @@ class SiloData:
         return pool, silos_of(pool, settings, terms.config.seed, agreement(terms), self.rearranged(settings))
 
     def _freeze(self, terms: Terms, frozen: FrozenData, again: DataFile | None) -> DataFile:
-        """Read its source, and store what comes of it."""
+        """Read its source, and store the splits."""
         source, settings = frozen.state(), frozen.settings
         pool, own = self._read(terms, settings)
         known, data = frozen.made(pool, own, source, again)
@@ -183,25 +180,25 @@ class SiloData:
         return known
 
     def rearranged(self, settings: DataSettings) -> Rearrange | None:
-        """What keeps rows from training that it once held out, in this federation or another one."""
+        """Return what keeps rows that it once held out, in any federation, out of training."""
         if not (self.file.state / HELD_OUT).exists():
             return None
         return rearranged_by(self.file.state, settings, row_key(self.file.secret()))
 
     def _augmented(self, terms: Terms, silo: Silo) -> Silo:
-        """The silo with what changes its batches of training at random, which no tensor holds."""
+        """Return the silo with random augmentation of its training batches, which no tensor holds."""
         data = terms.config.data
         train = augmented(silo.train, data.augment, data.normalize) if data.augment else silo.train
         return dataclasses.replace(silo, train=train)
 
     def sizes_once_dropped(self, terms: Terms) -> dict[str, str | int]:
-        """Sizes and hashes as they are now, where rows have left since it joined; else nothing."""
+        """Return present sizes and hashes if rows have left since it joined; otherwise nothing."""
         frozen = self.frozen(terms)
         known = frozen.known()
         return self.sizes(terms, self._augmented(terms, frozen.read(known))) if known and known.dropped else {}
 
     def sizes(self, terms: Terms, silo: Silo) -> dict[str, str | int]:
-        """Sizes, class counts and the hashes of its splits, as JSON."""
+        """Return sizes, class counts and the hashes of its splits, as JSON."""
         known, classes = self.frozen(terms).known(), len(agreement(terms).classes)
         dropped = {} if known is None else known.dropped
         card = dataclasses.replace(SiloInfo.of(silo, classes), dropped=dropped)
@@ -212,7 +209,7 @@ class SiloData:
 
 
 def agreement(terms: Terms) -> SharedSchema:
-    """What the silos have agreed their data to look like. Raises DataError before they have."""
+    """Return the schema that the silos have agreed on. Raises DataError before they have."""
     if terms.agreement is None:
-        raise DataError("the federation has no agreement yet: its silos have data of their own")
+        raise DataError("the silos of the federation have not agreed on a schema yet")
     return terms.agreement

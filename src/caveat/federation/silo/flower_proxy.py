@@ -1,10 +1,9 @@
-"""`flwr-clientapp` at a silo: hands what Flower starts for a message to the silo's resident process.
+"""`flwr-clientapp` at a silo: hands what Flower starts for a message to the silo's daemon.
 
-It is started as a file, with nothing but Python's own library, since every message starts it anew. Where there is no
-resident process that can take the message, this one becomes Flower's own command, which takes seconds longer and does
-the same.
+It is started as a file and needs only Python's standard library, since every message starts it again. Without a daemon
+that can take the message, this process becomes Flower's own command, which takes seconds longer and does the same.
 
-    python -IS flower_proxy.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's own
+    python -IS flower_proxy.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
 """
 
 import contextlib
@@ -19,23 +18,23 @@ import time
 from collections.abc import Iterator, Sequence
 
 SOCKET, LOCK = "resident", "resident.lock"
-"""The names of a resident process's socket and lock, in the folder of its silo that nobody else can look into."""
+"""The names of a daemon's socket and lock, in its silo's private folder."""
 STARTING = 20.0
-"""Seconds to wait for a resident process that is just starting."""
+"""Seconds to wait for a daemon that is just starting."""
 PATIENCE = 10.0
-"""Seconds that a resident process has to take a message; then it hangs, and is ended."""
+"""Seconds that a daemon has to take a message; after that it hangs, and is killed."""
 TAKEN = b"+"
-"""What is answered once a process has begun with a message. What else is answered says why none has."""
+"""The answer once a process has begun with a message. Any other answer is the reason why none has."""
 LENGTH = struct.Struct("!I")
 
 
 class NotTaken(Exception):
-    """Nobody has begun with the message; says why."""
+    """No process has begun with the message; the text is the reason."""
 
 
 @contextlib.contextmanager
 def inside(folder: str) -> Iterator[None]:
-    """With a folder as the current one: the names of sockets must be short."""
+    """Use a folder as the current one within this context: names of sockets must be short."""
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -45,7 +44,7 @@ def inside(folder: str) -> Iterator[None]:
 
 
 def is_starting() -> bool:
-    """Whether a resident process holds the lock of this folder."""
+    """Return whether a daemon holds the lock of this folder."""
     try:
         with open(LOCK, "ab") as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +56,7 @@ def is_starting() -> bool:
 
 
 def connected(folder: str) -> socket.socket:
-    """A connection to the resident process of a folder. Raises NotTaken if there is none."""
+    """Connect to the daemon of a folder. Raises NotTaken if there is none."""
     until = time.monotonic() + STARTING
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -76,7 +75,7 @@ def connected(folder: str) -> socket.socket:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end; 0 and one's own where the system does not say."""
+    """Return process and user at the other end; 0 and this user if the system does not tell."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, os.getuid()
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -84,7 +83,7 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def hand_over(connection: socket.socket, arguments: Sequence[str]) -> None:
-    """Have the other end begin with a message, with what this process has open. Raises NotTaken if it does not."""
+    """Send a message with this process's open files. Raises NotTaken if the other end does not begin with it."""
     process, user = peer(connection)
     if user != os.getuid():
         raise NotTaken("it is another user's")
@@ -100,13 +99,13 @@ def hand_over(connection: socket.socket, arguments: Sequence[str]) -> None:
         if process:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        raise NotTaken(f"it has not answered for {PATIENCE:.0f} s, and was ended") from None
+        raise NotTaken(f"it has not answered for {PATIENCE:.0f} s, and was killed") from None
     except OSError as error:
         raise NotTaken(f"it has ended ({error.strerror})") from None
 
 
 def outcome(connection: socket.socket) -> int:
-    """The status that the process ends with which has begun with the message; 1 if it is killed."""
+    """Return the exit status of the process that has begun with the message; 1 if it is killed."""
     connection.settimeout(None)
     said = b""
     with contextlib.suppress(OSError):
@@ -121,7 +120,7 @@ def main() -> int:
         connection = connected(folder)
         hand_over(connection, arguments)
     except NotTaken as why:
-        print(f"no resident process has taken a message, so that it takes longer: {why}", file=sys.stderr, flush=True)
+        print(f"no daemon has taken a message, so it takes longer: {why}", file=sys.stderr, flush=True)
         os.execv(command, [command, *arguments])
     return outcome(connection)
 

@@ -38,16 +38,16 @@ class SourceChange(NamedTuple):
     gone: int
     new: int
     relabeled: int
-    """Rows that are there with another label."""
+    """Rows whose label has changed."""
     leaving: tuple[int, ...]
-    """Which of the stored rows are not there any more as they were, label included."""
+    """Positions of stored rows that are gone or changed, label included."""
 
     def __str__(self) -> str:
         return f"{_count(self.gone)} gone, {_count(self.new)} new, {_count(self.relabeled)} of another label"
 
     @property
     def none(self) -> bool:
-        """Whether the same rows are there, in whatever order."""
+        """Whether the same rows are there, in any order."""
         return not (self.gone or self.new or self.relabeled)
 
 
@@ -56,25 +56,25 @@ def _count(rows: int) -> str:
 
 
 def looks_of(files: Sequence[Path]) -> str:
-    """A hash of names, sizes and times of files: where it is the same, they are taken to hold the same."""
+    """Return a hash of names, sizes and times of files: if it is the same, the files are assumed to be unchanged."""
     found = [(path.name, (of := path.stat()).st_size, of.st_mtime_ns, of.st_ctime_ns) for path in files]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def holds_of(files: Sequence[Path]) -> str:
-    """A hash of what files hold, and of their names."""
+    """Return a hash of the names and contents of files."""
     return hashlib.sha256(json.dumps([(path.name, sum_of(path).sha256) for path in files]).encode()).hexdigest()
 
 
 def state_of(files: Sequence[Path]) -> SourceState:
-    """What files look like and hold."""
+    """Return both hashes of files."""
     return SourceState(looks=looks_of(files), holds=holds_of(files))
 
 
 def rows_of(pool: Pool, columns: Sequence[str], key: bytes) -> Tensors:
-    """Per row of a pool, in its order: its position, and the keyed hashes of its content and of its label.
+    """Return for each row of a pool, in its order, its position and the keyed hashes of its content and label.
 
-    Raises DataError, naming it, for a column that a table has no more.
+    Raises DataError, naming it, for a column that a table no longer has.
     """
     if absent := [name for name in columns if name not in {column.name for column in pool.table}]:
         raise DataError(f"{pool.origin or pool.domain}: no column {absent[0]!r} any more")
@@ -92,7 +92,7 @@ def _tensor(hashes: Sequence[bytes]) -> torch.Tensor:
 
 
 def change_of(then: Tensors, now: Tensors) -> SourceChange:
-    """How rows differ, whatever their order; of equal rows of which fewer are left, the last ones are gone."""
+    """Return how rows differ, in any order; of equal rows of which fewer are left, the last ones are gone."""
     before, after = _rows(then), _rows(now)
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
     other_label = (_by_content(gone) & _by_content(new)).total()
@@ -120,17 +120,17 @@ def _by_content(rows: Counter[tuple[bytes, bytes]]) -> Counter[bytes]:
 
 
 ROWS = "rows"
-"""The group of tensors that says which rows the splits were made of."""
+"""The group of tensors with the rows that the splits were made of."""
 CHANGES = ("stop", "keep", "drop")
-"""What `data.changed` may be."""
+"""Valid values of `data.changed`."""
 OTHERWISE = (
-    'put it back as it was, or say in silo.toml what then: data.changed = "keep" goes on with the rows as they were '
-    'stored, "drop" without those that are gone'
+    'restore it, or set data.changed in silo.toml: "keep" continues with the rows as stored, "drop" without those '
+    "that are gone"
 )
 
 
 class DataChanged(DataError):
-    """A silo's data are not those that it joined with: the only thing of it that the server learns."""
+    """A silo's data have changed since it joined: the server learns only that."""
 
 
 @dataclass(frozen=True)
@@ -138,39 +138,39 @@ class FrozenData:
     """What a silo has stored of its data for one federation."""
 
     said: Path
-    """The file beside the tensors that says what they are."""
+    """The file next to the tensors that describes them."""
     silo: SiloId
     settings: DataSettings
-    """Those by which the silo reads its own source."""
+    """Settings with which the silo reads its own source."""
     changed: str
-    """What to do where the source has changed: "stop", "keep" or "drop"."""
+    """What to do if the source has changed: "stop", "keep" or "drop"."""
     key: Callable[[], bytes]
     """The key of hashes of rows."""
     check: Callable[[Silo], None]
     """Raises DataError for a silo that cannot train."""
 
     def known(self) -> DataFile | None:
-        """What was stored; None where nothing was. Raises DataError if it is damaged."""
+        """Return what was stored; None if nothing was. Raises DataError if it is damaged."""
         return record_of(self.said, DataFile)
 
     def tensors(self, known: DataFile) -> Path:
-        """The file of the splits."""
+        """Return the file of the splits."""
         return self.said.with_name(known.place or f"{self.said.stem}.safetensors")
 
     def read(self, known: DataFile) -> Silo:
-        """The silo as it was stored. Raises DataError where the file is damaged."""
+        """Return the silo as it was stored. Raises DataError if the file is damaged."""
         check_file(self.tensors(known), known.file)
         return _silo(self.silo, read_payload(self.tensors(known)))
 
     def state(self) -> SourceState:
-        """What the source looks like and holds."""
+        """Return the hashes of the source."""
         return state_of(silo_files(self.settings, self.silo))
 
     def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
-        """What is to be stored of a silo that has been read, for the first time or `again` where the tensors are gone.
+        """Return what to store of a silo, read for the first time, or `again` if the tensors are gone.
 
-        Raises DataChanged if that, or what another silo.toml made of the source for this federation, has other splits;
-        DataError if the source was written in the meantime.
+        Raises DataChanged if it, or another silo.toml for this federation, gave other splits of the source; DataError
+        if the source was written in the meantime.
         """
         silo, columns = own.silos[0], sorted(column.name for column in pool.table)
         data = to_bytes(_tensors(silo) | {ROWS: rows_of(pool, columns, self.key())})
@@ -179,11 +179,11 @@ class FrozenData:
             other = again if path == self.said else record_of(path, DataFile)
             if other is not None and other.file != made:
                 raise DataChanged(
-                    f"silo {self.silo!r}: {self.settings.source} does not give the rows any more that {path} was made "
-                    "of when the silo joined: put the source and [data] of silo.toml back as they were"
+                    f"silo {self.silo!r}: {self.settings.source} no longer gives the rows that {path} was made of when "
+                    "the silo joined: restore the source and [data] of silo.toml"
                 )
         if looks_of(silo_files(self.settings, self.silo)) != source.looks:
-            raise DataError(f"{self.settings.source} was written while it was read: begin again")
+            raise DataError(f"{self.settings.source} was written while it was read: start again")
         indices = {split: index.numpy() for split, index in silo.indices.items() if split in SPLITS}
         if pool.table and (told := apart(pool, indices)):
             self._log(f"{self.settings.source}: {told}")
@@ -194,15 +194,15 @@ class FrozenData:
         return DataFile.model_validate(known), data
 
     def store(self, known: DataFile, data: bytes) -> None:
-        """Write it for the silo's own eyes."""
+        """Write it so that only the silo can read it."""
         write_record(self.said, known, lasting=True, opener=privately)
         write_bytes(self.tensors(known), data, lasting=True, opener=privately)
 
     def checked(self, known: DataFile) -> DataFile:
-        """What is to be gone on with, once the source has been compared to what it was.
+        """Return the data to continue with, after comparing the source with its earlier state.
 
-        Only where files look other than they did are they read. Raises DataChanged for a change that silo.toml does not
-        allow, in a sentence with how many rows it is of.
+        Files are read only if their sizes or times differ. Raises DataChanged for a change that silo.toml does not
+        allow, with the number of rows.
         """
         self._tidy(known)
         noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
@@ -222,21 +222,21 @@ class FrozenData:
         change = change_of(read_payload(self.tensors(known))[ROWS], rows)
         if change.none:
             return self._write(known, source=now)
-        told = f"silo {self.silo!r}: {self._place(files)} is not what it was when the silo joined: {change}"
+        told = f"silo {self.silo!r}: {self._place(files)} has changed since the silo joined: {change}"
         if self.changed == "stop":
             raise DataChanged(f"{told}; {OTHERWISE}")
         noticed = NoticedChange(looks=now.looks, holds=now.holds, rule=self.changed)
         if self.changed == "drop" and change.leaving:
             return self._without(known, change, noticed, told)
-        self._log(f'{told}; data.changed = "{self.changed}": the rows as they were stored are gone on with')
+        self._log(f'{told}; data.changed = "{self.changed}": continuing with the rows as stored')
         return self._write(known, noticed=noticed)
 
     def _unreadable(self, known: DataFile, error: Exception) -> DataFile:
-        told = f"silo {self.silo!r}: {self.settings.source} cannot be read any more: {error}"
+        told = f"silo {self.silo!r}: {self.settings.source} can no longer be read: {error}"
         if self.changed == "keep":
-            self._log(f'{told}; data.changed = "keep": the rows as they were stored are gone on with')
+            self._log(f'{told}; data.changed = "keep": continuing with the rows as stored')
             return known
-        raise DataChanged(f'{told}; put it back, or set data.changed = "keep" in silo.toml') from None
+        raise DataChanged(f'{told}; restore it, or set data.changed = "keep" in silo.toml') from None
 
     def _without(self, known: DataFile, change: SourceChange, noticed: NoticedChange, told: str) -> DataFile:
         """Store the splits without rows that are gone, and delete what was stored before."""
@@ -268,7 +268,7 @@ class FrozenData:
         return found
 
     def _tidy(self, known: DataFile) -> None:
-        """Delete what was stored before rows left, also where a process was killed before it could."""
+        """Delete what was stored before rows left, also after a process was killed before it could."""
         for path in self.said.parent.glob(f"{self.said.stem}*.safetensors"):
             if path != self.tensors(known):
                 path.unlink()
@@ -282,12 +282,12 @@ class FrozenData:
         return str(files[0]) if len(files) == 1 else self.settings.source
 
     def _log(self, text: str) -> None:
-        """A line in the silo's own log."""
+        """Write a line to the silo's own log."""
         print(escaped(text), file=sys.stderr, flush=True)
 
 
 def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
-    """A silo without rows of its source, and how many of them each split had."""
+    """Return a silo without some rows of its source, and how many of them each split had."""
     stays = {split: ~torch.isin(silo.indices[split], positions) for split in SPLITS}
     train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}

@@ -1,6 +1,6 @@
-"""A silo in a federation: its data, its private state, and what it has sent, all on its own disk.
+"""A silo in a federation: its data, its private state, and its messages, all on its own disk.
 
-What it has kept of a finished federation is opened to predict with.
+What it has kept of a finished federation can be opened to predict with.
 """
 
 import json
@@ -51,12 +51,12 @@ MODEL_FILES = ("silo.json", MODEL, "model/model.json")
 
 @dataclass(frozen=True)
 class SiloSide:
-    """A silo with data of its own."""
+    """A silo with its own data."""
 
     file: SiloFile
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """What everyone has to know of its data before there is an agreement: see `data.schemas.DataSchema`."""
+        """Return what everyone has to know of its data before an agreement: see `data.schemas.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):
@@ -72,19 +72,18 @@ class SiloSide:
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def check_joining(self, terms: Terms) -> Silos:
-        """All that `introduce` and `join` check, as if no other silo were there to agree with; nothing is written.
+        """Run all checks of `introduce` and `join`, without other silos and without writing anything; return the silo
+        alone.
 
-        Returns the silo as it would take part alone.
-
-        Raises what they raise: ToldRefusal, with the whole as its cause, for what the silo refuses by a rule,
-        BeyondLimits, DataError and ConfigurationError for what else cannot be used.
+        Raises what they raise: ToldRefusal, with the full error as its cause, for what the silo refuses by a rule;
+        BeyondLimits, DataError and ConfigurationError for anything else that cannot be used.
         """
         schemas = {self.file.silo: DataSchema.of_json(json.loads(str(self.introduce(terms)["sketch"])))}
         alone = replace(terms, names=(self.file.silo,), agreement=shared_schema(schemas, terms.config.data))
         return self._silos(alone, self.data.read_anew)
 
     def join(self, terms: Terms) -> dict[str, str | int]:
-        """Its sizes, class counts and the hashes of its splits, under what was agreed."""
+        """Return its sizes, class counts and the hashes of its splits, under the agreement."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         self.keep_configuration(terms)
         part = self.run(terms)
@@ -92,18 +91,18 @@ class SiloSide:
         return {"silo": self.file.silo, **self.data.sizes(terms, part.silos[0])}
 
     def says(self, terms: Terms) -> dict[str, str | int]:
-        """What goes along with every update once rows have left its data: its sizes as they are now."""
+        """Return what is sent with every update once rows have left its data: its present sizes."""
         return self.data.sizes_once_dropped(terms)
 
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
-        """Carry out a work; keep the state it leaves, and a line of what is sent.
+        """Run a client task; keep the new state, and a ledger line of what is sent.
 
         Raises RunError for an order that no server of this federation has a reason to give, BeyondLimits for one update
         more than the silo allows.
         """
         self.keep_configuration(terms)
         folder = self.folder(terms)
-        busy = f"{folder}: another process has been at work there for {BUSY:.0f} s"
+        busy = f"{folder}: another process has been working there for {BUSY:.0f} s"
         with held(folder / "lock", busy, BUSY), self._counting():
             run = self.run(terms)
             executor = run.joining if order.joins else run.executor()
@@ -126,18 +125,18 @@ class SiloSide:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Within it, no other federation of the silo sends anything, where what is sent is held against limits."""
+        """Keep other federations of the silo from sending within this context, if limits are checked."""
         if not self.file.limits.counts:
             yield
             return
-        busy = f"{self.file.state}: another federation has been at work there for {BUSY:.0f} s"
+        busy = f"{self.file.state}: another federation has been working there for {BUSY:.0f} s"
         with held(self.file.private() / "lock", busy, BUSY):
             yield
 
     def keep_configuration(self, terms: Terms) -> None:
         """Keep a federation's configuration when it is first seen.
 
-        Raises DataError for another one after that, RunError where its folder is a link.
+        Raises DataError for another one after that, RunError if its folder is a link.
         """
         for folder in (self.home(terms), self.folder(terms)):
             refuse_link(folder)
@@ -150,14 +149,14 @@ class SiloSide:
         elif path.read_text() != configuration.dump(terms.config):
             joined = described(spec_of(configuration.loads(path.read_text(), str(path))))
             if found := differing(joined, terms.config):
-                raise DataError(f"the federation's configuration is not the one that was joined, {path}: {found}")
+                raise DataError(f"the federation's configuration differs from the one that was joined, {path}: {found}")
 
     def run(self, terms: Terms) -> SiloRun:
-        """The run that these terms make of its data."""
+        """Return the run that these terms make of its data."""
         return self._run(terms, self._silos(terms, self.data.silo), self.folder(terms), self.file.secret())
 
     def _silos(self, terms: Terms, read: Callable[[Terms], Silo]) -> Silos:
-        """Its one silo, as read by what was agreed. Raises ToldRefusal for what its own rules do not allow."""
+        """Return its one silo, as agreed. Raises ToldRefusal for what its own rules do not allow."""
         with told_by_rule(self.file, terms):
             check_terms(self.file, terms)
             silos = Silos((read(terms),), agreement(terms).classes)
@@ -165,7 +164,7 @@ class SiloSide:
         return silos
 
     def predicting(self, terms: Terms, folder: Path) -> KeptSiloRun:
-        """The run in a folder, to predict with; it writes nothing."""
+        """Return the run in a folder, to predict with; it writes nothing."""
         prepares = kept_preparation(folder)
         spec = spec_of(terms.own_config, terms.method)
         return _with_same_code(
@@ -178,7 +177,7 @@ class SiloSide:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Where it computes. Raises ConfigurationError for a device that there is not."""
+        """Where it computes. Raises ConfigurationError for a device that does not exist."""
         return (find_device(self.file.device, key="device"),)
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
@@ -188,21 +187,21 @@ class SiloSide:
 
     @property
     def data(self) -> SiloData:
-        """What it knows of its own data."""
+        """Its own data."""
         return SiloData(self.file)
 
     def home(self, terms: Terms) -> Path:
-        """What it keeps of a federation."""
+        """Return the folder of a federation."""
         return self.data.home(terms)
 
     def folder(self, terms: Terms) -> Path:
-        """What it keeps of one method of a federation."""
+        """Return the folder of one method of a federation."""
         if terms.method not in (terms.config.method.name, *terms.config.baselines):
-            raise DataError(f"{terms.method!r} is no method of the federation")
+            raise DataError(f"{terms.method!r} is not a method of the federation")
         return self.home(terms) / terms.method
 
     def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
-        """The federation's model as it was measured last: with it, `caveat predict` works at the silo."""
+        """Keep the global model of the last evaluation: with it, `caveat predict` works at the silo."""
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=SCHEMA, t=t))
@@ -213,7 +212,7 @@ class SiloSide:
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
 
     def _keep_preparation(self, folder: Path, terms: Terms) -> list[str]:
-        """What makes new inputs like its data: its own alone."""
+        """Keep what prepares new inputs like its data; return the file."""
         known = self.data.frozen(terms).known()
         if known is None:
             return []
@@ -222,36 +221,37 @@ class SiloSide:
 
 
 def _with_same_code(run: Member, terms: Terms) -> Member:
-    """The run. Raises ConfigurationError if the model's code makes another model than at the server."""
-    # Frozen weights do not travel, so that nothing else would show that they are others.
+    """Return the run. Raises ConfigurationError if the model's code makes another model than at the server."""
+    # Frozen weights are not sent, so nothing else would show a difference.
     made = run.spec.code_made(run.info) if terms.code else None
     if terms.code and (made is None or not made.same_elsewhere(terms.code, terms.says)):
         raise ConfigurationError(
-            "the model's code makes another model here than at the server, in its parts, in the weights that do "
-            "not travel or in what it computes: have the same code here, and the same file of model.weights",
+            "the model's code makes another model here than at the server: its parts, the weights that are not sent or "
+            "its outputs differ; use the same code here, and the same file of model.weights",
             "model",
         )
     return run
 
 
 def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks) -> None:
-    """Raises RunError for an order for somebody else, for a work that is no round's, or for a round that is over,
-    unless the run has gone back to an earlier one, by command of who operates it, or the silo makes up by itself for
-    what it has missed, of which it sends nothing.
+    """Raise RunError for an order for another silo, for an unknown task, or for a round that is over.
+
+    A round that is over is valid if the run was rolled back, or if the silo makes up for missed rounds and sends
+    nothing.
     """
     if order.silo != silo:
         raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
     executor.find_task(order.t, order.task)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
-        raise RunError(f"an order of round {order.t}, but there is a state of round {newest}")
+        raise RunError(f"an order for round {order.t}, but there is a state of round {newest}")
 
 
 def open_member(folder: Path, device: str = "cpu") -> Run:
-    """What a silo keeps of a finished federation, to predict with on a device.
+    """Open what a silo keeps of a finished federation, to predict with on a device.
 
-    No data are needed; nothing is written, in the folder or elsewhere. Raises RunError if the folder is none, DataError
-    if its file is damaged or another version of caveat wrote it.
+    No data are needed; nothing is written, in the folder or elsewhere. Raises RunError if the folder is invalid,
+    DataError if its file is damaged or another version of caveat wrote it.
     """
     path = folder / "silo.json"
     kept = read(path, SiloKeeps)

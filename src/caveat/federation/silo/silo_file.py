@@ -1,4 +1,7 @@
-"""A silo's own file, `silo.toml`: its name, its data, its state, and the limits that it sets to all federations."""
+"""A silo's own file, `silo.toml`: its name, its data, its state, and the limits that it sets to all federations.
+
+What a silo has done so far is in the ledgers that it keeps itself, of every federation below its `state`.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,9 @@ from .frozen_splits import CHANGES
 
 
 class BeyondLimits(RunError):
-    """What a silo does not do, as its own file does not allow it.
+    """A refusal because the silo's own file does not allow the order.
 
-    The text is for the silo alone. Others are `told` the silo and the rule, which is a key of `[limits]`.
+    The text is for the silo only. Others learn from `told` the silo and the rule, which is a key of `[limits]`.
     """
 
     def __init__(self, text: str, rule: str, silo: SiloId) -> None:
@@ -50,34 +53,34 @@ class BeyondLimits(RunError):
 
 LEDGER = "ledger.jsonl"
 NO_NOISE = 0.0
-"""The noise multiplier of an update that leaves a silo as it is."""
+"""The noise multiplier of an update without noise."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Methods, rounds of training and epsilon of one silo, over all federations whose state is in its folder."""
+    """Methods, training rounds and epsilon of one silo, over all federations whose state is in its folder."""
 
     methods: tuple[str, ...] | None = None
     """The methods that it takes part in; any if None."""
     rounds: int | None = None
-    """How many updates of training leave it; one that is asked for again counts again, and so does any other answer."""
+    """How many training updates leave it; one that is repeated counts again, and so does any other repeated answer."""
     epsilon: float | None = None
-    """The epsilon of those updates, of the whole silo, towards a server that sees each of them."""
+    """The silo-level epsilon of those updates, towards a server that sees each of them."""
     delta: float = DELTA
-    """The delta for which that epsilon is."""
+    """The delta of that epsilon."""
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Limits:
-        """Of the table in a file. Raises ConfigurationError naming the key, its value and what was expected."""
+        """Parse the table of a file. Raises ConfigurationError naming the key, its value and what was expected."""
         for key, value in table.items():
             if key not in _EXPECTED:
-                raise ConfigurationError(f"limits.{key} is no key; there are: {', '.join(_EXPECTED)}")
+                raise ConfigurationError(f"unknown key limits.{key}; there are: {', '.join(_EXPECTED)}")
             if not _fits(key, value):
                 raise ConfigurationError(f"limits.{key} = {value!r}, expected {_EXPECTED[key]}")
         return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
 
     def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
-        """Raises BeyondLimits if all rounds of a federation, after what was done for others, are more than allowed."""
+        """Raise BeyondLimits if all rounds of a federation, added to those of others, are more than allowed."""
         methods = (terms.config.method.name, *terms.config.baselines)
         self._check_methods(silo, methods)
         if self.counts:
@@ -87,7 +90,7 @@ class Limits:
             self._check_updates(silo, [*others, *planned], left.repeated, "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
-        """Raises BeyondLimits if an update, or any other answer that was given before, is one more than allowed."""
+        """Raise BeyondLimits if an update, or any repeated answer, is one more than allowed."""
         self._check_methods(silo, (terms.method,))
         if not self.counts:
             return
@@ -96,7 +99,7 @@ class Limits:
         if order.task in _training(terms.own_config, terms.method):
             self._check_updates(silo, [*sent, _multiplier(terms.config)], left.repeated, "with this round")
         elif Answer(terms.federation, terms.method, order.t, order.task) in left.answers:
-            self._check_updates(silo, sent, left.repeated + 1, "with this answer once more")
+            self._check_updates(silo, sent, left.repeated + 1, "with this repeated answer")
 
     @property
     def counts(self) -> bool:
@@ -117,20 +120,20 @@ class Limits:
                 )
 
     def _check_updates(self, silo: SiloId, multipliers: list[float], repeated: int, when: str) -> None:
-        """Hold updates, each given by the multiplier of its noise, and repeated answers against what is allowed."""
+        """Check updates, each given by the multiplier of its noise, and repeated answers against the limits."""
         if self.rounds is not None and len(multipliers) + repeated > self.rounds:
             others = f" and {plural(repeated, 'repeated answer')}" if repeated else ""
             updates = plural(len(multipliers), "update")
             raise BeyondLimits(
-                f"{when} {updates} of training{others} would have left this silo, and limits.rounds "
-                f"of silo.toml allows {self.rounds}",
+                f"{when} {updates} of training{others} would have left this silo, but limits.rounds of silo.toml "
+                f"allows {self.rounds}",
                 "limits.rounds",
                 silo,
             )
         if self.epsilon is not None and (found := composed(multipliers, self.delta)) > self.epsilon:
-            why = "an update without noise: [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
+            why = "an infinite epsilon: [privacy] is not set" if math.isinf(found) else f"epsilon {found:.3g}"
             raise BeyondLimits(
-                f"{when} this silo would come to {why}, and limits.epsilon of silo.toml allows {self.epsilon:g} at a "
+                f"{when} this silo would reach {why}, but limits.epsilon of silo.toml allows {self.epsilon:g} at a "
                 f"delta of {self.delta:g}",
                 "limits.epsilon",
                 silo,
@@ -156,16 +159,16 @@ def _fits(key: str, value: object) -> bool:
 
 
 def _training(config: Config, method: str) -> list[str]:
-    """The addresses of the works of a method's rounds of training, one for each round."""
+    """Return the addresses of the client tasks of a method's training rounds, one for each round."""
     spec = spec_of(config, method)
     method_of_run = Evaluated(spec.complete_method(spec.expected or 1))
     return [step.address for step in method_of_run.schedule() if step.trains]
 
 
 def _multiplier(config: Config) -> float:
-    """The standard deviation of the noise in a silo's update, divided by how far that can move it.
+    """Return the standard deviation of the noise in a silo's update, divided by how far the silo can move it.
 
-    None is counted where the noise depends on how many silos the server says that there are.
+    It is 0 if the noise depends on the number of silos that the server reports.
     """
     spec = spec_of(config)
     if config.privacy.clip_norm is None or spec.expected is None:
@@ -174,7 +177,7 @@ def _multiplier(config: Config) -> float:
 
 
 class Answer(NamedTuple):
-    """What a silo was asked for beside updates of training."""
+    """An answer of a silo that is not a training update."""
 
     federation: str
     method: str
@@ -187,15 +190,15 @@ class _Left:
     """What has left a silo, by the ledgers that it keeps."""
 
     updates: list[tuple[str, float]]
-    """Of each update of training its federation and the multiplier of its noise."""
+    """Federation and noise multiplier of each training update."""
     answers: Counter[Answer]
-    """How often every other answer has."""
+    """How often each other answer has left."""
 
     @property
     def repeated(self) -> int:
-        """How many answers other than updates of training have left it that had left it before.
+        """The number of repeated answers that are not training updates.
 
-        A server that asks for one again, with another model, learns as much of the rows as by another round.
+        A server that asks for one again, with another model, learns as much about the rows as from another round.
         """
         return self.answers.total() - len(self.answers)
 
@@ -225,11 +228,11 @@ DATA_KEYS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class SiloFile:
-    """What a silo says to its own node, and to nobody else."""
+    """What a silo tells its own node only."""
 
     silo: SiloId
     state: Path
-    """The folder that holds what must survive: private states, a secret, the data as tensors."""
+    """The folder with what must survive: private states, a secret, the data as tensors."""
     source: str
     target: str | None = None
     categorical: tuple[str, ...] | None = None
@@ -237,36 +240,36 @@ class SiloFile:
     decimal: str | None = None
     separator: str | None = None
     device: str = "cpu"
-    """Where it computes, as engine.device says it elsewhere."""
+    """Where it computes, like engine.device elsewhere."""
     limits: Limits = field(default_factory=Limits)
     label_codes: tuple[LabelCode, ...] | None = None
-    """What labels of its table mean."""
+    """The meanings of labels in its table."""
     rename_columns: tuple[OwnColumn, ...] | None = None
-    """What its table calls columns, or has in another unit."""
+    """Columns that have another name or unit in its table."""
     small_counts: bool = False
     """Whether counts of fewer than five rows may leave it."""
     dictionary: tuple[DictionaryColumn, ...] | None = None
-    """The one data dictionary by which it reads its table; None for whichever the server's configuration has."""
+    """The data dictionary by which it reads its table; None for that of the server's configuration."""
     path: str = ""
     """Where this was read, for messages."""
     changed: str = "stop"
-    """What to do where the source is not what it was when the silo joined: one of `frozen.CHANGES`."""
+    """What to do if the source has changed since the silo joined: one of `frozen_splits.CHANGES`."""
 
     @property
     def is_table(self) -> bool:
         return self.source.startswith("csv:")
 
     def settings(self, federation: DataSettings) -> DataSettings:
-        """The federation's settings for data, with this silo's own source in them.
+        """Return the federation's data settings with this silo's own source.
 
-        Raises DataError for those of another source: what is each silo's own to say would be the server's to say.
+        Raises DataError for those of another source: the server would then decide what each silo has to decide.
         """
         if federation.source != "on_site":
             raise DataError(f"the federation has data.source = {federation.source!r}, expected 'on_site'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
 
     def secret(self) -> int:
-        """A number that nobody else knows, drawn when it is first asked for."""
+        """Return a number that nobody else knows, drawn on first use."""
         path = self.private() / "secret"
         if not path.exists():
             part = path.with_name(f".secret.{os.getpid()}.part")
@@ -274,19 +277,19 @@ class SiloFile:
             with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
                 token = secrets.token_hex(16)
                 file.write(f"{token} {_checksum(token)}")
-            # Whole or not at all, and never over one that another process has just drawn.
+            # Atomic, and never over one that another process has just drawn.
             with contextlib.suppress(FileExistsError):
                 os.link(part, path)
             part.unlink()
         token, *checksum = path.read_text(errors="replace").split() or [""]
         if checksum != [_checksum(token)] or len(token) != 32 or not set(token) <= set(string.hexdigits):
-            raise RunError(f"{path} is damaged: put it back from a copy; noise that is drawn from another would differ")
+            raise RunError(f"{path} is damaged: restore it from a copy; noise that is drawn from another would differ")
         return int(token, 16)
 
     def private(self, *names: str) -> Path:
-        """A folder in `state`, made if it is not there; nobody else may look into it, nor into `state` if that is made.
+        """Return a private folder in `state`, made if necessary; `state` is private too if it is made.
 
-        A `state` that is there is left as it is, since other things may be in it.
+        An existing `state` is left as it is, since it may hold other things.
         """
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = self.state.joinpath(*names)
@@ -336,7 +339,9 @@ def read_silo_file(path: Path) -> SiloFile:
 
 
 def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """`[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError, naming the file, otherwise."""
+    """Read `[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError naming the file if they are
+    invalid.
+    """
     given = {key: data[key] for key in ("label_codes", "rename_columns") if key in data}
     kinds: dict[str, Any] = {"label_codes": tuple[LabelCode, ...], "rename_columns": tuple[OwnColumn, ...]}
     made = {}
@@ -355,7 +360,7 @@ def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
 def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], required: tuple[str, ...]) -> None:
     for key in table:
         if key not in keys:
-            raise ConfigurationError(f"{path}: {prefix}{key} is no key; there are: {', '.join(keys)}")
+            raise ConfigurationError(f"{path}: unknown key {prefix}{key}; there are: {', '.join(keys)}")
     for key, kind in keys.items():
         if key not in table and key in required:
             raise ConfigurationError(f"{path}: {prefix}{key} is missing")
@@ -364,7 +369,7 @@ def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], requir
 
 
 def beside(source: str, folder: Path) -> str:
-    """The source with those of its paths made absolute that exist in a folder."""
+    """Return the source with absolute paths for those that exist in a folder."""
     kind, _, rest = source.partition(":")
     if not rest:
         return source

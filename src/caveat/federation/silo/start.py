@@ -26,16 +26,16 @@ from .member import SiloSide
 from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
-"""In place of a federation's name, of which a silo keeps nothing."""
+"""Stands for a federation's name; a silo keeps nothing of it."""
 SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "separator")
-"""What a configuration says of all silos' tables."""
+"""Keys of a configuration that hold for all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
-"""In place of classes that nothing says."""
-OTHERS = "whether its columns, categories and shapes go together with those of the other silos"
-USUAL = "checked without the federation's configuration, with the usual shares of splits: --config FILE checks with it"
+"""Stand for classes that nothing defines."""
+OTHERS = "whether its columns, categories and shapes fit those of the other silos"
+USUAL = "checked without the federation's configuration, with default shares of splits: --config FILE checks with it"
 WITHOUT = (
-    "what the federation's configuration says (classes, dictionary, target, method, rounds, batches, and shares of "
-    "splits, of which the usual ones were taken): --config FILE checks that too, with the config.toml of the project"
+    "the federation's configuration (classes, dictionary, target, method, rounds, batches, and shares of splits, for "
+    "which the defaults were used): --config FILE checks that too, with the config.toml of the project"
 )
 
 
@@ -45,12 +45,12 @@ class JoiningCheck:
 
     file: SiloFile
     config: Config | None = None
-    """The federation's configuration; None where the silo does not have it."""
+    """The federation's configuration; None if the silo does not have it."""
     dictionary: Sequence[DictionaryColumn] = ()
-    """The data dictionary, where neither the configuration nor the silo's own file has it."""
+    """The data dictionary, if neither the configuration nor the silo's own file has it."""
 
     def survey(self) -> dict[str, Any]:
-        """What its source holds, as `caveat.data.survey` describes it, read as its file and the federation say."""
+        """Describe its source with `caveat.data.survey`, read according to its file and the federation."""
         if not self.file.is_table:
             return survey(self.file.source)
         shared = {} if self.config is None else {key: getattr(self.config.data, key) for key in SHARED_KEYS}
@@ -58,23 +58,23 @@ class JoiningCheck:
         return survey(self.file.source, **{"dictionary": self._dictionary} | shared | own)
 
     def check(self, found: Mapping[str, Any]) -> list[str]:
-        """Do all that joining checks, by the same code; return what could not be checked, a line each.
+        """Run all checks of joining, with the same code; return what could not be checked, a line each.
 
-        `found` is what `survey` gave. Without a configuration classes are what the silo's file and table have, and all
-        else is as by default. Nothing is written. Raises DataError for what would be refused, with a line on what the
-        server would be told; ConfigurationError as joining does.
+        `found` is the result of `survey`. Without a configuration, classes are those of the silo's file and table, and
+        all else has its default. Nothing is written. Raises DataError for what would be refused, with what the server
+        would learn; ConfigurationError as joining does.
         """
         if self.config is None and not self.file.is_table:
-            return [WITHOUT, "the inputs, which are read as the configuration says", OTHERS]
+            return [WITHOUT, "the inputs, which are read according to the configuration", OTHERS]
         config, file = self.config, self.file
-        if config is None:  # what it may do is for the configuration to say
+        if config is None:  # limits can be checked only with a configuration
             config, file = self._assumed(found), replace(file, limits=Limits())
         try:
             silos = SiloSide(file).check_joining(Terms(NAME, config, config.method.name, "", (file.silo,)))
         except (ToldRefusal, BeyondLimits) as error:
             whole, told = (error, error.told) if isinstance(error, BeyondLimits) else (error.__cause__, error)
             hint = "" if self.config is not None else f"\n{USUAL}"
-            raise DataError(f"{whole}\nof this a server would be told: {told}{hint}") from error
+            raise DataError(f"{whole}\nthe server would only learn: {told}{hint}") from error
         if told := no_alarm(len(silos[0].calibration), config.uncertainty):
             warnings.warn(told, DataWarning, stacklevel=2)
         return [OTHERS] if self.config is not None else [WITHOUT, OTHERS]
@@ -84,7 +84,7 @@ class JoiningCheck:
         return self.file.dictionary or tuple(self.dictionary)
 
     def _assumed(self, found: Mapping[str, Any]) -> Config:
-        """A configuration that refuses nothing which that of some server would accept, but for shares of splits."""
+        """Return a configuration that refuses nothing that some server's would accept, except for shares of splits."""
         return Config(
             data=DataSettings(
                 source="on_site", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
@@ -95,32 +95,32 @@ class JoiningCheck:
         )
 
     def _classes(self, found: Mapping[str, Any]) -> tuple[str, ...]:
-        """Classes that fit the silo's labels. Raises DataError for codes, which fit those of no server."""
+        """Return classes that fit the silo's labels. Raises DataError for codes, which fit no server's classes."""
         labels = [str(label) for label in found.get("classes", ())]
         if codes := [label for label in labels if number(label, ".") is not None]:
             raise DataError(
                 f"{self.file.path}: data.target = {self.file.target!r} has labels that are codes, "
-                f"{', '.join(codes[:10])}, and a federation names classes in words: say in [data.label_codes] what "
-                f'each means, such as {codes[0]} = "healthy"'
+                f"{', '.join(codes[:10])}, but a federation names classes in words: declare their meanings in "
+                f'[data.label_codes], such as {codes[0]} = "healthy"'
             )
         classes = tuple(dict.fromkeys([*(each.meaning for each in self.file.label_codes or ()), *labels]))
         return classes if len(classes) > 1 else (*classes, *UNKNOWN)[:2]
 
 
 def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
-    """That so many calibration inputs are too few to call any input unfamiliar; "" where they are enough."""
+    """Return that so many calibration inputs are too few to call any input unfamiliar; "" if they are enough."""
     alarm = uncertainty.false_alarm_rate
     # The least p-value that there can be is 1 / (n + 1).
     if not uncertainty.familiarity or not alarm or (calibration + 1) * alarm >= 1:
         return ""
     return (
         f"{calibration} inputs in the calibration split: no input can be called unfamiliar at {alarm:.0%}, which takes "
-        f"{math.ceil(1 / alarm) - 1} of them"
+        f"at least {math.ceil(1 / alarm) - 1}"
     )
 
 
 def federation_of(config: Path) -> Config:
-    """A federation's configuration, as `caveat flower init` reads it. Raises ConfigurationError for any other."""
+    """Read a federation's configuration as `caveat flower init` does. Raises ConfigurationError for any other."""
     return configuration.load(str(config), ["engine.name=flower"])
 
 
@@ -128,7 +128,7 @@ AUTHORITY = Path("certificates/ca.crt")
 
 
 def check_start(file: Path, key: Path, server: str) -> list[str]:
-    """What is worth a line before a silo starts. Raises ConfigurationError, naming the file, for what cannot work."""
+    """Return warnings before a silo starts. Raises ConfigurationError, naming the file, for what cannot work."""
     silo = read_silo_file(file).silo
     private_key_in(key)
     _check_authority(AUTHORITY)
@@ -136,8 +136,8 @@ def check_start(file: Path, key: Path, server: str) -> list[str]:
     if key.name == silo:
         return []
     return [
-        f"{key}: the key is not called as the silo, {silo!r} in {file}: where the server has keys of silos, it looks "
-        f"for this silo's under {silo}.pub, and would refuse the name"
+        f"{key}: the key's name differs from the silo's, {silo!r} in {file}: a server with keys of silos looks for "
+        f"this silo's key in {silo}.pub, and would refuse the name"
     ]
 
 
@@ -146,7 +146,7 @@ def _check_authority(path: Path) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path.absolute()}: no such file; expected the server's certificates/ca.crt, by which the silo knows it"
+            f"{path.absolute()}: no such file; expected the server's certificates/ca.crt, which verifies the server"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"{path.absolute()}: cannot be read as a certificate: {error}") from None
@@ -156,7 +156,7 @@ def _check_address(server: str) -> None:
     host, colon, port = server.rpartition(":")
     numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65536
     if not (colon and host and numbered) or "/" in host or (":" in host and not host.startswith("[")):
-        raise ConfigurationError(f"{server!r} is no address of a server: expected HOST:PORT, as fed.example.org:8443")
+        raise ConfigurationError(f"{server!r} is not an address: expected HOST:PORT, such as fed.example.org:8443")
 
 
 def main() -> int:

@@ -29,22 +29,22 @@ from ...wrappers.joining import Joining
 
 KEPT = "kept.json"
 LedgerSum = FileSum | None
-"""What a silo's ledger comes to; None where the server's is the only one, as in a simulation."""
+"""Checksum of a silo's ledger; None if only the server has a ledger, as in a simulation."""
 
 
 @dataclass
 class OwnBooks:
-    """The books in the folder of one method of a federation."""
+    """The records in the folder of one method of a federation."""
 
     folder: Path
 
     def read(self) -> OwnState | None:
-        """What was written last. Raises DataError if it is damaged."""
+        """Return what was written last. Raises DataError if it is damaged."""
         return record_of(self.folder / KEPT, OwnState)
 
     def write(self, own: OwnState) -> None:
-        """Replace the books, and wait until they are on the disk."""
-        self.folder.mkdir(exist_ok=True)  # in a simulation, of a silo that has kept no state
+        """Replace the records, and wait until they are on the disk."""
+        self.folder.mkdir(exist_ok=True)  # missing for a simulated silo without a state
         write_record(self.folder / KEPT, own.model_copy(update={"schema_version": SCHEMA}), lasting=True)
 
     def perform(
@@ -55,10 +55,10 @@ class OwnBooks:
         record: Callable[[Update, LedgerSum], LedgerSum],
         checkpoints: int = 1,
     ) -> Update:
-        """Carry out an order from the state of the round that was counted last, and write down what is kept.
+        """Run an order from the state of the round that was aggregated last, and record what is kept.
 
-        The states of so many `keep_checkpoints` of the server, of its last rounds of training, stay. `record` adds what
-        is sent to the ledger that was known, and returns what that comes to. Raises StateLost.
+        The states of the last `checkpoints` training rounds stay. `record` adds what is sent to the known ledger, and
+        returns its new checksum. Raises StateLost.
         """
         executor.states.begin()
         own = self.read()
@@ -69,16 +69,16 @@ class OwnBooks:
             raise self._lost(order)
         executor.states.forget(order.silo, order.counted)
         earlier = [each for each in known.states if each.t < order.counted]
-        # Those of rounds that were never counted, or that the run has gone back from, have just been forgotten.
+        # States of rounds that were not aggregated, or were rolled back, have just been deleted.
         states = earlier + ([] if kept is None else [kept])
         stay = _last(executor, [*states, KeptState(silo=order.silo, t=order.t)], checkpoints)
         update, after = executor.perform(order.t, order.task, payload, order.silo, kept, [each.t for each in stay])
         if lost and after is not None:
-            executor.states.forget(order.silo, order.t - 1)  # the one that this work has left
+            executor.states.forget(order.silo, order.t - 1)  # the one that this task has left
             raise self._lost(order)
         now = {"ledger": record(update, known.ledger), "rollbacks": max(known.rollbacks, order.rollbacks)}
         if evaluates:
-            # The round that is measured may not be in the server's checkpoint yet: it then goes on from the one before.
+            # The measured round may not be in the server's checkpoint yet.
             self.write(known.model_copy(update={"states": states, **now}))
             return update
         if after is not None:
@@ -88,28 +88,28 @@ class OwnBooks:
         return update
 
     def goes_back(self, order: Order) -> bool:
-        """Whether an order is one of a run that has gone back to an earlier round since this silo was asked last."""
+        """Return whether an order is of a run that was rolled back since this silo was asked last."""
         own = self.read()
         return order.rollbacks > (0 if own is None else own.rollbacks)
 
     def keep_files(self, *places: str) -> None:
-        """Write down what files of the folder hold."""
+        """Record checksums of files of the folder."""
         known = self.read() or OwnState()
         files = {place: sum_of(self.folder / place) for place in places}
         self.write(known.model_copy(update={"files": files}))
 
     def check_place(self) -> None:
-        """Raises ConfigurationError unless a silo keeps what it has of a federation's method in the folder."""
+        """Raise ConfigurationError unless the folder is where a silo keeps a federation's method."""
         home = self.folder.absolute().parent / "config.toml"
         config = load_kept(home) if home.is_file() else None
         named = config is not None and self.folder.absolute().name in (config.method.name, *config.baselines)
         if not named and not (self.folder / KEPT).is_file():
             raise ConfigurationError(
-                f"{self.folder}: nothing that a silo keeps of a federation; expected STATE/FEDERATION/METHOD"
+                f"{self.folder}: not a silo's folder of a federation; expected STATE/FEDERATION/METHOD"
             )
 
     def begin_afresh(self) -> None:
-        """Have the silo go on without the state that it lost, and without these books where they are damaged."""
+        """Let the silo continue without the state that it lost, and without these records if they are damaged."""
         try:
             known = self.read() or OwnState()
         except DataError:
@@ -117,7 +117,7 @@ class OwnBooks:
         self.write(known.model_copy(update={"states": [], "afresh": True}))
 
     def _counted(self, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:
-        """The state of the round that was counted last; and whether there should be one, but nothing is known of it."""
+        """Return the state of the round that was aggregated last, and whether it should exist but is lost."""
         if order.counted == NEVER:
             return None, False
         if own is None:
@@ -127,34 +127,34 @@ class OwnBooks:
 
     def _lost(self, order: Order) -> RunError:
         return StateLost(
-            f"silo {order.silo!r}: the federation has counted its round {order.counted} of the schedule, but nothing "
-            f"that was kept of that round is in {self.folder}; put the folder back from a copy, or "
-            f"`caveat flower reset {self.folder}` has the silo begin afresh",
+            f"silo {order.silo!r}: the federation has aggregated its round {order.counted} of the schedule, but "
+            f"{self.folder} has no state of that round; restore the folder from a copy, or let the silo start without "
+            f"it: `caveat flower reset {self.folder}`",
             order.silo,
         )
 
 
 def _last(executor: Executor, states: Sequence[KeptState], checkpoints: int) -> list[KeptState]:
-    """The states, oldest first, that may still be asked for where the server can go back to so many rounds of training.
+    """Return the states, oldest first, that may still be needed if the server can roll back so many training rounds.
 
-    A silo that took no part in some of these needs the state before them, and the last one may never be counted.
+    A silo that missed some of these rounds needs the state before them, and the last one may never be aggregated.
     """
     if checkpoints == 1:
         return list(states[-2:])
 
-    def trains(t: int) -> bool:  # a silo may know of fewer rounds than its server has
+    def trains(t: int) -> bool:  # a silo may know fewer rounds than its server
         return t >= len(executor.schedule) or executor.schedule[t].trains
 
     trained = [i for i, each in enumerate(states) if trains(each.t)]
     since = list(states[trained[-checkpoints - 1] :] if len(trained) > checkpoints else states)
-    # What comes after training has no checkpoint that is gone back to.
+    # Rounds after training have no checkpoint to roll back to.
     last = since[-2:]
     return [a for a, b in pairwise(since[:-1]) if any(map(trains, range(a.t, b.t)))] + last
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByOwnBooks(AnsweringRun):
-    """A run of which a silo's own books say what belongs to it."""
+    """A run whose files are listed in a silo's own records."""
 
     @property
     def manifest(self) -> Manifest:
@@ -192,7 +192,7 @@ class SiloRun(ByOwnBooks, LocalRun):
 
     @property
     def joining(self) -> Executor:
-        """What carries out works for a federation that is finished: the silo keeps its part and sends nothing."""
+        """The executor for a finished federation: the silo keeps its part and sends nothing."""
         return replace(self.executor(), method=Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics))
 
 
@@ -202,7 +202,7 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
 
     names: tuple[SiloId, ...]
     positive_class: str | None = None
-    """Which of two classes figures are of, as the federation's configuration says."""
+    """The class of two that metrics are of, as in the federation's configuration."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -213,43 +213,44 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
 
 
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
-    """What noise is drawn from: another number for each size of the noise among silos, by the same secret of one.
+    """Return the seed of the noise: another number for each size of the noise, by the same secret of a silo.
 
-    Of one draw in two sizes, as two federations could ask for it, the update is what is left when it is taken away.
+    With one draw in two sizes, as two federations could ask for it, a subtraction would leave the update.
     """
     about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, spec.cohort_size(silos))
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 
 
 def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
-    """Silos of which no more than their names is known."""
+    """Return silos of which only the names are known."""
     return {name: SiloInfo(name, "", {}, ()) for name in names}
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """What a silo's own books say of its files. Raises DataError where they are missing, damaged or older than its
+    """Return the checksums in a silo's own records. Raises DataError if these are missing, damaged or older than its
     model.
     """
     own = read(folder / KEPT, OwnState)
     for place, what in (("silo.json", "the model"), (PREPARATION, PREPARATION)):
         if (folder / place).exists() and place not in own.files:
-            raise DataError(f"{folder / KEPT} does not know of {what} beside it: put it back from a copy")
+            raise DataError(f"{folder / KEPT} does not list {what} next to it: restore it from a copy")
     return Manifest(folder, own.files, finished=False)
 
 
 def delete_data(folder: Path) -> list[str]:
-    """Delete the rows that a silo has stored of a federation, or of each in a folder of such; a line for each file.
+    """Delete the rows that a silo has stored of a federation, or of each in a folder of such; return a line for each
+    file.
 
-    What prepares inputs stays, and so does the model with the silo's state, in which distances take the place of the
-    calibration inputs' numbers: it goes on predicting, to the last bit. Where no model is kept yet, the state goes,
-    too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for damaged files.
+    What prepares inputs stays, and so do the model and the silo's state, in which distances replace the features of
+    calibration inputs: predictions stay bit-identical. If no model is kept yet, the state is deleted too. Raises
+    ConfigurationError for any other folder, RunError for one with links, DataError for damaged files.
     """
     federations = (
         [folder] if _of_a_federation(folder) else [each for each in _folders(folder) if _of_a_federation(each)]
     )
     if not federations:
         raise ConfigurationError(
-            f"{folder}: no data that a silo has stored of a federation; expected STATE/FEDERATION, or STATE for all"
+            f"{folder}: no stored data of a federation; expected STATE/FEDERATION, or STATE for all"
         )
     for each in federations:
         refuse_link(each)
@@ -275,7 +276,7 @@ def _forget_one(folder: Path) -> Iterator[str]:
 
 
 def _forget_numbers(folder: Path) -> Iterator[str]:
-    """Of one method's states, replace those that hold numbers of calibration inputs."""
+    """Replace those of one method's states that hold features of calibration inputs."""
     books = OwnBooks(folder)
     own = books.read()
     states = [] if own is None else own.states
@@ -287,27 +288,22 @@ def _forget_numbers(folder: Path) -> Iterator[str]:
             path = store.root / silo / f"{t:06d}.safetensors"
             kept = known.get((silo, t))
             state = read_payload(path)
-            if not holds_inputs(state):
-                # A forgetting that was killed may have written the file and not the books.
+            if not any(name.endswith(INPUTS) for name in state.get(GROUP, {})):
+                # A deletion that was killed may have written the file but not the records.
                 if kept is not None and sum_of_bytes(path.read_bytes()).sha256 != kept.sha256:
                     known[silo, t] = _replaced(path, kept, state)
                 continue
             if kept is None or not (folder / MODEL).is_file():
                 _delete(path)
                 known.pop((silo, t), None)
-                yield f"{path}: deleted, with what the silo had learnt for itself: no model to predict with is here yet"
+                yield f"{path}: deleted, with the silo's private state: no model to predict with is kept yet"
                 continue
             state = {**state, GROUP: distances_alone(state[GROUP], read_payload(folder / MODEL).get(GROUP, {}))}
             known[silo, t] = _replaced(path, kept, state)
-            yield f"{path}: numbers of calibration inputs replaced by distances"
+            yield f"{path}: features of calibration inputs replaced by distances"
     now = [known[each.silo, each.t] for each in states if (each.silo, each.t) in known]
     if own is not None and now != states:
         books.write(own.model_copy(update={"states": now, "afresh": own.afresh or not now}))
-
-
-def holds_inputs(state: State) -> bool:
-    """Whether a silo's state has numbers of its calibration inputs, from which a row can be told."""
-    return any(name.endswith(INPUTS) for name in state.get(GROUP, {}))
 
 
 def _replaced(path: Path, kept: KeptState, state: State) -> KeptState:
