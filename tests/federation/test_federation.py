@@ -191,7 +191,7 @@ def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [("positive='sick'", "'ill' or 'well'"), ("positive='ill'", "")],
+    [("positive_class='sick'", "'ill' or 'well'"), ("positive_class='ill'", "")],
 )
 def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, words: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1, start_timeout=60)
@@ -342,8 +342,8 @@ def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_w
 def test_optimisers_that_last_and_balanced_classes_are_the_bits_of_one_machine(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedper", rounds=3)
     table = tmp_path / "config.toml"
-    more = 'optimizer = "adam"\nlr = 0.01\nstate = "shared"\nschedule = "cosine"\nwarmup = 1\nclip = 1.0\n'
-    more += 'class_weights = "balanced"\nlocal_epochs = 1.5\n'
+    more = 'optimizer = "adam"\nlr = 0.01\noptimizer_state = "average"\nlr_schedule = "cosine"\nwarmup = 1\n'
+    more += 'clip_norm = 1.0\nclass_weights = "balanced"\nlocal_epochs = 1.5\n'
     lines = [line for line in table.read_text().splitlines() if not line.startswith(("local_epochs", "local_steps"))]
     table.write_text("\n".join(lines).replace("[training]\n", f"[training]\n{more}") + "\n")
     federation.config = load(str(table))

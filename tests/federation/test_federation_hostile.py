@@ -207,7 +207,7 @@ def test_a_state_that_is_not_finite_does_not_replace_the_checkpoint(
             next(iter(after["model"].values())).fill_(torch.nan)
         return after
 
-    monkeypatch.setattr(FedAvg, "average", broken)
+    monkeypatch.setattr(FedAvg, "aggregate", broken)
     federation = Federation(tmp_path, "fedavg", rounds=3)
     with pytest.raises(RunError, match=r"round 2, train: the server's model/.* is not finite"):
         federation.serve()

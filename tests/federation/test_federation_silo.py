@@ -72,7 +72,7 @@ class Asked:
 def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
     asked = Asked(tmp_path, more=("privacy.clip_norm=0.001",))
     assert asked.perform().examples == 1
-    for task in ("base.base.train", "base.base.average", "base.broadcast", "__class__", "base.check"):
+    for task in ("base.base.train", "base.base.aggregate", "base.broadcast", "__class__", "base.check"):
         with pytest.raises(RunError, match="neither a round's work nor a measurement"):
             asked.perform(task=task)
 
@@ -145,12 +145,12 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     home = asked.federation.homes["hill"]
     expected = asked.member.introduce(asked.terms)
-    tensors = asked.member.data.n_silos(asked.terms)[0].train
+    tensors = asked.member.data.silos(asked.terms)[0].train
     written = (home / "hill.csv").read_text().replace(",", "|").replace(".", ",")
     (home / "hill.csv").write_text(written)
     member = edited(home, decimal='","', separator='"|"', numeric='["age", "pressure"]')
     assert member.introduce(asked.terms) == expected
-    silos = member.data.n_silos(asked.terms)
+    silos = member.data.silos(asked.terms)
     assert torch.equal(silos[0].train.x, tensors.x)
     assert torch.equal(read_inputs(home / "hill.csv", silos, "hill")[silos[0].indices["train"]], tensors.x)
     again = Federation(tmp_path / "again", "fedavg", 1)
@@ -266,7 +266,7 @@ def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
     asked = Asked(tmp_path / "federation", method, more=full)
     (tmp_path / "away").mkdir()
     table = shutil.copy(asked.federation.homes["hill"] / "hill.csv", tmp_path / "away")
-    kept, silos = asked.federation.kept("hill"), asked.member.data.n_silos(asked.terms)
+    kept, silos = asked.federation.kept("hill"), asked.member.data.silos(asked.terms)
     with_data = Run(asked.member._run(asked.terms, silos, kept, 0))
     expected = with_data.predictor("hill")(noted_inputs(table, silos, "hill"))
     shutil.move(kept, tmp_path / "away" / "model")

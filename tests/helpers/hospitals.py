@@ -112,14 +112,15 @@ class Federation:
         """The same run on one machine that has all three tables."""
         table = self.folder / "config.toml"
         sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
-        text = table.read_text().replace('"silos"', f'"csv:{sources}"').replace('name = "flower"', 'name = "embedded"')
+        text = table.read_text().replace('"on_site"', f'"csv:{sources}"')
+        text = text.replace('name = "flower"', 'name = "single_machine"')
         lines = [
             line
             for line in text.splitlines()
             if not line.startswith(("min_available_silos", "quorum", "round_timeout", "start_timeout"))
         ]
-        (self.folder / "embedded.toml").write_text("\n".join(lines))
-        return start(load(str(self.folder / "embedded.toml")), self.folder / "embedded")
+        (self.folder / "single_machine.toml").write_text("\n".join(lines))
+        return start(load(str(self.folder / "single_machine.toml")), self.folder / "single_machine")
 
     def kept(self, name: str) -> Path:
         """What a silo keeps of the federation."""
