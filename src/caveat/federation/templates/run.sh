@@ -66,7 +66,7 @@ gone() {
     why=$(field error-message <<<"$1")
     case $why in
         *"connection '$link' not found"*)
-            echo "this project's server has not been started yet: start ./server.sh first, on this machine" >&2 ;;
+            echo "this project's server has not been started yet: start ./server.sh on this machine first" >&2 ;;
         *"is unavailable"*) echo "the server does not answer: start ./server.sh on this machine" >&2 ;;
         "") echo "the server does not answer well: $1" >&2 ;;
         *) echo "${why##*$'\n'}" >&2 ;;
