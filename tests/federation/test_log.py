@@ -70,7 +70,7 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
         found = status_of(tmp_path / "runs" / "a")
     assert (
         found[0]
-        == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh command continues it"
+        == f"{tmp_path / 'runs' / 'a'}: no round aggregated yet; interrupted: the same run.sh command continues it"
     )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
     assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)

@@ -320,7 +320,7 @@ def test_a_server_that_is_not_there_is_a_sentence(project: Path, commands: Comma
     missing = GONE.replace("Connection to the SuperLink is unavailable. Check", "connection 'deploy' not found in x")
     commands.put("flwr", f'cat <<"END"\n{missing.strip().removeprefix("echo ").strip(chr(39))}\nEND')
     done = commands.run(project / "run.sh", "runs/a")
-    told = "this project's server has not been started yet: start ./server.sh, on this machine\n"
+    told = "this project's server has not been started yet: start ./server.sh on this machine first\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     refusal = '{"success": false, "error-message": "Using\\n\\nThe app is too large."}'
     commands.put("flwr", f"echo '{refusal}'")

@@ -169,7 +169,7 @@ class Swaps:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Let `load` put tensors in place within this context. Afterwards lasting modules have their own tensors again."""
+        """Let `load` put tensors in place within this context. Afterwards lasting modules have their own again."""
         token = _SWAPS.set(self)
         try:
             yield
@@ -211,7 +211,7 @@ class Swaps:
 
 
 def reset(module: nn.Module) -> None:
-    """Initialize all parts of a module again: drawn from torch's global generator, or with given weights (`GIVEN`).
+    """Initialize all parts of a module again, from torch's global generator or with given weights (`GIVEN`).
 
     Frozen parts stay.
     """
@@ -248,9 +248,7 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
 
 
 def normalization(module: nn.Module) -> frozenset[str]:
-    """Return every tensor of BatchNorm layers, weights and statistics, found by type: names differ between
-    architectures.
-    """
+    """Return every tensor of BatchNorm layers, found by type, since names differ between architectures."""
     names = frozenset(
         f"{path}.{name}"
         for path, part in module.named_modules()

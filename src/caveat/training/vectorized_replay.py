@@ -88,7 +88,7 @@ class FitCall:
 
 @dataclass(frozen=True)
 class StackedContext(SiloContext):
-    """A context that stands for K silos within `torch.func.vmap`: a task sees one of them, whose tensors are batched."""
+    """A context that stands for K silos within `torch.func.vmap`: a task sees one, whose tensors are batched."""
 
     count: Tensor = field(kw_only=True)
     """n_k, the number of training examples: 0-dimensional int64."""
@@ -147,7 +147,7 @@ class StackedWork:
     """A client task at silos of one architecture whose states have the same form."""
 
     def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
-        """`context` is that of any of them: its round, its workspaces. Neither what was sent nor the workspaces change."""
+        """`context` is that of any silo: its round, its workspaces. Neither what was sent nor the workspaces change."""
         self.task, self.context = task, context
         self.down = {group: {name: t.clone() for name, t in tensors.items()} for group, tensors in down.items()}
         self.swaps = Swaps(*(module for module in (context.module, context.own) if module is not None))
@@ -155,8 +155,8 @@ class StackedWork:
         """What the calls of fit so far have come to, in the work's order."""
 
     def replay(self, then: Callable[[FitCall, Tree], Tree], silos: Tree, index: Tensor | None = None) -> Tree | Ended:
-        """Return what `then` makes, for each silo, of the first call of fit that is not trained yet; the task's result
-        if none is.
+        """Return what `then` makes, for each silo, of the first call of fit not trained yet; the task's result without
+        one.
 
         `silos` hold "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' positions among
         those of `trained`, if they are not all of them.

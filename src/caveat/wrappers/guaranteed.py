@@ -89,7 +89,7 @@ FRACTIONS = frozenset({"limit", "upper", "enough_share"})
 
 @dataclass(frozen=True)
 class Rule:
-    """What a silo decides by: edges to rank each model's scores by, a limit, its counts, and whom the guarantee covers."""
+    """What a silo decides by: edges to rank scores by, a limit, its counts, and whom the guarantee covers."""
 
     whose: Whose
     edges: Tensors
