@@ -271,7 +271,7 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         said = silo.stderr.read()
         silo.stderr.close()
         silo.wait()
-    assert said.count("va: ended with status 1; again in 10 s") == 2
+    assert said.count("va: exited with status 1; restarting in 10 s") == 2
     first = commands.said.read_text().splitlines()[0]
     assert f'--node-config silo="{project}/a silo.toml" key="{key}"' in first
     assert "--superlink fed.example.org:8443 --root-certificates certificates/ca.crt" in first
@@ -354,7 +354,7 @@ def test_why_a_run_failed_is_said_once(project: Path, commands: Commands) -> Non
     assert "the log of 7" in commands.run(project / "run.sh", "runs/a").stderr
     commands.put("flwr", FLWR.replace("$STATUS", "finished:stopped"))
     done = commands.run(project / "run.sh", "runs/a")
-    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command goes on with it\n")
+    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command continues it\n")
 
 
 PYTHON = """
@@ -447,9 +447,9 @@ def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, 
         said = [line for line in silo.stderr.read().splitlines() if line.startswith("va: ")]
         silo.stderr.close()
         silo.wait()
-    again = "va: ended with status 1; again in 10 s"
+    again = "va: exited with status 1; restarting in 10 s"
     assert said[0] == "va: the server does not know this key: it needs ./admit.sh va.pub"
-    assert said[3].startswith("va: the server knows this key, and takes the node that had it last for connected")
+    assert said[3].startswith("va: the server knows this key, and considers its last node connected")
     assert [said[k] for k in (1, 2, 4, 5)] == [again] * 4
 
 

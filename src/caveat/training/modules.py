@@ -228,7 +228,7 @@ def reset(module: nn.Module) -> None:
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
-    """Return copies of a module's tensors, all but frozen ones, or those of these names, as they are sent and stored."""
+    """Return copies of a module's tensors, all but frozen ones, or those of these names, as sent and stored."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors_of(module).items()
@@ -248,7 +248,7 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
 
 
 def normalization(module: nn.Module) -> frozenset[str]:
-    """Return every tensor of BatchNorm layers, found by type, since names differ between architectures."""
+    """Return the tensors of BatchNorm layers, found by type, since names differ between architectures."""
     names = frozenset(
         f"{path}.{name}"
         for path, part in module.named_modules()

@@ -106,7 +106,7 @@ def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
 
 
 def logit_variance(variances: Tensor) -> Tensor:
-    """Return (N,) the variance of a logit minus the mean of all C, averaged over classes, from `direction_variances`."""
+    """Return (N,) the variance of a logit minus the mean of all C, averaged over classes."""
     return variances.sum(-1) / (variances.shape[-1] + 1)
 
 

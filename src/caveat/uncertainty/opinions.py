@@ -24,7 +24,7 @@ NEGLIGIBLE = -37.0
 
 
 def softplus_log_evidence(logits: Tensor) -> Tensor:
-    """Return ln softplus(logits), elementwise: the evidence of eq. 4; about the logits themselves if they are negative."""
+    """Return ln softplus(logits), elementwise: the evidence of eq. 4; about the logits themselves for negative ones."""
     direct = _log1p_exp(logits.clamp_min(NEGLIGIBLE)).log()
     return torch.where(logits < NEGLIGIBLE, logits, direct)
 
