@@ -73,7 +73,7 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
         == f"{tmp_path / 'runs' / 'a'}: no round aggregated yet; interrupted: the same run.sh command continues it"
     )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
-    assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
+    assert "no run, and no .b.log next to it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
 
 
 def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_names_none(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_settings_of_groups() -> None:
     assert isinstance(method, Guaranteed)
     assert (method.guarantee_scope, method.familywise) == ("silo", True)
     with pytest.raises(
-        ConfigurationError, match=r"uncertainty\.familywise = true is ignored where there is one promise"
+        ConfigurationError, match=r"uncertainty\.familywise = true is ignored with a single guarantee"
     ):
         Uncertainty(policy="guaranteed", familywise=True).around(FedAvg())
     with pytest.raises(

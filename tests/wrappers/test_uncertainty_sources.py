@@ -17,7 +17,7 @@ from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFed
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace
 from caveat.wrappers.base import find
-from caveat.wrappers.estimators import Ensemble, Laplace, member_groups, named, prefixed
+from caveat.wrappers.estimators import Ensemble, Laplace, member_groups, named, numbered
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.privacy import Private
 
@@ -253,7 +253,7 @@ def test_a_member_s_rounds_have_their_places_in_its_own_schedule(base: Method, t
 
 
 def test_groups_of_a_tenth_member_are_not_those_of_the_first() -> None:
-    groups = prefixed(1, {"model": {"a": torch.tensor(1)}}) | prefixed(10, {"model": {"a": torch.tensor(10)}})
+    groups = numbered(1, {"model": {"a": torch.tensor(1)}}) | numbered(10, {"model": {"a": torch.tensor(10)}})
     assert member_groups(1, groups)["model"]["a"] == 1
     assert member_groups(10, groups)["model"]["a"] == 10
 

@@ -114,7 +114,7 @@ BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 8192, 4096, 131_072
 
 
 def bins_of(classes: int) -> int:
-    """Return the number of bins of a histogram: 8,192 for two classes, 4,096 for up to 32, then fewer, 1,310 for 100."""
+    """Return the number of bins: 8,192 for two classes, 4,096 for up to 32, then fewer, 1,310 for 100."""
     return BINS_OF_TWO if classes == 2 else min(BINS_OF_MORE, BINS_IN_ALL // classes)
 
 
