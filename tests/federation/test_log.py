@@ -85,7 +85,7 @@ def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_na
         progress.note("silo evil is set aside, since the others agree without it: node 9 is silo va")
         progress.note("node 10 is refused: introduce: DataError: node 10 is silo va")
     found = status_of(run)
-    assert found[1:3] == ["va: counted in no round; node 8", ""]
+    assert found[1:3] == ["va: aggregated in no round; node 8", ""]
 
 
 def test_a_run_under_way_says_how_old_its_last_word_is(tmp_path: Path) -> None:
