@@ -185,7 +185,9 @@ def test_an_entry_point_s_class_needs_no_decorator_but_its_name(tmp_path: Path, 
 
 def test_a_plugin_without_the_method_is_told_what_it_lacks(tmp_path: Path) -> None:
     use(written(tmp_path, OWN.replace("@register\n", "")))
-    with pytest.raises(ConfigurationError, match=r"mine.py registers none of that name: put @caveat.register above"):
+    with pytest.raises(
+        ConfigurationError, match=r"mine.py registers no method of that name: put @caveat.register above"
+    ):
         load("digits", ["method.name=mine"])
 
 

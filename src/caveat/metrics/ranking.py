@@ -116,7 +116,7 @@ def _curve(correct: Counts, wrong: Counts) -> tuple[Counts, Counts]:
 
 
 def auroc(negative: Counts, positive: Counts) -> float:
-    """Return the probability that a positive input has a higher score than a negative one, ties half, from bins (B,)."""
+    """Return the probability that a positive input scores higher than a negative one, ties half, from (B,) bins."""
     below = negative.cumsum() - negative / 2
     return float(positive @ below / (positive.sum() * negative.sum()))
 
