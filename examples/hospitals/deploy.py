@@ -225,7 +225,7 @@ def prepare(deployment: Deployment, step: Steps) -> Machine:
 def refuse_stranger(deployment: Deployment) -> None:
     deployment.start_silo(STRANGER)
     stranger = deployment.hospitals[STRANGER]
-    wait_for("the stranger is refused", 60, lambda: "ended with status 1" in stranger.log("silo").read_text(), 0.2)
+    wait_for("the stranger is refused", 60, lambda: "exited with status 1" in stranger.log("silo").read_text(), 0.2)
     if deployment.online():
         raise Failed("a silo is online, and none of those registered was started")
     stranger.stop("silo")

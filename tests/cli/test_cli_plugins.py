@@ -243,7 +243,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_name_that_is_typed_is_imported_and_one_in_a_folder_is_not() -> None:
     listed = caveat("list", "methods").stdout
-    assert re.search("^mine +of the installed package caveat-mine; --plugin mine imports it$", listed, re.M)
+    assert re.search("^mine +from the installed package caveat-mine; --plugin mine imports it$", listed, re.M)
     assert not Path("imported").exists()
     done = caveat("run", *MINE, "--out", "run")
     assert done.exit_code == 0, done.stderr
@@ -258,7 +258,7 @@ def test_a_name_that_is_typed_is_imported_and_one_in_a_folder_is_not() -> None:
     ):
         told = caveat(*command)
         assert told.exit_code == 2
-        assert "the installed package caveat-mine has it: --plugin mine" in told.stderr
+        assert "the installed package caveat-mine has it: add --plugin mine" in told.stderr
     assert not Path("imported").exists()
     assert caveat(*predict, "--plugin", "mine").exit_code == 0
     forget()

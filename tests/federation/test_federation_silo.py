@@ -107,7 +107,7 @@ def test_an_order_of_a_round_that_is_over_changes_nothing(tmp_path: Path) -> Non
     asked = Asked(tmp_path, "scaffold", rounds=3)
     folder = asked.federation.kept("hill") / "state" / "silos" / "hill"
     before = {path.name: read_payload(path) for path in folder.iterdir()}
-    with pytest.raises(RunError, match="an order of round 0, but there is a state of round 2"):
+    with pytest.raises(RunError, match="an order for round 0, but there is a state of round 2"):
         asked.perform(0)
     assert {path.name for path in folder.iterdir()} == set(before)
     for name, state in before.items():

@@ -72,7 +72,7 @@ def test_a_silo_that_may_join_is_told_what_could_not_be_checked(tmp_path: Path) 
     ]
     alone = checked(home, config=False)
     assert alone.exit_code == 0
-    assert "not checked: what the federation's configuration says (classes, dictionary, target" in alone.stdout
+    assert "not checked: the federation's configuration (classes, dictionary, target" in alone.stdout
     assert {path.name for path in home.iterdir()} == {"hill.csv", "silo.toml"}  # nothing is written
 
 
@@ -154,7 +154,7 @@ WRONG = {
         "refuses: tables must be csv files in UTF-8", True,
     ),
     "one class": (
-        of_one_class, "all its training labels are 'well', expected two classes", "refuses: every split must have rows", True,
+        of_one_class, "all its training labels are 'well', expected two classes", "every split must have rows", True,
     ),
     "a file that is not there": (
         lambda home: (home / "hill.csv").unlink(), "no such file or folder", "refuses: its data must be where", True,

@@ -85,7 +85,7 @@ def test_what_is_no_training_is_answered_once_and_counts_if_it_is_asked_for_agai
     """`fedpn` sends densities, and a measurement sums, of whichever model the server has sent."""
     sent(tmp_path, terms, "base.train", "test")
     asked = Order(1, "test", NEVER, "hill")
-    with pytest.raises(BeyondLimits, match="with this answer once more 1 update of training and 1 repeated answer"):
+    with pytest.raises(BeyondLimits, match="with this repeated answer 1 update of training and 1 repeated answer"):
         Limits(rounds=1).check_order("hill", terms, asked, tmp_path)
     Limits(rounds=2).check_order("hill", terms, asked, tmp_path)
     Limits(rounds=1).check_order("hill", terms, Order(2, "test", NEVER, "hill"), tmp_path)

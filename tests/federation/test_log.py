@@ -70,10 +70,10 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
         found = status_of(tmp_path / "runs" / "a")
     assert (
         found[0]
-        == f"{tmp_path / 'runs' / 'a'}: no round counted yet; interrupted: the same run.sh command continues it"
+        == f"{tmp_path / 'runs' / 'a'}: no round aggregated yet; interrupted: the same run.sh command continues it"
     )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
-    assert "no run, and .b.log is not beside it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
+    assert "no run, and no .b.log next to it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
 
 
 def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_names_none(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_na
         progress.note("silo evil is set aside, since the others agree without it: node 9 is silo va")
         progress.note("node 10 is refused: introduce: DataError: node 10 is silo va")
     found = status_of(run)
-    assert found[1:3] == ["va: counted in no round; node 8", ""]
+    assert found[1:3] == ["va: aggregated in no round; node 8", ""]
 
 
 def test_a_run_under_way_says_how_old_its_last_word_is(tmp_path: Path) -> None:

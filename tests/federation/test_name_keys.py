@@ -188,7 +188,7 @@ def test_a_silo_hears_in_its_own_log_that_its_name_or_key_is_refused(
         federation.begin()
     said = set(capsys.readouterr().err.splitlines())
     (named,) = [line for line in said if line.startswith("caveat: the server has refused silo 'valley': ")]
-    assert named.endswith("the server has no key for the name 'valley': it needs ./admit.sh valley.pub")
+    assert named.endswith("the server has no key for the name 'valley': register it with ./admit.sh valley.pub")
     (keyed,) = [line for line in said if line.startswith("caveat: the server has refused silo 'hill': ")]
     assert "the server has another key for the name 'hill' than SHA256:" in keyed
     assert keyed.count("SHA256:") == 1

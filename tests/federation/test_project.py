@@ -271,7 +271,7 @@ def test_a_silo_tries_again_until_it_is_stopped(project: Path, commands: Command
         said = silo.stderr.read()
         silo.stderr.close()
         silo.wait()
-    assert said.count("va: ended with status 1; again in 10 s") == 2
+    assert said.count("va: exited with status 1; restarting in 10 s") == 2
     first = commands.said.read_text().splitlines()[0]
     assert f'--node-config silo="{project}/a silo.toml" key="{key}"' in first
     assert "--superlink fed.example.org:8443 --root-certificates certificates/ca.crt" in first
@@ -295,7 +295,7 @@ def test_a_run_ends_as_the_federation_does(project: Path, commands: Commands, st
     done = commands.run(project / "run.sh", 'runs/"a"', "rounds=3", 'method.name="uefl"')
     assert done.returncode == expected
     assert ("the log of 7" in done.stderr) == (status == "finished:failed")
-    assert ("does not answer" in done.stderr) == (status == "gone")
+    assert ("no longer answers" in done.stderr) == (status == "gone")
     command, *settings = commands.said.read_text().splitlines()
     assert command.startswith("run . deploy --run-config ")
     assert tomllib.loads("\n".join(settings)) == {"run": 'runs/"a"', "set": 'rounds=3;method.name="uefl"'}
@@ -315,12 +315,12 @@ def test_a_server_that_is_not_there_is_a_sentence(project: Path, commands: Comma
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     commands.put("flwr", FLWR.replace("ls)", f"ls) {GONE} ;; other)"))
     done = commands.run(project / "run.sh", "runs/a")
-    told = "run 7: the server does not answer any more; start ./server.sh, then the same command continues\n"
+    told = "run 7: the server no longer answers; start ./server.sh, then the same command continues the run\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     missing = GONE.replace("Connection to the SuperLink is unavailable. Check", "connection 'deploy' not found in x")
     commands.put("flwr", f'cat <<"END"\n{missing.strip().removeprefix("echo ").strip(chr(39))}\nEND')
     done = commands.run(project / "run.sh", "runs/a")
-    told = "this project's server has not been started yet: start ./server.sh, on this machine\n"
+    told = "this project's server has not been started yet: start ./server.sh on this machine first\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     refusal = '{"success": false, "error-message": "Using\\n\\nThe app is too large."}'
     commands.put("flwr", f"echo '{refusal}'")
@@ -354,7 +354,7 @@ def test_why_a_run_failed_is_said_once(project: Path, commands: Commands) -> Non
     assert "the log of 7" in commands.run(project / "run.sh", "runs/a").stderr
     commands.put("flwr", FLWR.replace("$STATUS", "finished:stopped"))
     done = commands.run(project / "run.sh", "runs/a")
-    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command goes on with it\n")
+    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command continues it\n")
 
 
 PYTHON = """
@@ -447,9 +447,9 @@ def test_a_silo_says_whether_its_key_is_not_known_or_has_to_wait(project: Path, 
         said = [line for line in silo.stderr.read().splitlines() if line.startswith("va: ")]
         silo.stderr.close()
         silo.wait()
-    again = "va: ended with status 1; again in 10 s"
-    assert said[0] == "va: the server does not know this key: it needs ./admit.sh va.pub"
-    assert said[3].startswith("va: the server knows this key, and takes the node that had it last for connected")
+    again = "va: exited with status 1; restarting in 10 s"
+    assert said[0] == "va: the server does not know this key: register it there with ./admit.sh va.pub"
+    assert said[3].startswith("va: the server knows this key, and considers its last node connected")
     assert [said[k] for k in (1, 2, 4, 5)] == [again] * 4
 
 

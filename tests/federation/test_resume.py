@@ -122,7 +122,7 @@ def test_a_project_with_another_configuration_does_not_begin_it(begun: Begun) ->
     said = one_error(caveat("resume", begun.run, "--project", begun.project), 2)
     assert begun.said is None
     assert f"--project {begun.project}: {file} with rounds=2 seed = 5 differs from" in said
-    assert said.endswith('began with: method.name = "fedprox", which was "fedavg"')
+    assert said.endswith('began with: method.name = "fedprox", was "fedavg"')
 
 
 def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
@@ -134,7 +134,7 @@ def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:
     (empty / "run.sh").write_text(LISTENING)
     assert "is not an executable script" in one_error(caveat("resume", begun.run, "--project", empty), 2)
     (empty / "run.sh").chmod(0o755)
-    assert f"--project {empty}: it has no config.toml" in one_error(caveat("resume", begun.run, "--project", empty), 2)
+    assert f"--project {empty}: no config.toml there" in one_error(caveat("resume", begun.run, "--project", empty), 2)
 
 
 def test_a_run_of_this_machine_has_no_project(tmp_path: Path, begun: Begun) -> None:

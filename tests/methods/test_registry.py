@@ -70,7 +70,7 @@ def test_the_same_file_read_anew_replaces_what_it_registered(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (OWN.replace("class Mine", "class FedProx"), "'fedprox' is a method of caveat's own"),
+        (OWN.replace("class Mine", "class FedProx"), "'fedprox' is one of caveat's own methods"),
         (OWN.replace("@frozen_settings\n", ""), "put @caveat.frozen_settings above the class"),
         (OWN.replace('    """FedAvg under another name."""\n', ""), "no docstring"),
         (
@@ -78,7 +78,7 @@ def test_the_same_file_read_anew_replaces_what_it_registered(tmp_path: Path) -> 
             "no schedule",
         ),
         (OWN.replace("class Mine(FedAvg):", "class Mine:"), "expected a subclass of caveat.Method"),
-        (OWN.replace("    strength", '    name = "My Own"\n    strength'), "expected small letters"),
+        (OWN.replace("    strength", '    name = "My Own"\n    strength'), "expected lower-case letters"),
         (HEAD + "register(3)", "register(3): expected a subclass of caveat.Method"),
         (HEAD + "FedAvg.nothing", "mine.py:2: AttributeError: type object 'FedAvg' has no attribute 'nothing'"),
         ("def", "SyntaxError"),
@@ -126,7 +126,7 @@ def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     [
         ("gone.py", "no such file"),
         ("gone", "no module of that name is installed"),
-        ("beside", "for the file say beside.py"),
+        ("beside", "for the file use beside.py"),
         ("no module", "expected a file such as my.py, or the name of a module that is installed"),
         ("", "expected a file such as my.py"),
         (".", "expected a file such as my.py, or the name of a module that is installed"),
@@ -164,7 +164,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_installed_package_is_imported_by_its_method_s_name(installed: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the installed package caveat-mine has it: --plugin mine"):
+    with pytest.raises(ConfigurationError, match="the installed package caveat-mine has it: add --plugin mine"):
         load("digits", ["method.name=mine"])
     assert "caveat_mine" not in sys.modules
     use("mine")
@@ -179,13 +179,15 @@ def test_an_entry_point_s_class_needs_no_decorator_but_its_name(tmp_path: Path, 
     (tmp_path / "caveat_mine.py").write_text(
         OWN.replace("@register\n", "").replace("    strength", "    name = 'other'\n    strength")
     )
-    with pytest.raises(ConfigurationError, match="caveat-mine registers no method 'mine', as its entry point says"):
+    with pytest.raises(ConfigurationError, match="caveat-mine registers no method 'mine', unlike its entry point"):
         use("mine")
 
 
 def test_a_plugin_without_the_method_is_told_what_it_lacks(tmp_path: Path) -> None:
     use(written(tmp_path, OWN.replace("@register\n", "")))
-    with pytest.raises(ConfigurationError, match=r"mine.py registers none of that name: put @caveat.register above"):
+    with pytest.raises(
+        ConfigurationError, match=r"mine.py registers no method of that name: put @caveat.register above"
+    ):
         load("digits", ["method.name=mine"])
 
 

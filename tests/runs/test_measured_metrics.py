@@ -102,7 +102,7 @@ def test_what_is_no_figure_is_one_error_with_metric_and_silo(silos: data.Silos, 
     [
         ([len], "expected a mapping from names to functions"),
         ({"a/b": len}, "name 'a/b', expected text of 1 to 60 characters without /"),
-        ({"accuracy": len}, "'accuracy' is a figure of caveat's own"),
+        ({"accuracy": len}, "'accuracy' is one of caveat's own metrics"),
         ({"a": 0.5}, r"metrics\['a'\] is a float, expected a function"),
     ],
 )

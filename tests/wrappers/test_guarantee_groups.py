@@ -229,9 +229,7 @@ def test_settings_of_groups() -> None:
     method = asked.around(FedAvg())
     assert isinstance(method, Guaranteed)
     assert (method.guarantee_scope, method.familywise) == ("silo", True)
-    with pytest.raises(
-        ConfigurationError, match=r"uncertainty\.familywise = true is ignored where there is one promise"
-    ):
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.familywise = true is ignored with a single guarantee"):
         Uncertainty(policy="guaranteed", familywise=True).around(FedAvg())
     with pytest.raises(
         ConfigurationError, match=r"uncertainty\.guarantee_scope = 'silo' is ignored by policy 'switch'"

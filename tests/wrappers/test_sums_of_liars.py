@@ -118,7 +118,7 @@ def test_histograms_hold_no_more_inputs_than_the_split_has() -> None:
     for wrong, group, name in cases:
         assert wrong({group: {name: counts}}, CARD) == ""
         for bad in (counts + 1, -counts, counts * 0.99):
-            assert "no counts of 40 inputs" in wrong({group: {name: bad}}, CARD)
+            assert "are not counts of at most 40 inputs" in wrong({group: {name: bad}}, CARD)
     rank = torch.rand(N, generator=torch.Generator().manual_seed(4)).clamp_min(1e-3)
     honest = policy_counts(None, rank, None, rank > 0.5)
     assert count({"decision": {"counts": honest[None]}}, CARD) == ""

@@ -17,7 +17,7 @@ from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFed
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace
 from caveat.wrappers.base import find
-from caveat.wrappers.estimators import Ensemble, Laplace, named, own, prefixed
+from caveat.wrappers.estimators import Ensemble, Laplace, member_groups, named, numbered
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.privacy import Private
 
@@ -184,11 +184,11 @@ def test_the_last_layer_is_found_behind_dropout_and_without_a_bias() -> None:
 def test_the_first_member_is_the_run_without_an_ensemble(tmp_path: Path) -> None:
     base = FedAvg(rounds=3, training=ADAM)
     plain, ensemble = finished(base, tmp_path / "plain"), finished(Ensemble(base, 3), tmp_path / "ensemble")
-    assert_same(own(0, ensemble.server), plain.server)
+    assert_same(member_groups(0, ensemble.server), plain.server)
     assert [done.step.address for done in ensemble.done] == [
         f"base.member{m}.base.train" for m in (0, 0, 0, 1, 1, 1, 2, 2, 2)
     ]
-    weights = [own(m, ensemble.server)["model"]["head.1.weight"] for m in range(3)]
+    weights = [member_groups(m, ensemble.server)["model"]["head.1.weight"] for m in range(3)]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
 
@@ -198,18 +198,18 @@ def test_a_member_s_weights_begin_alike_at_the_server_and_at_all_silos(tmp_path:
     base = FedPer(rounds=1, training=FAST)
     federation = Federation(Ensemble(base, 3, seed=5), tmp_path)
     for m in range(3):
-        heads = [own(m, state)["model"]["head.1.weight"] for state in federation.states().values()]
+        heads = [member_groups(m, state)["model"]["head.1.weight"] for state in federation.states().values()]
         assert all(torch.equal(heads[0], head) for head in heads)
-    drawn = [own(m, federation.server)["model"]["encoder.0.weight"] for m in range(3)]
+    drawn = [member_groups(m, federation.server)["model"]["encoder.0.weight"] for m in range(3)]
     assert not torch.equal(drawn[0], drawn[1])
     other = Federation(Ensemble(base, 3, seed=6), tmp_path / "other")
-    assert torch.equal(own(0, other.server)["model"]["encoder.0.weight"], drawn[0])
-    assert not torch.equal(own(1, other.server)["model"]["encoder.0.weight"], drawn[1])
+    assert torch.equal(member_groups(0, other.server)["model"]["encoder.0.weight"], drawn[0])
+    assert not torch.equal(member_groups(1, other.server)["model"]["encoder.0.weight"], drawn[1])
 
 
 def test_codebooks_of_members_begin_differently(tmp_path: Path) -> None:
     federation = Federation(Ensemble(UEFL(rounds=1, codewords=4), 2), tmp_path)
-    words = [own(m, federation.server)["model"]["codebook.shared"] for m in range(2)]
+    words = [member_groups(m, federation.server)["model"]["codebook.shared"] for m in range(2)]
     assert not torch.equal(words[0], words[1])
 
 
@@ -222,7 +222,7 @@ def test_predictions_are_means_over_the_members_that_have_begun(tmp_path: Path) 
         down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
         context, members = federation.place.context("silo-1"), []
         for m in range(begun):
-            ((_, module),) = base.loaded(own(m, down), own(m, state), context)
+            ((_, module),) = base.loaded(member_groups(m, down), member_groups(m, state), context)
             with torch.no_grad():
                 members.append(module.eval()(x).double().softmax(-1))
         found = federation.method.predict(down, state, context, x)
@@ -253,9 +253,9 @@ def test_a_member_s_rounds_have_their_places_in_its_own_schedule(base: Method, t
 
 
 def test_groups_of_a_tenth_member_are_not_those_of_the_first() -> None:
-    groups = prefixed(1, {"model": {"a": torch.tensor(1)}}) | prefixed(10, {"model": {"a": torch.tensor(10)}})
-    assert own(1, groups)["model"]["a"] == 1
-    assert own(10, groups)["model"]["a"] == 10
+    groups = numbered(1, {"model": {"a": torch.tensor(1)}}) | numbered(10, {"model": {"a": torch.tensor(10)}})
+    assert member_groups(1, groups)["model"]["a"] == 1
+    assert member_groups(10, groups)["model"]["a"] == 10
 
 
 # Settings

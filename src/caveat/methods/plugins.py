@@ -1,4 +1,4 @@
-"""Methods from files, modules and packages of a user's own: imported where the user names them, and nowhere else."""
+"""Methods from a user's files, modules and packages: imported only if the user names them."""
 
 import hashlib
 import importlib
@@ -16,16 +16,17 @@ from ..core.errors import CaveatError, cut, short_repr
 from . import METHODS, register
 
 GROUP = "caveat.methods"
-"""The group of entry points by which an installed package says which methods it has."""
+"""The group of entry points with which an installed package lists its methods."""
 PACKAGE = str(Path(__file__).parents[1])
-"""Where caveat's own code lies."""
+"""The folder of caveat's own code."""
 _NAMED = list[str]()
 
 
 def use(plugin: str) -> None:
     """Import a plugin: a file `my.py`, the name of an installed package's method, or a module.
 
-    What it registers is then known by name. Raises ConfigurationError, in one line, if it cannot be imported.
+    The methods that it registers are then known by name. Raises ConfigurationError, in one line, if it cannot be
+    imported.
     """
     if not plugin or not plugin.isprintable():
         raise ConfigurationError(
@@ -46,47 +47,47 @@ def use(plugin: str) -> None:
 
 
 def named() -> list[str]:
-    """What was imported by name in this process."""
+    """Return the plugins that were imported by name in this process."""
     return list(_NAMED)
 
 
 def use_typed(name: str) -> None:
-    """Import the installed package that has the method of a name which the user typed, if there is one.
+    """Import the installed package with the method of a name that the user typed, if there is one.
 
-    For names on the command line alone: what a file or folder names is never imported.
+    Only for names on the command line: what a file or folder names is never imported.
     """
     if name not in METHODS and name in installed():
         use(name)
 
 
 def is_file(named: str) -> bool:
-    """Whether `--plugin` names a file, and not a module or an installed package's method."""
+    """Return whether `--plugin` names a file, and not a module or an installed package's method."""
     return named.endswith(".py") or os.sep in named
 
 
 def module_of(named: str) -> str:
-    """The module that is imported for what is no file."""
+    """Return the module to import for a plugin that is not a file."""
     return installed()[named].module if named in installed() else named
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The methods that installed packages say they have, by name. Nothing of theirs is imported."""
+    """Return the methods of installed packages, by name, without importing them."""
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def advice(name: str) -> str:
-    """What to type where no method has a name: which package has it, or that its file is to be named."""
+    """Return what to type if no method has a name: the package that has it, or to name its file."""
     point = installed().get(name)
     if point is not None:
-        return f"{_package(point)} has it: --plugin {name}"
+        return f"{_package(point)} has it: add --plugin {name}"
     if _NAMED:
-        return f"{cut(', '.join(_NAMED), 200)} registers none of that name: put @caveat.register above its class"
+        return f"{cut(', '.join(_NAMED), 200)} registers no method of that name: put @caveat.register above its class"
     return "if it is your own, name the file that has it: --plugin my.py (in Python, import it)"
 
 
 def about(point: EntryPoint) -> str:
-    """A line on a method that an installed package has, without importing it."""
-    return f"of {_package(point)}; --plugin {point.name} imports it"
+    """Return a line about an installed package's method, without importing it."""
+    return f"from {_package(point)}; --plugin {point.name} imports it"
 
 
 def _package(point: EntryPoint) -> str:
@@ -94,7 +95,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Run a file as a module. Files beside it are not put on the path: they could hide modules of others."""
+    """Run a file as a module. Its folder is not added to the path, where its files could hide other modules."""
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
@@ -119,20 +120,20 @@ def _import_entry(point: EntryPoint) -> None:
     if isinstance(found, type) and issubclass(found, Method) and found not in METHODS.values():
         register(found)
     if point.name not in METHODS:
-        raise ConfigurationError(f"{_package(point)} registers no method {point.name!r}, as its entry point says")
+        raise ConfigurationError(f"{_package(point)} registers no method {point.name!r}, unlike its entry point")
 
 
 def _import_module(named: str) -> ModuleType:
     if not all(part.isidentifier() for part in named.split(".")):
         raise ConfigurationError("expected a file such as my.py, or the name of a module that is installed")
     if importlib.util.find_spec(named.partition(".")[0]) is None:
-        beside = f"; for the file say {named}.py" if Path(f"{named}.py").is_file() else ""
-        raise ConfigurationError(f"no module of that name is installed{beside}")
+        hint = f"; for the file use {named}.py" if Path(f"{named}.py").is_file() else ""
+        raise ConfigurationError(f"no module of that name is installed{hint}")
     return importlib.import_module(named)
 
 
 def told(error: Exception) -> str:
-    """An error of somebody's code in one line, with the last line of a file that it came from."""
+    """Return an error of custom code in one line, with the last line of a file that it came from."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if not frame.filename.startswith((PACKAGE, importlib.__file__))]
     where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""

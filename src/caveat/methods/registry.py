@@ -1,7 +1,4 @@
-"""The methods by name: caveat's own, and those that somebody registers from a file or package of their own.
-
-The methods, by the name a configuration gives them. Nothing else in the package knows one by name.
-"""
+"""The methods by name: caveat's own, and those that users register. Nothing else in the package knows one by name."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ if TYPE_CHECKING:
     from ..core import Method
 
 NEEDED = ("schedule", "broadcast", "answer")
-"""What `Method` leaves to its subclasses."""
+"""Methods that subclasses of `Method` have to define."""
 Registered = TypeVar("Registered", bound="type[Method]")
-"""A class that `register` hands back as it is."""
+"""A class that `register` returns unchanged."""
 
 
 class Methods(Mapping[str, "type[Method]"]):
-    """The methods by the name that a configuration gives them; `register` adds one. Looking one up imports no plugin.
+    """The methods by the name that a configuration gives them; `register` adds one. A lookup imports no plugin.
 
-    Those of caveat's own are given as "module.Class" of this folder, and imported where they are looked up.
+    Caveat's own are given as "module.Class" of this folder, and imported on lookup.
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
@@ -46,7 +43,7 @@ class Methods(Mapping[str, "type[Method]"]):
         return name in self._own or name in self._added
 
     def about(self, name: str) -> str:
-        """The first line of a method's docstring; for those of caveat's own, nothing is imported."""
+        """Return the first line of a method's docstring; caveat's own are not imported."""
         if name not in self._own:
             return _first_line(self._added[name].__doc__)
         module, _, kind = self._own[name].partition(".")
@@ -62,17 +59,17 @@ class Methods(Mapping[str, "type[Method]"]):
 
     @property
     def added(self) -> list[type[Method]]:
-        """Those that are not caveat's own."""
+        """Methods that are not caveat's own."""
         return list(self._added.values())
 
     def add(self, cls: type[Method]) -> None:
-        """Take in a class by the name that its runs have. The same class again, read anew, replaces the earlier one.
+        """Register a class under the name of its runs. The same class, imported again, replaces the earlier one.
 
         Raises ConfigurationError for a class that a configuration could not build, and for a name that is taken.
         """
         name = _checked(cls)
         if name in self._own:
-            raise ConfigurationError(f"{_place(cls)}: {name!r} is a method of caveat's own; call the class otherwise")
+            raise ConfigurationError(f"{_place(cls)}: {name!r} is one of caveat's own methods; rename the class")
         other = self._added.get(name)
         if other is not None and _place(other) != _place(cls):
             raise ConfigurationError(f"{_place(cls)}: {_place(other)} has registered {name!r} already; rename one")
@@ -84,7 +81,7 @@ def _first_line(text: str | None) -> str:
 
 
 def _checked(cls: object) -> str:
-    """The name of a class of a method. Raises ConfigurationError, in one line, where it is none to be built."""
+    """Return the name of a method's class. Raises ConfigurationError, in one line, if it cannot be built."""
     from ..core import Method
 
     if not isinstance(cls, type) or not issubclass(cls, Method):
@@ -104,13 +101,13 @@ def _checked(cls: object) -> str:
     name = cls().name
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name):
         raise ConfigurationError(
-            f"{place}: its name is {short_repr(name)}; expected small letters, digits and underscores"
+            f"{place}: its name is {short_repr(name)}; expected lower-case letters, digits and underscores"
         )
     return name
 
 
 def _place(cls: type) -> str:
-    """A class, and the file that it is in."""
+    """Return a class's name and file."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
     return f"{cls.__qualname__} of {file}"
 
@@ -146,10 +143,10 @@ METHODS = Methods({
 
 
 def register(cls: Registered) -> Registered:
-    """Have configurations and commands know a method of one's own by its name: a decorator above `frozen_settings`.
+    """Register a custom method under its name, for configurations and commands: a decorator above `frozen_settings`.
 
-    The name is the class's in small letters, unless `name` says otherwise. Raises ConfigurationError for a name that is
-    taken, and for a class that a configuration cannot build: settings that are not frozen or lack a default, no
+    The name is the class's in lower case, unless `name` is overridden. Raises ConfigurationError for a name that is
+    taken, and for a class that a configuration cannot build: settings that are not frozen or have no default, no
     docstring, no schedule.
     """
     METHODS.add(cls)

@@ -22,25 +22,7 @@ from ..training.modules import (
 )
 
 __all__ = [
-    "LARGE",
-    "MAX_COUNT",
-    "Aggregate",
-    "Loss",
-    "SiloTask",
-    "Training",
-    "Weights",
-    "always",
-    "current",
-    "evaluation",
-    "frozen",
-    "in_batches",
-    "keep",
-    "learning",
-    "load",
-    "mc_dropout",
-    "normalization",
-    "snapshot",
-    "split",
-    "tensors_of",
-    "zeros",
-]
+    "LARGE", "MAX_COUNT", "Aggregate", "Loss", "SiloTask", "Training", "Weights", "always", "current", "evaluation",
+    "frozen", "in_batches", "keep", "learning", "load", "mc_dropout", "normalization", "snapshot", "split",
+    "tensors_of", "zeros",
+]  # fmt: skip

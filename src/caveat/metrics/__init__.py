@@ -1,7 +1,7 @@
 """Metrics of predictions as sums that can be merged; a mean is taken once, at the end.
 
-A silo sends sums, so that figures over several silos are exact. Sums over few inputs say much about each of them:
-nothing here is differentially private.
+A silo sends sums, so metrics over several silos are exact. Sums over few inputs reveal much about each of them: nothing
+here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
@@ -21,30 +21,8 @@ from .sums import (
 )
 
 __all__ = [
-    "BINS",
-    "ENOUGH",
-    "HIGHER_IS_BETTER",
-    "LOWER_IS_BETTER",
-    "MOST_CLASSES",
-    "EceTest",
-    "OperatingPoint",
-    "across",
-    "bins_of",
-    "by_class",
-    "called",
-    "class_sums",
-    "classification",
-    "decisions",
-    "ece",
-    "ece_classwise",
-    "ece_null",
-    "ece_test",
-    "errors",
-    "figures",
-    "measure",
-    "merge",
-    "ood_detection",
-    "operating_point",
-    "reliability",
-    "risk_coverage",
-]
+    "BINS", "ENOUGH", "HIGHER_IS_BETTER", "LOWER_IS_BETTER", "MOST_CLASSES", "EceTest", "OperatingPoint", "across",
+    "bins_of", "by_class", "called", "class_sums", "classification", "decisions", "ece", "ece_classwise",
+    "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection", "operating_point",
+    "reliability", "risk_coverage",
+]  # fmt: skip

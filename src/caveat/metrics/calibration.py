@@ -1,4 +1,4 @@
-"""Calibration: whether a class given a probability of p is right in a share p of cases."""
+"""Calibration: whether classes with a probability of p are correct in a share p of cases."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,10 +15,10 @@ BINS = 15
 
 
 def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
-    """The additive sums of (N, C) float64 class probabilities for labels (N,) that are classes of the model.
+    """Return the additive sums of (N, C) float64 class probabilities for labels (N,) that are classes of the model.
 
     Per bin of the top probability (`bin_...`, (15,)) and, for every class, per bin of its own probability
-    (`class_bin_...`, (C, 15)): the count, the sum of the probabilities, and how often the class was right.
+    (`class_bin_...`, (C, 15)): the count, the sum of the probabilities, and how often the class was correct.
     """
     top, label = probs.max(-1, keepdim=True)
     each = y[:, None] == torch.arange(probs.shape[1], device=y.device)
@@ -29,34 +29,35 @@ def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
-    """(N, K) probabilities and whether each is of the right class: three (K, 15) sums."""
+    """Return three (K, 15) sums of (N, K) probabilities and whether each is of the correct class."""
     columns = probs.shape[1]
     bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns, device=probs.device)
     weights, none = (torch.ones_like(probs), probs, correct.double()), probs.new_zeros(columns * BINS)
     if not len(probs):
-        return [none.long().view(columns, BINS)] * len(weights)  # the type that counts of nothing have always had
-    # Not bincount, which GPUs do not repeat with weights.
+        return [none.long().view(columns, BINS)] * len(weights)  # without inputs the type is int64
+    # Not bincount, which is not reproducible on GPUs with weights.
     return [none.index_add(0, bins.flatten(), each.flatten()).view(columns, BINS) for each in weights]
 
 
 def ece(sums: Tensors) -> float:
-    """Expected calibration error over equal-width bins (Guo et al., 2017). Defined where `known` > 0."""
+    """Return the expected calibration error over equal-width bins (Guo et al., 2017). Defined if `known` > 0."""
     return float((sums["bin_confidence"] - sums["bin_correct"]).abs().sum() / sums["known"])
 
 
 def ece_classwise(sums: Tensors) -> float:
-    """Classwise calibration error: the expected one of each class's own probability, and the mean over all classes
-    (Kull et al., NeurIPS 2019, Eq. 3). Defined where `known` > 0.
+    """Return the classwise calibration error: the ECE of each class's own probability, averaged over all classes.
+
+    Kull et al., NeurIPS 2019, Eq. 3. Defined if `known` > 0.
     """
     gaps = (sums["class_bin_confidence"] - sums["class_bin_correct"]).abs().sum(-1)
     return float(gaps.mean() / sums["known"])
 
 
 def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
-    """The ECE that a perfectly calibrated model with the same confidences would show, for so few examples.
+    """Return the ECE that a perfectly calibrated model with the same confidences would show for so few examples.
 
-    Its mean and 95 % quantile over `draws` redrawn sets of labels, the confidences of a bin taken as equal.
-    An ECE below `upper` is no evidence of miscalibration. Empty where no label is a class of the model.
+    Its mean and 95 % quantile over `draws` redrawn sets of labels, with equal confidences within a bin. An ECE below
+    `upper` is no evidence of miscalibration. Empty if no label is a class of the model.
     """
     count, confidence = sums["bin_count"].numpy(), sums["bin_confidence"].numpy()
     if not count.any():
@@ -66,10 +67,10 @@ def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
 
 
 class EceTest(NamedTuple):
-    """An ECE beside that of a perfectly calibrated model with the same confidences."""
+    """An ECE compared with that of a perfectly calibrated model with the same confidences."""
 
     excess: float
-    """By how much it is larger than the mean of the latter, which chance alone makes."""
+    """By how much it exceeds the mean of the latter, which is due to chance alone."""
     deviation: float
     """Standard deviation of the latter."""
     p: float
@@ -79,21 +80,23 @@ class EceTest(NamedTuple):
 def ece_test(
     count: Sequence[float], confidence: Sequence[float], correct: Sequence[float], draws: int = 9999
 ) -> EceTest:
-    """The test of an ECE by `draws` redrawn sets of labels, from what `reliability` gives; p is at least 1 / 10,000."""
+    """Test an ECE with `draws` redrawn sets of labels, from the result of `reliability`; p is at least 1 / 10,000."""
     n, sums = np.array(count, dtype=np.float64), np.array(confidence, dtype=np.float64)
     null = _drawn(n, sums, draws)
     found = float(np.abs(sums - np.array(correct)).sum() / n.sum())
-    as_large = int((null >= found - 1e-12).sum())  # what is equal differs by rounding
+    as_large = int((null >= found - 1e-12).sum())  # equal values may differ by rounding
     return EceTest(found - float(null.mean()), float(null.std()), (1 + as_large) / (1 + draws))
 
 
 def _drawn(count: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64], draws: int) -> npt.NDArray[np.float64]:
-    """(draws,) errors of models that are calibrated, with so many inputs and such sums of confidences per bin."""
+    """Return (draws,) errors of calibrated models, with these numbers of inputs and sums of confidences per bin."""
     share = np.divide(confidence, count, out=np.zeros_like(count), where=count > 0)
     correct = np.random.default_rng(0).binomial(count.astype(int), share.clip(0, 1), (draws, len(count)))
     return np.asarray(np.abs(confidence - correct).sum(1) / count.sum(), dtype=np.float64)
 
 
 def reliability(sums: Tensors) -> dict[str, list[float]]:
-    """Per bin of the top probability: the count, the sum of the probabilities, and how often the class was right."""
+    """Return per bin of the top probability: the count, the sum of the probabilities, and how often the class was
+    correct.
+    """
     return {name: sums[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")}

@@ -1,16 +1,13 @@
-"""How well predictions tell classes, in the figures that clinicians and engineers ask for, from sums that merge.
+"""Classification metrics that clinicians and engineers ask for, and the threshold of two classes, from sums that merge.
 
-Everything is computed from `class_sums`, so figures over several silos need no score of any input. Within a bin scores
-are tied, as in scikit-learn, whose figures of the binned scores these are. Of the exact scores they can differ by no
-more than the tolerance that comes with them, which follows from the same sums.
+Everything is computed from `class_sums`, so metrics over several silos need no score of any input. Within a bin scores
+are tied, as in scikit-learn, whose metrics of the binned scores these are. Those of the exact scores differ by at most
+the tolerance that is reported with them, which follows from the same sums.
 
-Of two classes one is positive, and figures are of it. Of several each is taken against the rest, and a figure is the
-mean over classes of which there are inputs. What is undefined, since a class has no inputs, is absent.
-
-The threshold from which on an input is called positive, where there are two classes, and what comes of it.
-
-It is chosen by the histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so
-that whatever it makes of other inputs follows from histograms of these as well.
+Of two classes one is positive, and metrics are of it. Of several each is compared with the rest, and a metric is the
+mean over classes with inputs. Undefined metrics, of classes without inputs, are absent. The threshold is chosen by the
+histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its results for other
+inputs follow from histograms of these as well.
 """
 
 import math
@@ -27,18 +24,17 @@ from .sums import edges
 
 
 def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
-    """Figures of predictions, from `class_sums` and, of two classes, the counts `called` of a threshold.
+    """Return metrics of predictions, from `class_sums` and, for two classes, the counts `called` of a threshold.
 
     `auroc`: the probability that an input of a class has a higher probability of it than one of others, ties half;
-    `average_precision`: as scikit-learn's, without interpolation. Each with the most that binning can have changed it
-    by: `auroc_tolerance`, `average_precision_tolerance`.
-    `balanced_accuracy`: the mean over classes of the share of their inputs that is predicted right; `f1`: the harmonic
-    mean of that share and of the share of a class's predictions that are right. Both are of the most probable class.
-    `sensitivity` and `specificity`: of inputs of a class the share that is called so, and of others the share that is
-    not: of two classes at the threshold, of several by the most probable class.
+    `average_precision`: as scikit-learn's, without interpolation. Each with the maximum effect of binning:
+    `auroc_tolerance`, `average_precision_tolerance`. `balanced_accuracy`: the mean over classes of recall; `f1`: the
+    harmonic mean of recall and precision. Both are of the most probable class. `sensitivity` and `specificity`: the
+    share of inputs of a class that is predicted as such, and of others the share that is not: for two classes at the
+    threshold, for several by the most probable class.
 
-    Of two classes, those that compare them are absent without inputs of both. `positive` is the index of the positive
-    one, and not looked at where there are several.
+    For two classes, metrics that compare them are absent without inputs of both. `positive` is the index of the
+    positive one, and ignored for several.
     """
     found = dict[str, float]()
     confusion = sums["confusion"].numpy()
@@ -58,7 +54,7 @@ def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
 
 
 def by_class(sums: Tensors, positive: int = 1) -> list[tuple[Counts, Counts]]:
-    """For each class that is ranked, the (B,) histograms of inputs of others and of its own, lowest log-odds first."""
+    """Return for each ranked class the (B,) histograms of inputs of others and of its own, lowest log-odds first."""
     ranks = sums["ranks"].double().numpy()
     if len(ranks) == 1 and positive == 0:
         return [(ranks[0, 1, ::-1], ranks[0, 0, ::-1])]
@@ -66,7 +62,7 @@ def by_class(sums: Tensors, positive: int = 1) -> list[tuple[Counts, Counts]]:
 
 
 def _one_against_rest(confusion: Counts, present: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """Means over classes that are present, where these are two or more."""
+    """Return means over classes with inputs, if these are two or more."""
     if present.sum() < 2:
         return {}
     own, right = confusion.sum(1), np.diag(confusion)
@@ -79,7 +75,7 @@ def _one_against_rest(confusion: Counts, present: npt.NDArray[np.bool_]) -> dict
 
 
 def _ranked(others: Counts, own: Counts) -> dict[str, float]:
-    """The figures of one class, highest log-odds first."""
+    """Return the metrics of one class, highest log-odds first."""
     found = average_precision(own[::-1], others[::-1])
     return {
         "auroc": auroc(others, own),
@@ -90,12 +86,12 @@ def _ranked(others: Counts, own: Counts) -> dict[str, float]:
 
 
 def _precision_tolerance(own: Counts, others: Counts, found: float) -> float:
-    """The most by which the average precision of the exact scores can differ from that of bins, highest first.
+    """Return the maximum difference between the average precision of the exact scores and that of bins, highest first.
 
-    In a bin with p inputs of the class and q others, after P and N: at best all p are tied ahead of the q, so that each
-    is found at a precision of (P + p) / (P + p + N). At worst they come one by one after the q, the j-th at
-    (P + j) / (P + j + N + q); these add up to p - (N + q) (H(P + p + N + q) - H(P + N + q)), with the harmonic numbers
-    H(a) = digamma(a + 1) + const.
+    In a bin with p inputs of the class and q others, after P and N: at best all p are tied ahead of the q, so each is
+    found at a precision of (P + p) / (P + p + N). At worst they come one by one after the q, the j-th at (P + j) / (P +
+    j + N + q); these add up to p - (N + q) (H(P + p + N + q) - H(P + N + q)), with the harmonic numbers H(a) =
+    digamma(a + 1) + const.
     """
     filled = own > 0
     p, q = own[filled], others[filled]
@@ -106,35 +102,36 @@ def _precision_tolerance(own: Counts, others: Counts, found: float) -> float:
 
 
 ENOUGH = 50
-"""Calibration inputs of either class with which a silo has a threshold of its own."""
+"""Calibration inputs of either class with which a silo has its own threshold."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold, and what it was chosen by."""
+    """A threshold, and the inputs it was chosen by."""
 
     cut: int
-    """The lowest bin that is called positive."""
+    """The lowest bin that is predicted positive."""
     threshold: float
-    """The probability of the positive class above which an input is called positive."""
+    """The probability of the positive class above which an input is predicted positive."""
     positives: int
     """Calibration inputs of either class that it was chosen by."""
     negatives: int
 
     @property
     def enough(self) -> bool:
-        """Whether it rests on so many inputs that it needs no others."""
+        """Whether it rests on enough inputs of the silo alone."""
         return min(self.positives, self.negatives) >= ENOUGH
 
 
 def operating_point(negative: Counts, positive: Counts, sensitivity: float | None = None) -> OperatingPoint | None:
-    """The threshold by (B,) histograms of calibration inputs of either class, lowest log-odds of the positive first.
+    """Return the threshold by (B,) histograms of calibration inputs of either class, lowest log-odds of the positive
+    first.
 
-    Without a `sensitivity` it is where Youden's J, sensitivity plus specificity less 1, is largest; of several such
+    Without a `sensitivity` it is where Youden's J, sensitivity plus specificity minus 1, is largest; of several such
     places the middle of the longest stretch of them. With one it is the highest threshold that a new positive input,
     exchangeable with the P of calibration, reaches with at least this probability: the bin of the k-th lowest of them,
-    k = floor((P + 1) (1 - sensitivity)), as in split conformal prediction. None where k = 0, P being too small, and
-    where there are no inputs of one class.
+    k = floor((P + 1) (1 - sensitivity)), as in split conformal prediction. None if k = 0, P being too small, and if
+    there are no inputs of one class.
     """
     if not (positive.any() and negative.any()):
         return None
@@ -151,7 +148,7 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
 
 
 def _youden(negative: Counts, positive: Counts) -> int:
-    """The cut in 0 to B; J is compared in whole numbers, so that no rounding decides."""
+    """Return the cut in 0 to B; J is compared in whole numbers, so rounding decides nothing."""
     below = [np.concatenate([[0.0], each.cumsum()]) for each in (negative, positive)]
     gained = below[0] * positive.sum() - below[1] * negative.sum()
     best = np.flatnonzero(gained == gained.max())
@@ -160,15 +157,17 @@ def _youden(negative: Counts, positive: Counts) -> int:
 
 
 def called(point: OperatingPoint, negative: Counts, positive: Counts) -> Tensors:
-    """`called` (2, 2): of inputs of either class, the negative first, how many are called negative and how many
-    positive, by their (B,) histograms. It merges, whatever thresholds silos have.
+    """Return `called` (2, 2): for inputs of either class, the negative first, how many are predicted negative and
+    positive.
+
+    From their (B,) histograms. It merges, whatever thresholds silos have.
     """
     counts = [[each[: point.cut].sum(), each[point.cut :].sum()] for each in (negative, positive)]
     return {"called": torch.tensor(np.array(counts), dtype=torch.float64)}
 
 
 def shares(sums: Tensors) -> dict[str, float]:
-    """`sensitivity` and `specificity` of what is called positive, as far as they are there and defined."""
+    """Return `sensitivity` and `specificity` of the threshold, if they are defined."""
     if "called" not in sums:
         return {}
     negative, positive = sums["called"].tolist()

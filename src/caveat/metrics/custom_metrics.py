@@ -1,4 +1,4 @@
-"""Metrics of a user's own, which a silo computes of its test split: one number each is all that leaves."""
+"""Custom metrics, which a silo computes on its test split: only one number each leaves the silo."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +14,17 @@ from ..core.errors import message_of, short_repr
 from .sums import HIGHER_IS_BETTER, LOWER_IS_BETTER
 
 Compute = Callable[[NDArray[Any], NDArray[Any]], float]
-"""From labels (N,) int64 and probabilities (N, C) float64 to a number."""
+"""Maps labels (N,) int64 and probabilities (N, C) float64 to a number."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 60
-"""Characters of a metric's name."""
+"""Maximum number of characters of a metric's name."""
 TAKEN = HIGHER_IS_BETTER | LOWER_IS_BETTER | {"entropy", "aleatoric", "epistemic", "unfamiliar"}
-"""Names of caveat's own figures."""
+"""Names of caveat's own metrics."""
 
 
 @dataclass(frozen=True)
 class OwnMetric:
-    """A metric of a user's own."""
+    """A custom metric."""
 
     name: str
     compute: Compute
@@ -42,11 +42,12 @@ def metric(*, name: str | None = None, higher_is_better: bool = True) -> Callabl
 def metric(
     function: Callable[..., Any] | None = None, *, name: str | None = None, higher_is_better: bool = True
 ) -> Callable[..., Any]:
-    """Decorator: makes a function known as a metric by its name, or by the one given, for `evaluation.metrics`.
+    """Register a function as a metric, under its name or the one given, for `evaluation.metrics`; a decorator.
 
-    It takes labels (N,) int64 and probabilities (N, C) float64, arrays of NumPy, of the N inputs of a silo's test
-    split, and returns a number; NaN where it is not defined, as with one class only. `higher_is_better` says which end
-    is the worst. One that is registered before by this name gives way. Raises ConfigurationError for what is none.
+    It takes labels (N,) int64 and probabilities (N, C) float64, NumPy arrays, of the N inputs of a silo's test split,
+    and returns a number; NaN if it is not defined, as with one class only. `higher_is_better` defines the worst silo. A
+    metric that was registered before under this name is replaced. Raises ConfigurationError for anything but a
+    function.
     """
 
     def registered(function: Any) -> Any:
@@ -58,13 +59,13 @@ def metric(
 
 
 def own_metric(name: object, function: object, higher_is_better: bool = True) -> OwnMetric:
-    """A metric by its name. Raises ConfigurationError for a name that is none, and for what is no function."""
+    """Return a metric. Raises ConfigurationError for an invalid name, and for anything but a function."""
     if not is_name(name) or "/" in name:
         raise ConfigurationError(
             f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
         )
     if name in TAKEN:
-        raise ConfigurationError(f"metrics: {name!r} is a figure of caveat's own, expected another name", "metrics")
+        raise ConfigurationError(f"metrics: {name!r} is one of caveat's own metrics, expected another name", "metrics")
     if not callable(function):
         kind = type(function).__name__
         raise ConfigurationError(
@@ -74,12 +75,12 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Whether it is text that can stand as a metric's name."""
+    """Return whether it is a valid name of a metric."""
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= LONGEST
 
 
 def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
-    """Those of a mapping from names to functions; a function that is registered keeps which side is better."""
+    """Return the metrics of a mapping from names to functions; registered functions keep which side is better."""
     if not isinstance(metrics, Mapping):
         raise ConfigurationError(
             f"metrics = {short_repr(metrics)}: expected a mapping from names to functions", "metrics"
@@ -89,13 +90,13 @@ def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
 
 
 def known_metrics(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> tuple[OwnMetric, ...]:
-    """The metrics of these names that a call gives, or this process has registered; others are left out."""
+    """Return the metrics of these names that are given or registered; others are left out."""
     known = METRICS | {own.name: own for own in given}
     return tuple(known[name] for name in names if name in known)
 
 
 def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
-    """Raises ConfigurationError for a name that stands for no metric here."""
+    """Raise ConfigurationError for an unknown name of a metric."""
     known = {own.name for own in known_metrics(names, given)}
     if lacking := [name for name in names if name not in known]:
         raise ConfigurationError(
@@ -106,9 +107,10 @@ def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
 
 
 def own_values(metrics: Iterable[OwnMetric], prediction: Prediction, y: Tensor) -> Tensors:
-    """By name, () float64: what metrics say of N predictions for labels `y` (N,); nothing of one that says NaN.
+    """Return the values of metrics of N predictions for labels `y` (N,), by name, () float64; those that are NaN are
+    left out.
 
-    Raises ConfigurationError, naming the metric, for one that fails, or returns what is no finite number.
+    Raises ConfigurationError, naming the metric, for one that fails, or returns no finite number.
     """
     found = {}
     for own in metrics:
@@ -134,7 +136,7 @@ def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
 
 
 def number_of(value: Any, who: str, key: str, where: str = "") -> float:
-    """What a metric returned, as a number. Raises ConfigurationError for what is none, with who gave it and where."""
+    """Return what a metric returned as a number. Raises ConfigurationError, naming the metric, for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

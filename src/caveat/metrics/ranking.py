@@ -1,9 +1,9 @@
 """How well an uncertainty score ranks: errors above correct answers, unknown inputs above known ones.
 
-Everything is computed from the additive histograms `score.NAME`, so figures over several silos need no score of
-any input. Within a bin scores are tied, and ties favour nobody: none of the figures depends on an order of
-inputs. Scores that differ by less than a bin are not ranked at all, so that an AUROC comes with a tolerance: half the
-share of pairs in a bin, the most by which that of the exact scores can differ.
+Everything is computed from the additive histograms `score.NAME`, so metrics over several silos need no score of any
+input. Within a bin scores are tied, so no metric depends on the order of inputs. Scores that differ by less than a bin
+are not ranked, so an AUROC has a tolerance: half the share of pairs in a bin, the maximum difference from that of the
+exact scores.
 """
 
 import numpy as np
@@ -14,23 +14,23 @@ from ..core import Tensors
 
 Counts = npt.NDArray[np.float64]
 POINTS = 100
-"""The most points of a curve."""
+"""Maximum number of points of a curve."""
 
 
 def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
-    """How well a score tells wrong answers from correct ones, and what answering only the most certain gains.
+    """Return how well a score separates wrong answers from correct ones, and the gain of answering only the most
+    certain.
 
-    `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half.
-    `fpr95_error`: as `fpr95` of `ood_detection`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`,
-    are absent unless there are answers of either kind.
-    `aurc`: the mean selective risk (share of wrong answers among those given) over the n coverages 1/n ... 1,
-    its expectation where a tie is broken at random. `eaurc`: less that of a score that ranks all wrong answers
-    last (Geifman et al., ICLR 2019, without their approximation).
-    `augrc`: the area under the generalised risk, the share of inputs that are answered and wrong, over coverage
-    (Traub et al., NeurIPS 2024, arXiv 2407.01032); for an error rate of e, e^2 / 2 is best and e / 2 is chance.
-    `coverage_at_1`, `coverage_at_5`: the largest share of inputs that a threshold can answer at a selective risk
-    of at most 1 % or 5 %; 0 where none can. `risk_at_80`: the selective risk of the strictest threshold that
-    answers 80 % or more. A threshold answers a bin or not: no interpolation.
+    `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half. `fpr95_error`:
+    as `fpr95` of `ood_detection`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`, are absent
+    unless there are answers of either kind. `aurc`: the mean selective risk (share of wrong answers among those given)
+    over the n coverages 1/n ... 1, its expectation if a tie is broken at random. `eaurc`: minus that of a score that
+    ranks all wrong answers last (Geifman et al., ICLR 2019, without their approximation). `augrc`: the area under the
+    generalized risk, the share of inputs that are answered and wrong, over coverage (Traub et al., NeurIPS 2024, arXiv
+    2407.01032); for an error rate of e, e^2 / 2 is best and e / 2 is chance. `coverage_at_1`, `coverage_at_5`: the
+    largest share of inputs that a threshold can answer at a selective risk of at most 1 % or 5 %; 0 if none can.
+    `risk_at_80`: the selective risk of the strictest threshold that answers 80 % or more. A threshold answers a bin or
+    not: no interpolation.
 
     Empty without examples. Raises ValueError for a score that was not measured.
     """
@@ -59,16 +59,15 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
 
 
 def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
-    """How well a score tells inputs from outside (positive: they should be flagged) from those inside.
+    """Return how well a score separates inputs from outside (positive: they should be flagged) from those inside.
 
     `auroc`: the probability that an outside input has a higher score than an inside one, ties half; and
-    `auroc_tolerance`.
-    `fpr95`: the smallest share of inside inputs that is flagged along with 95 % or more of the outside ones, by
-    any threshold "flag this score and higher"; no interpolation.
-    `aupr_out`: average precision for outside inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside
-    ones, the most certain first. Both depend on `share_out`, the share of outside inputs, which chance attains.
+    `auroc_tolerance`. `fpr95`: the smallest share of inside inputs that is flagged along with 95 % or more of the
+    outside ones, by any threshold "flag this score and higher"; no interpolation. `aupr_out`: average precision for
+    outside inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside ones, the most certain first. Both
+    depend on `share_out`, the share of outside inputs, which is their value by chance.
 
-    Empty where there are no inputs of either kind. Raises ValueError for a score that was not measured.
+    Empty if there are no inputs of either kind. Raises ValueError for a score that was not measured.
     """
     known, unknown = _histograms(inside_sums, score).sum(0), _histograms(outside_sums, score).sum(0)
     if not known.any() or not unknown.any():
@@ -84,8 +83,9 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
 
 
 def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
-    """The selective risk over coverage, for plots: of all thresholds, the first at or above each percent of
-    coverage, so at most 100 points; the last has a coverage of 1. Empty lists without examples.
+    """Return the selective risk over coverage, for plots: at most 100 points; empty lists without examples.
+
+    Of all thresholds, the first at or above each percent of coverage; the last has a coverage of 1.
     """
     correct, wrong = _occupied(sums, score)
     if not len(correct):
@@ -96,7 +96,7 @@ def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
 
 
 def _histograms(sums: Tensors, score: str) -> Counts:
-    """(2, 4096): the histograms of the correct and the wrong answers."""
+    """Return (2, 4096): the histograms of the correct and the wrong answers."""
     if f"score.{score}" not in sums:
         known = sorted(name.removeprefix("score.") for name in sums if name.startswith("score."))
         raise ValueError(f"score {score!r} was not measured; there are: {', '.join(known)}")
@@ -104,25 +104,25 @@ def _histograms(sums: Tensors, score: str) -> Counts:
 
 
 def _occupied(sums: Tensors, score: str) -> Counts:
-    """(2, B): the histograms of the correct and the wrong answers, without empty bins, the most certain first."""
+    """Return (2, B): these histograms without empty bins, the most certain first."""
     counts = _histograms(sums, score)
     return counts[:, counts.any(0)]
 
 
 def _curve(correct: Counts, wrong: Counts) -> tuple[Counts, Counts]:
-    """Coverage and selective risk of the thresholds that lie above one of (B,) occupied bins."""
+    """Return coverage and selective risk of the thresholds above one of (B,) occupied bins."""
     answered = (correct + wrong).cumsum()
     return answered / answered[-1], wrong.cumsum() / answered
 
 
 def auroc(negative: Counts, positive: Counts) -> float:
-    """The probability that a positive input has a higher score than a negative one, ties half, from (B,) bins."""
+    """Return the probability that a positive input scores higher than a negative one, ties half, from (B,) bins."""
     below = negative.cumsum() - negative / 2
     return float(positive @ below / (positive.sum() * negative.sum()))
 
 
 def tie_tolerance(negative: Counts, positive: Counts) -> float:
-    """The most by which the AUROC of the exact scores can differ: half the share of pairs in a bin."""
+    """Return the maximum difference from the AUROC of the exact scores: half the share of pairs in a bin."""
     return float(positive @ negative / (positive.sum() * negative.sum())) / 2
 
 
@@ -133,7 +133,7 @@ def _fpr95(negative: Counts, positive: Counts) -> float:
 
 
 def average_precision(positive: Counts, negative: Counts) -> float:
-    """Average precision, from bins in the order in which they are called positive."""
+    """Return average precision, from bins in the order in which they are predicted positive."""
     filled = (positive + negative) > 0
     positive, negative = positive[filled], negative[filled]
     precision = positive.cumsum() / (positive + negative).cumsum()
@@ -141,11 +141,11 @@ def average_precision(positive: Counts, negative: Counts) -> float:
 
 
 def _aurc(correct: Counts, wrong: Counts) -> float:
-    """The area under the risk-coverage curve, from (B,) bins, the most certain first.
+    """Return the area under the risk-coverage curve, from (B,) bins, the most certain first.
 
-    In a bin of m inputs, q of them wrong, after a inputs with w wrong, the j-th input brings the expected risk to
-    (w + j q / m) / (a + j) if the order in the bin is random. With j / (a + j) = 1 - a / (a + j), these add up to
-    q + (w - a q / m) (H(a + m) - H(a)) over j = 1 ... m, with the harmonic numbers H(a) = digamma(a + 1) + const.
+    In a bin of m inputs, q of them wrong, after a inputs with w wrong, the j-th input brings the expected risk to (w +
+    j q / m) / (a + j) if the order in the bin is random. With j / (a + j) = 1 - a / (a + j), these add up to q + (w - a
+    q / m) (H(a + m) - H(a)) over j = 1 ... m, with the harmonic numbers H(a) = digamma(a + 1) + const.
     """
     m = correct + wrong
     wrong, m = wrong[m > 0], m[m > 0]

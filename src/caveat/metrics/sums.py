@@ -1,11 +1,9 @@
-"""The sums that a silo sends, and how those of several silos are put together.
+"""The sums that a silo sends, how those of several silos are merged, and their metrics.
 
-Sums by class: which class was taken for which, and histograms of probabilities. A class is ranked by the log-odds of
-its probability p, ln(p / (1 - p)), against all others. The bins of these never depend on data. They are finest at
-log-odds of -ln(C - 1), what a model of C classes gives that cannot tell them apart, and widen in proportion to the
-distance from there.
-
-The figures that sums stand for. One that is undefined is absent, never zero and never NaN.
+Sums by class: confusion counts, and histograms of probabilities. A class is ranked by the log-odds of its probability
+p, ln(p / (1 - p)), against all others. The bins of these never depend on data. They are finest at log-odds of -ln(C -
+1), the output of an uninformative model of C classes, and widen in proportion to the distance from there. A metric that
+is undefined is absent, never zero and never NaN.
 """
 
 import math
@@ -22,20 +20,19 @@ from .calibration import calibration_sums, ece, ece_classwise
 
 
 def measure(prediction: Prediction, y: Tensor) -> Tensors:
-    """The additive sums of N predictions for labels `y` (N,), float64.
+    """Return the additive sums of N predictions for labels `y` (N,), float64.
 
-    A label of -1 is no class of the model: whatever is predicted for such an input is wrong, and there is no
-    likelihood of its label. `known` counts the others, over which go nll (nats), brier (over all classes, range
-    0 to 2) and the bins of `calibration_sums`. Over all N go: examples, correct, entropies (nats), the counts of
-    each decision and quadrant, how many were answered rather than abstained from and how many of those were correct,
-    for predictions with sets those of `_sets`, where they have a familiarity how many inputs were called `unfamiliar`,
-    and for every score that the prediction offers `score.NAME`, (2, 4096): the histograms over
-    `uncertainty.histograms` for as many classes, of the correct and of the wrong.
+    A label of -1 is no class of the model: every prediction for such an input is wrong, and its label has no
+    likelihood. `known` counts the others, which nll (nats), brier (over all classes, range 0 to 2) and the bins of
+    `calibration_sums` are over. Over all N are: examples, correct, entropies (nats), the counts of each decision and
+    quadrant, how many were answered and how many of those were correct, for predictions with sets those of `_sets`,
+    with familiarity how many inputs were called `unfamiliar`, and for every score of the prediction `score.NAME`, (2,
+    4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the wrong.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
         raise FloatingPointError(
-            "probabilities are not finite: the model has diverged; try a lower training.lr, or less noise of [privacy]"
+            "probabilities are not finite: the model has diverged; try a lower training.lr, or less noise in [privacy]"
         )
     correct = prediction.label == y
     answered = prediction.decision != Decision.ABSTAIN
@@ -65,7 +62,7 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
 
 
 def _sets(prediction: Prediction, y: Tensor) -> Tensors:
-    """Where predictions have sets: how many sets hold the label, and how many there are of each size."""
+    """Return, for predictions with sets, how many hold the label, and how many there are of each size."""
     if prediction.sets is None:
         return {}
     known = y >= 0
@@ -75,7 +72,7 @@ def _sets(prediction: Prediction, y: Tensor) -> Tensors:
 
 
 def _quadrants(prediction: Prediction) -> Tensor:
-    """(2, 2) counts: whose answer, GLOBAL or LOCAL, and whether it was abstained from."""
+    """Return (2, 2) counts: whose answer, GLOBAL or LOCAL, and whether the prediction abstains."""
     cell = 2 * prediction.answered_by + (prediction.decision == Decision.ABSTAIN)
     return torch.bincount(cell, minlength=4).view(2, 2).double()
 
@@ -90,10 +87,9 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:
-    """The sums of several silos together. The parts stay as they are.
+    """Return the merged sums of several silos. The parts stay as they are.
 
-    Raises ValueError where there are none, and where they are not sums of the same things: other names, or
-    another number of classes.
+    Raises ValueError without parts, and for parts with other names, or another number of classes.
     """
     total: Tensors = {}
     for part in parts:
@@ -112,24 +108,24 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
 
 
 MOST_CLASSES = 100
-"""Models of more classes have none of these sums: their size grows with the classes, and the table with the square."""
+"""Models of more classes have no class sums: their size grows with the classes, and the table with the square."""
 BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 8192, 4096, 131_072
-"""Bins of the one histogram that ranks two classes, of one of several, and at most of all of these together."""
+"""Bins of the one histogram that ranks two classes, of one of several, and the maximum of all of these together."""
 
 
 def bins_of(classes: int) -> int:
-    """How many bins a histogram has: 8,192 for two classes, 4,096 for up to 32, then fewer, 1,310 for 100."""
+    """Return the number of bins: 8,192 for two classes, 4,096 for up to 32, then fewer, 1,310 for 100."""
     return BINS_OF_TWO if classes == 2 else min(BINS_OF_MORE, BINS_IN_ALL // classes)
 
 
 @cache
 def edges(classes: int) -> Tensor:
-    """(B + 1,) float64: the edges of the bins of log-odds, ascending.
+    """Return (B + 1,) float64: the edges of the bins of log-odds, ascending.
 
     A bin holds its upper edge and not its lower one; the outermost edges are infinite. For two classes they are
-    symmetric about 0, where bins are 2.9e-6 wide, and elsewhere .29 % of their distance from 0, up to 60. For several
-    a quarter of them is below -ln(C - 1), where next to all inputs are of other classes, and which precision hardly
-    depends on; above bins are .3 % of their distance from there (with up to 32 classes), and 3e-5 wide next to it.
+    symmetric about 0, where bins are 2.9e-6 wide, and elsewhere .29 % of their distance from 0, up to 60. For several a
+    quarter of them is below -ln(C - 1), where almost all inputs are of other classes, and which hardly affects
+    precision; above bins are .3 % of their distance from there (with up to 32 classes), and 3e-5 wide next to it.
     """
     count = bins_of(classes)
     below, unit, farthest = (count // 2, 1e-3, 60.0) if classes == 2 else (count // 4, 1e-2, 45.0)
@@ -142,12 +138,12 @@ def edges(classes: int) -> Tensor:
 
 
 def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
-    """The additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
+    """Return the additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
 
-    `confusion` (C, C) float64: how often a class (row) was taken for another (column), the most probable one. `ranks`
-    (R, 2, B) int32: per class, for inputs of other classes and for its own, the histogram of its log-odds; of two
-    classes only the second has one (R = 1), since the other's is its mirror image. Inputs whose label is no class of
-    the model (-1) count nowhere.
+    `confusion` (C, C) float64: how often a class (row) was predicted as another (column), the most probable one.
+    `ranks` (R, 2, B) int32: per class, for inputs of other classes and for its own, the histogram of its log-odds; of
+    two classes only the second has one (R = 1), since the other's is its mirror image. Inputs with label -1 are left
+    out.
     """
     known = y >= 0
     probs, label, y = prediction.probs.double()[known], prediction.label[known], y[known]
@@ -161,7 +157,7 @@ def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
 def _ranks(probs: Tensor, y: Tensor) -> Tensor:
     classes = probs.shape[1]
     ranked = torch.arange(1 if classes == 2 else 0, classes, device=y.device)
-    # Of two classes the other's probability has digits of what is missing to 1 that the difference has lost.
+    # For two classes the other's probability has more digits than the difference from 1.
     against = probs[:, :1] if classes == 2 else 1 - probs
     odds = probs[:, ranked].log() - against.clamp_min(0).log()
     count = bins_of(classes)
@@ -181,13 +177,12 @@ LOWER_IS_BETTER = frozenset({
 
 
 def figures(sums: Tensors) -> dict[str, float]:
-    """Means per example, and calibration errors.
+    """Return means per example, and calibration errors.
 
-    An input whose label is no class of the model counts as wrong in `accuracy`, and not at all in the nll, the
-    Brier score and the calibration errors. `coverage` is the share of inputs that were answered rather than
-    abstained from, and `answered_accuracy` the accuracy among those; `unfamiliar` is the share that was called so.
-    `set_coverage` is the share of inputs whose prediction set holds their label, and `set_size` the mean number of
-    classes in a set.
+    An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
+    score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
+    accuracy among those; `unfamiliar` is the share that was called so. `set_coverage` is the share of inputs whose
+    prediction set holds their label, and `set_size` the mean number of classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]
@@ -209,7 +204,7 @@ def figures(sums: Tensors) -> dict[str, float]:
 
 
 def decisions(sums: Tensors) -> dict[str, float]:
-    """The share of each decision; empty without examples."""
+    """Return the share of each decision; empty without examples."""
     if not sums["examples"]:
         return {}
     shares = (sums["decisions"] / sums["examples"]).tolist()
@@ -217,9 +212,9 @@ def decisions(sums: Tensors) -> dict[str, float]:
 
 
 def across(per_silo: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Figures over silos: `mean`, in which every silo counts once, and `worst`, of those with a better side.
+    """Return metrics over silos: `mean`, in which every silo counts once, and `worst`, of those with a better side.
 
-    A silo in which a figure is undefined is left out of that figure alone.
+    A silo for which a metric is undefined is left out of that metric only.
     """
     names = dict.fromkeys(name for found in per_silo.values() for name in found)
     values = {name: [found[name] for found in per_silo.values() if name in found] for name in names}

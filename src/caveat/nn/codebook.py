@@ -1,4 +1,4 @@
-"""A codebook that grows: features become their nearest codewords, some shared, some a silo's own.
+"""A growing codebook: features are replaced by their nearest codewords, some shared and some a silo's own.
 
 van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017 (VQ-VAE).
 """
@@ -20,16 +20,16 @@ class Quantised(NamedTuple):
 
 
 class Codebook(nn.Module):
-    """Shared codewords first, then the silo's own. Tokens of `features` are cut into `segments` equal parts,
-    which all use the same codewords of `features / segments` numbers.
+    """Shared codewords, followed by the silo's own.
 
-    `private` has room for `capacity` codewords, of which the first `used` exist.
+    Tokens of `features` are cut into `segments` equal parts, which all use the same codewords of `features / segments`
+    numbers. `private` has room for `capacity` codewords, of which the first `used` exist.
     """
 
     first: int = 0
-    """Position of the first shared codeword within reach."""
+    """Position of the first shared codeword in use."""
     reach: int | None = None
-    """How many shared codewords are within reach, or None for all from `first` on."""
+    """Number of shared codewords in use; None for all from `first` on."""
 
     def __init__(self, shared: int, capacity: int, features: int, segments: int = 1, commitment: float = 0.25) -> None:
         super().__init__()
@@ -45,32 +45,32 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the shared codewords anew, and have none of the silo's own."""
+        """Draw the shared codewords again, and remove the silo's own."""
         self.shared.normal_()
         self.private.zero_()
         self.used.zero_()
 
     def words(self) -> Tensor:
-        """(V, D / S): the codewords within reach."""
+        """Return the codewords in use, (V, D / S)."""
         shared = self.shared if self.reach is None else self.shared[self.first : self.first + self.reach]
         return torch.cat([shared, self.private[: self.count()]])
 
     def count(self) -> int:
-        """The number in `used`, for which a device is waited only if it was changed since."""
+        """Return the number in `used`; wait for a device only if it has changed."""
         known, version = self._count, self.used._version
         if known is None or known[0] is not self.used or known[1] != version:
             known = self._count = self.used, version, int(self.used)
         return known[2]
 
     def cut(self, tokens: Tensor) -> Tensor:
-        """(N, T, D) tokens to (N * T * S, D / S) vectors."""
+        """Cut (N, T, D) tokens into (N * T * S, D / S) vectors."""
         return tokens.reshape(-1, self.shared.shape[1])
 
     def quantise(self, tokens: Tensor) -> Quantised:
         """Replace every segment by its nearest codeword.
 
-        The loss is ||c - sg(z)||^2 + beta ||sg(c) - z||^2, mean over all elements: beta weighs the
-        commitment, as in VQ-VAE and the authors' code; the text of UEFL (eq. 5) weighs the other term.
+        The loss is ||c - sg(z)||^2 + beta ||sg(c) - z||^2, mean over all elements: beta weights the commitment, as in
+        VQ-VAE and the authors' code; the text of UEFL (eq. 5) weights the other term.
         """
         z, words = self.cut(tokens), self.words()
         index = nearest(z.detach(), words.detach())
@@ -79,13 +79,13 @@ class Codebook(nn.Module):
         return Quantised((z + (c - z).detach()).view_as(tokens), loss, index.view(*tokens.shape[:2], self.segments))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(N, T, D) tokens to their codewords: what prediction needs."""
+        """Replace (N, T, D) tokens by their codewords, for prediction."""
         words = self.words()
         return F.embedding(nearest(self.cut(tokens), words), words).view_as(tokens)
 
     @torch.no_grad()
     def extend(self, centers: Tensor) -> None:
-        """Append codewords of the silo's own; more than there is room for is an error."""
+        """Append codewords of the silo. Raises ValueError if there is no room for them."""
         used, grown = self.count(), self.count() + len(centers)
         if grown > len(self.private):
             raise ValueError(f"{grown} private codewords in a codebook with room for {len(self.private)}")
@@ -106,7 +106,7 @@ class Discretised(nn.Sequential):
 
 
 def nearest(z: Tensor, words: Tensor) -> Tensor:
-    """(M,) indices of the (V, D) words nearest to the (M, D) vectors."""
+    """Return (M,) indices of the (V, D) words nearest to the (M, D) vectors."""
     # |z|^2 is the same for every word, and the large |z|^2 and |c|^2 would cancel: distances are taken about a centre.
     center = words.mean(0)
     z, words = z - center, words - center
@@ -115,10 +115,10 @@ def nearest(z: Tensor, words: Tensor) -> Tensor:
 
 
 def kmeans(points: Tensor, count: int, seed: int, limit: int = 20_000) -> Tensor:
-    """At most `count` cluster centres (V, D) of (M, D) points, by scikit-learn's K-means.
+    """Return at most `count` cluster centers (V, D) of (M, D) points, by scikit-learn's K-means, on the CPU.
 
-    Fewer distinct points than centres give one centre per distinct point. More than `limit` points are
-    subsampled. Same points and seed, same centres, which are on the CPU.
+    Fewer distinct points than centers give one center per distinct point. More than `limit` points are subsampled. The
+    same points and seed give the same centers.
     """
     generator, points = torch.Generator().manual_seed(seed), points.cpu()
     if len(points) > limit:

@@ -1,13 +1,12 @@
-"""Monte Carlo dropout: only what drops units samples, and what comes before the first such stage is computed once.
+"""Monte Carlo dropout: only layers that drop units are sampled, and everything before the first of them runs once.
 
-Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016. A pass draws one mask per layer and shows
-it to every input, so that a pass is one sampled network; and the same networks are sampled every time. So an
-input's prediction depends neither on when it is made nor on the inputs beside it, and silos are compared
-under common random numbers.
+Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016. A pass draws one mask per layer for all inputs, so a
+pass is one sampled network, and the same networks are sampled every time. So a prediction depends neither on when it is
+made nor on other inputs, and silos are compared under common random numbers.
 
-Dropout inside a stage with a forward of its own (a block, attention, a recurrent layer, or `F.dropout` in code that
-reads `self.training`) samples too. There each input draws its own masks, which then depend on the inputs beside it.
-`own_masks` has each input draw its own everywhere, as torch's dropout does. `GaussianUnits` draw in such passes, too.
+Dropout inside a stage with its own forward (a block, attention, a recurrent layer, or `F.dropout` in code that reads
+`self.training`) is sampled too. There each input draws its own masks, which then depend on the other inputs.
+`own_masks` draws masks per input everywhere, as torch's dropout does. `GaussianUnits` are sampled in such passes, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from ..core.random import seeded_device
 
 
 class GaussianUnits(nn.Module):
-    """(N, 2 Z) numbers to (N, Z) units: drawn anew for each input in training, and their means in evaluation.
+    """Map (N, 2 Z) numbers to (N, Z) units: drawn for each input in training, their means in evaluation.
 
     A pass of `mc_dropout` draws once for all inputs. The stage also holds a Gaussian of the units of each class, with
     which those of inputs can be compared.
@@ -47,12 +46,12 @@ class GaussianUnits(nn.Module):
         self.scale.fill_(1)
 
     def moments(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The means and standard deviations, (..., Z) each, that numbers (..., 2 Z) stand for."""
+        """Return the means and standard deviations, (..., Z) each, that numbers (..., 2 Z) encode."""
         mean, spread = h.chunk(2, -1)
         return mean, F.softplus(spread)
 
     def drawn(self, h: Tensor, noise: Tensor) -> Tensor:
-        """(..., Z) units with so many standard deviations from their means."""
+        """Return (..., Z) units that are `noise` standard deviations from their means."""
         mean, deviation = self.moments(h)
         return mean + deviation * noise
 
@@ -61,7 +60,7 @@ class GaussianUnits(nn.Module):
         return self.drawn(h, torch.randn_like(mean)) if self.training else mean
 
     def divergence(self, h: Tensor, y: Tensor) -> Tensor:
-        """(N,) Kullback-Leibler divergences in nats of the units, times `scale`, from the Gaussians of the labels."""
+        """Return (N,) KL divergences in nats of the units, times `scale`, from the Gaussians of the labels."""
         mean, deviation = (each * self.scale for each in self.moments(h))
         center, width = self.class_means[y], F.softplus(self.class_spreads)[y]
         apart = (deviation.square() + (mean - center).square()) / (2 * width.square())
@@ -69,16 +68,16 @@ class GaussianUnits(nn.Module):
 
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
-"""Stages for which it makes no difference whether units or inputs are the first axis."""
+"""Stages for which the order of the axes of units and inputs makes no difference."""
 
 
 def has_dropout(module: nn.Module) -> bool:
-    """Whether any part of the module drops anything, or may: code that reads `training` is taken to."""
+    """Return whether any part of the module drops units, or may: code that reads `training` is assumed to."""
     return any(map(_drops, module.modules()))
 
 
 def _drops(part: nn.Module) -> bool:
-    """Whether a module drops something itself, apart from the modules in it."""
+    """Return whether a module drops units itself, apart from its submodules."""
     if isinstance(part, _DropoutNd):
         return part.p > 0
     if isinstance(part, nn.MultiheadAttention):
@@ -90,7 +89,7 @@ def _drops(part: nn.Module) -> bool:
 
 @lru_cache(maxsize=1024)
 def _reads_training(kind: type) -> bool:
-    """Whether code of a class, torch's own aside, asks whether the module is in training: for `F.dropout`, mostly."""
+    """Return whether code of a class, except torch's own, reads `training`, mostly for `F.dropout`."""
     own = (each for each in kind.__mro__ if not each.__module__.startswith("torch."))
     codes = [value.__code__ for each in own for value in vars(each).values() if isinstance(value, FunctionType)]
     while codes:
@@ -102,7 +101,7 @@ def _reads_training(kind: type) -> bool:
 
 
 def flat(module: nn.Module) -> Iterator[nn.Module]:
-    """The stages of nested `nn.Sequential`s, in order."""
+    """Yield the stages of nested `nn.Sequential`s, in order."""
     if type(module).forward is nn.Sequential.forward:
         for part in module.children():
             yield from flat(part)
@@ -112,12 +111,12 @@ def flat(module: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Tensor:
-    """(N, ...) inputs to (S, N, C) outputs of `samples` networks drawn by dropout.
+    """Return (S, N, C) outputs of `samples` networks drawn by dropout, for (N, ...) inputs.
 
-    The module is used as in evaluation: BatchNorm keeps its statistics. With no dropout anywhere the
-    result has one sample, since all would be equal. The networks are a function of `seed` and the module's
-    layers alone, except where dropout is hidden inside a stage of its own forward. Raises ConfigurationError for a
-    stage that cannot sample without changing the model.
+    The module is used as in evaluation: BatchNorm keeps its statistics. Without dropout the result has one sample,
+    since all would be equal. The networks are a function of `seed` and the module's layers only, unless dropout is
+    hidden inside a stage with its own forward. Raises ConfigurationError for a stage that cannot be sampled without
+    changing the model.
     """
     if any(part.training for part in module.modules()):
         module.eval()
@@ -142,10 +141,10 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
 
 @torch.no_grad()
 def own_masks(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Tensor:
-    """(N, ...) inputs to (S, N, C) outputs of `samples` passes of MC dropout in which each input has masks of its own.
+    """Return (S, N, C) outputs of `samples` passes of MC dropout in which each of (N, ...) inputs has its own masks.
 
-    As `mc_dropout`, but that a pass is not one network: masks are a function of `seed` and of an input's place among
-    the N. Of an input by itself the outputs have the same distribution.
+    Like `mc_dropout`, except that a pass is not one network: masks are a function of `seed` and of an input's position
+    among the N. The distribution of a single input's outputs is the same.
     """
     if any(part.training for part in module.modules()):
         module.eval()
@@ -172,9 +171,8 @@ def _run(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 
 def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Run stages; the units that a linear layer and its activation end in are stored one after the other.
-
-    That is how `_thinned` reads them, and to store them like that costs nothing here and a copy there.
+    """Run stages; store the units of a final linear layer and its activation one after the other, as `_thinned` reads
+    them.
     """
     if len(parts) < 2 or not (isinstance(linear := parts[-2], nn.Linear) and isinstance(parts[-1], ELEMENTWISE)):
         return _run(parts, x)
@@ -183,13 +181,13 @@ def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
         return _run(parts[-2:], x)
     activation = parts[-1]
     units: Tensor = activation.forward(_columns(linear, x.T)).T
-    for hook in activation._forward_hooks.values():  # whoever watches is to see inputs first, as in any other pass
+    for hook in activation._forward_hooks.values():  # hooks expect inputs on the first axis, as in any other pass
         hook(activation, (), units)
     return units
 
 
 def _columns(linear: nn.Linear, columns: Tensor, scale: float = 1) -> Tensor:
-    """(D, N) inputs, one per column, to (H, N) outputs for `scale` times the inputs."""
+    """Map (D, N) inputs, one per column, to (H, N) outputs for `scale` times the inputs."""
     if linear.bias is None:
         return linear.weight @ columns * scale
     return torch.addmm(linear.bias[:, None], linear.weight, columns, alpha=scale)
@@ -202,12 +200,12 @@ class Missing(NamedTuple):
     weights: Tensor  # (M,) int64, where the weight from that unit to that output is among all
     begins: Tensor  # (S * C,) int64, where the list of a pass and output begins
     generator: Tensor
-    """The state of torch's generator after the masks were drawn."""
+    """State of torch's generator after the masks were drawn."""
 
 
 @lru_cache(maxsize=16)
 def _missing_on(device: torch.device, samples: int, outputs: int, units: int, p: float, seed: int) -> Missing:
-    """The same units on all devices: they are drawn on the CPU."""
+    """Return the same units on all devices: they are drawn on the CPU."""
     found = _missing(samples, outputs, units, p, seed)
     unit, weights, begins = (brought(each, device) for each in found[:3])
     return Missing(unit, weights, begins, found.generator)
@@ -226,15 +224,15 @@ def _missing(samples: int, outputs: int, units: int, p: float, seed: int) -> Mis
 
 @lru_cache(maxsize=16)
 def _generator(seed: int) -> Tensor:
-    """The state of torch's generator from which the networks of a seed are drawn."""
+    """Return the state of torch's generator from which the networks of a seed are drawn."""
     with seeded("mc-dropout", seed):
         return torch.get_rng_state()
 
 
 def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor:
-    """(N, H) hidden units, of which each pass drops some, through a linear layer; (S, N, C).
+    """Pass (N, H) hidden units, of which each pass drops some, through a linear layer; return (S, N, C).
 
-    What all units give, once, less what the missing ones would add: S p layers' work instead of S.
+    The output of all units, computed once, minus the contributions of dropped ones: S p layers' work instead of S.
     """
     columns, keep = x.T.contiguous(), 1 / (1 - p)
     weights = linear.weight.flatten().index_select(0, missing.weights)
@@ -244,24 +242,24 @@ def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor
 
 
 def _pass(part: nn.Module, x: Tensor) -> Tensor:
-    """One stage on (S, N, ...), with a mask or a draw per sample that all inputs share."""
+    """Run one stage on (S, N, ...), with a mask or a draw per sample that all inputs share."""
     if isinstance(part, nn.Dropout):
         return x * brought(F.dropout(torch.ones(len(x), 1, *x.shape[2:], dtype=x.dtype), part.p), x.device)
     if isinstance(part, GaussianUnits):
         return part.drawn(x, brought(torch.randn(len(x), 1, x.shape[-1] // 2), x.device))
-    # Dropout inside a stage: each input draws its own masks, which the stage does by itself.
+    # Dropout inside a stage: the stage draws masks for each input.
     y = _with_dropout(part, x.flatten(0, 1)) if has_dropout(part) else part(x.flatten(0, 1))
     return y.view(*x.shape[:2], *y.shape[1:])
 
 
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-"""Layers that have a faster way for evaluation, which knows no dropout."""
+"""Layers with a faster path in evaluation, which ignores dropout."""
 
 
 def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
-    """A stage as in training where it drops something, and as in evaluation where it does not.
+    """Run a stage with dropout as in training, and everything else as in evaluation.
 
-    Raises ConfigurationError for one that changes its buffers meanwhile: then every prediction would change the next.
+    Raises ConfigurationError for one that changes its buffers: then every prediction would change the next.
     """
     live = [each for each in part.modules() if _drops(each) or isinstance(each, FUSED)]
     before = [(buffer, buffer._version) for buffer in part.buffers()]
@@ -275,7 +273,7 @@ def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
     after = [(buffer, buffer._version) for buffer in part.buffers()]
     if [(id(buffer), version) for buffer, version in before] != [(id(buffer), version) for buffer, version in after]:
         raise ConfigurationError(
-            f"{type(part).__name__} changes its buffers while it drops units, so that MC dropout would change the model"
-            " with every prediction; set uncertainty.source = 'laplace' or 'ensemble', or keep them in evaluation"
+            f"{type(part).__name__} changes its buffers while it drops units, so MC dropout would change the model "
+            "with every prediction; set uncertainty.source = 'laplace' or 'ensemble', or keep them fixed in evaluation"
         )
     return y

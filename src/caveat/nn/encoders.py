@@ -1,6 +1,6 @@
 """Encoders and heads: a model is an encoder from inputs to tokens and a head from tokens to logits.
 
-Tokens are (N, T, D): codebooks, flows and evidence attach to them, whatever the encoder.
+Tokens are (N, T, D): codebooks, flows and evidence work on them, whatever the encoder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core import ConfigurationError
 
 
 class Tokens(nn.Module):
-    """A feature map (N, D, H, W) as tokens (N, H*W, D); features (N, D) as one token (N, 1, D)."""
+    """Reshape feature maps (N, D, H, W) to tokens (N, H*W, D), and features (N, D) to one token (N, 1, D)."""
 
     def forward(self, features: Tensor) -> Tensor:
         return features[:, None] if features.ndim == 2 else features.flatten(2).transpose(1, 2)
@@ -38,10 +38,10 @@ class Block(nn.Module):
 
 
 def residual(channels: int, width: int) -> nn.Sequential:
-    """UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.
+    """Return UEFL's encoder of three residual blocks, each after a convolution and before 2x2 pooling.
 
-    The widths are `width`, 2 `width`, 4 `width` (128 in the authors' code, 8 to 32 for a CPU); 28x28
-    images become 9 tokens of 4 `width` features.
+    The widths are `width`, 2 `width`, 4 `width` (128 in the authors' code, 8 to 32 for a CPU); 28x28 images become 9
+    tokens of 4 `width` features.
     """
     stages: list[nn.Module] = []
     for out in (width, 2 * width, 4 * width):
@@ -51,7 +51,7 @@ def residual(channels: int, width: int) -> nn.Sequential:
 
 
 def lenet5(shape: tuple[int, ...], features: int) -> nn.Sequential:
-    """LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original)."""
+    """Return LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original)."""
     convolutions = nn.Sequential(
         nn.Conv2d(shape[0], 6, 5, padding=2 if min(shape[1:]) < 32 else 0), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5 if min(shape[1:]) >= 24 else 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -61,7 +61,7 @@ def lenet5(shape: tuple[int, ...], features: int) -> nn.Sequential:
 
 
 def cnn(channels: int, width: int) -> nn.Sequential:
-    """Two 3x3 convolutions, each with ReLU and 2x2 pooling, as FMLU's CNN: 28x28 images become 49 tokens.
+    """Return two 3x3 convolutions, each with ReLU and 2x2 pooling, as in FMLU's CNN: 28x28 images become 49 tokens.
 
     The widths are `width` and 2 `width`; the paper does not state them.
     """
@@ -73,9 +73,9 @@ def cnn(channels: int, width: int) -> nn.Sequential:
 
 
 def normed(channels: int, width: int) -> nn.Sequential:
-    """Three 5x5 convolutions with BatchNorm, as FedBN has them for digits: 28x28 images become 49 tokens.
+    """Return three 5x5 convolutions with BatchNorm, as FedBN's for digits: 28x28 images become 49 tokens.
 
-    The widths are `width`, `width`, 2 `width` (64 in the authors' code); the first two are followed by a 2x2 pooling.
+    The widths are `width`, `width`, 2 `width` (64 in the authors' code); the first two are followed by 2x2 pooling.
     """
     stages: list[nn.Module] = []
     for out, pooling in ((width, True), (width, True), (2 * width, False)):
@@ -86,24 +86,24 @@ def normed(channels: int, width: int) -> nn.Sequential:
 
 
 def mlp(shape: tuple[int, ...], hidden: int, features: int) -> nn.Sequential:
-    """Two layers for features and tables: one token of `features`."""
+    """Return two layers for features and tables: one token of `features`."""
     size = math.prod(shape)
     return nn.Sequential(nn.Flatten(), nn.Linear(size, hidden), nn.ReLU(), nn.Linear(hidden, features), Tokens())
 
 
 class Head(nn.Sequential):
-    """A classifier on all tokens, which can be run in two halves around what its first hidden layer says."""
+    """A classifier on all tokens, which can be run in two halves, before and after its first hidden layer."""
 
     def __init__(self, inner: Sequence[nn.Module], outer: Sequence[nn.Module]) -> None:
         super().__init__(*inner, *outer)
         self.depth = len(inner)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """(N, T, D) tokens to (N, H) hidden units, before their dropout."""
+        """Map (N, T, D) tokens to (N, H) hidden units, before their dropout."""
         return self._run(tokens, range(self.depth))
 
     def output(self, hidden: Tensor) -> Tensor:
-        """(N, H) hidden units to (N, C) logits."""
+        """Map (N, H) hidden units to (N, C) logits."""
         return self._run(hidden, range(self.depth, len(self)))
 
     def _run(self, x: Tensor, stages: range) -> Tensor:
@@ -122,16 +122,16 @@ def head(
     norm: bool = False,
     second: int | None = None,
 ) -> Head:
-    """A classifier on all tokens: hidden layers of `hidden` and, if given, `second` units, each with GELU and dropout.
+    """Return a classifier on all tokens: hidden layers of `hidden` and `second` units, if given, with GELU and dropout.
 
-    With `norm` their units are batch normalised. The authors of UEFL also drop the logits; `dropout_logits` does so.
-    With `hidden` = 0 there is no hidden layer: the logits are linear in the tokens, of which some are dropped.
+    With `norm` their units are batch normalized. The authors of UEFL also drop logits; so does `dropout_logits`. With
+    `hidden` = 0 there is no hidden layer: the logits are linear in the tokens, of which some are dropped.
     """
 
     def layer(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.GELU()]
 
-    # From the first layer to the last: initial weights are drawn in this order.
+    # In order of the layers, since initial weights are drawn in this order.
     inner: list[nn.Module] = [nn.Flatten(), *(layer(tokens * features, hidden) if hidden else [])]
     hidden = hidden or tokens * features
     outer: list[nn.Module] = [nn.Dropout(dropout)]
@@ -144,22 +144,19 @@ def head(
 
 
 def linear(shape: tuple[int, ...], classes: int, dropout: float) -> Linear:
-    """Logits that are linear in the inputs, of which some are dropped in training: logistic regression."""
+    """Return logistic regression: logits that are linear in the inputs, of which some are dropped in training."""
     return Linear(math.prod(shape), classes, dropout)
 
 
 class Linear(nn.Sequential):
-    """A linear layer. It has no encoder: what methods send of an encoder's features would be sent of the inputs."""
+    """A linear layer without an encoder: methods that send features of an encoder would send the inputs."""
 
     def __init__(self, inputs: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes))
 
 
 def parts(module: nn.Module, method: str) -> Model:
-    """A module, known to be of an encoder and a head.
-
-    Raises ConfigurationError, which says what a module of one's own lacks, if it is not.
-    """
+    """Return a module with encoder and head. Raises ConfigurationError, naming what is missing, for any other."""
     if isinstance(module, Model):
         return module
     if isinstance(module, Linear):
@@ -179,7 +176,7 @@ def parts(module: nn.Module, method: str) -> Model:
 
 
 class Model(nn.Sequential):
-    """An encoder and a head. Attributes `tokens`, `features` give the shape of what lies between."""
+    """An encoder and a head. Attributes `tokens`, `features` give the shape between them."""
 
     encoder: nn.Module
     head: Head

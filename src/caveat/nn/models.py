@@ -31,17 +31,17 @@ OWN = {
     "encoder": {"adapter", "encoder", "frozen", "weights"},
     "own": {"factory", "weights"},
 }
-"""The fields of `ModelSettings` that not all models read, by the models that do."""
+"""The fields of `ModelSettings` that only some models read, by model."""
 HEAD = {"layer_norm", "hidden", "second", "norm", "dropout", "dropout_logits"}
-"""Fields of what is behind the encoder, which a model of one's own has already."""
+"""Fields of the head, which a custom model has already."""
 LACKS = {"own": HEAD, "linear": HEAD - {"dropout"}}
 """The fields of `HEAD` that a model does not read; a linear one, without encoder and hidden units, drops inputs."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
-"""The encoders that are built from the channels of images and a width alone."""
+"""Encoders that are built from the channels of images and a width only."""
 WIDE = 2048
-"""Features of a layer up to which nobody asks how much memory a model takes."""
+"""Number of features of a layer up to which memory is not checked."""
 KEPT = 4
-"""Numbers in memory for each parameter while it is trained: itself, its gradient, and two moments of Adam."""
+"""Numbers in memory per trained parameter: itself, its gradient, and two moments of Adam."""
 
 
 @frozen_settings
@@ -50,15 +50,14 @@ class ModelSettings:
 
     name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "residual"
     """lenet5, residual, cnn and normed take images, mlp takes features; linear is logistic regression on all inputs;
-    encoder is one's own encoder with a head behind it, own is a whole model of one's own."""
+    encoder is a custom encoder with a head, own is a custom model."""
     factory: str | Make | None = None
-    """own: the code that makes the model, "package.module:name" or "file.py:name", a function of nothing or of an
+    """own: the code of the model, "package.module:name" or "file.py:name", a function without arguments or of an
     input's shape and the number of classes; in Python also the function, or a module."""
     encoder: str | Make | None = None
-    """encoder: the code that makes the encoder, likewise; a function is given the shape alone if it asks for it."""
+    """encoder: the code of the encoder, likewise; a function is given only the shape if it has one argument."""
     weights: str | None = None
-    """encoder, own: a file of weights that it begins with, safetensors or a state_dict of torch, here or in
-    $CAVEAT_DATA."""
+    """encoder, own: a file of initial weights, safetensors or a state_dict of torch, here or in $CAVEAT_DATA."""
     frozen: bool = False
     """encoder: freeze it. A frozen encoder is never sent, and its features of a silo's data are computed once."""
     adapter: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
@@ -69,17 +68,17 @@ class ModelSettings:
     features: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
     layer_norm: bool = False
-    """Normalise the features of every token, between encoder and head, without scale and shift, as FedPN and UEFL do by
-    themselves."""
+    """Normalize the features of every token, between encoder and head, without scale and shift, as FedPN and UEFL
+    always do."""
     hidden: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 128
     """Hidden units of the classifier head; 0 is a linear head."""
     second: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
-    """Units of a second hidden layer of the head; by default it has one."""
+    """Units of a second hidden layer of the head; none by default."""
     norm: bool = False
-    """Normalise the head's hidden units over the batch."""
+    """Use batch normalization for the head's hidden units."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Probability that the head drops a hidden unit, a linear model an input; MC dropout samples with it. 0 switches
-    both off."""
+    """Probability that the head drops a hidden unit, or a linear model an input; MC dropout samples with it. 0 disables
+    both."""
     dropout_logits: bool = False
     """Apply dropout to the logits too, as UEFL's released code does."""
 
@@ -87,7 +86,7 @@ class ModelSettings:
         usual = {field.name: field.default for field in dataclasses.fields(ModelSettings)}
         for name, code in (("own", self.factory), ("encoder", self.encoder)):
             if code is not None and self.name == usual["name"]:
-                object.__setattr__(self, "name", name)  # the code says enough; frozen for everyone else
+                object.__setattr__(self, "name", name)  # the code implies the name; the settings are frozen otherwise
         for name in dict.fromkeys(field for fields in OWN.values() for field in fields) | dict.fromkeys(HEAD):
             value = getattr(self, name)
             foreign = name not in OWN.get(self.name, ()) if name not in HEAD else name in LACKS.get(self.name, ())
@@ -99,7 +98,7 @@ class ModelSettings:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The settings as plain values; code is its name."""
+        """The settings as plain values; code is represented by its name."""
         found = plain(self)
         return found | {key: name_of(found[key]) for key in ("factory", "encoder") if key in found}
 
@@ -110,25 +109,25 @@ class ModelSettings:
 
     @property
     def own(self) -> bool:
-        """Whether code of one's own makes the model, or its encoder."""
+        """Whether custom code makes the model, or its encoder."""
         return self.factory is not None or self.encoder is not None
 
     @property
     def codes(self) -> list[str]:
-        """The names of code of one's own in it."""
+        """The names of its custom code."""
         return [code for code in (self.factory, self.encoder) if isinstance(code, str)]
 
 
 @frozen_settings
 class PersonalModel(ModelSettings):
-    """The architecture of silos' own models, for methods in which every silo has one."""
+    """The architecture of local models, for methods in which every silo has its own."""
 
     silos: tuple[str, ...] = ()
-    """Whose it is; the silos that no entry names get the entries that name none, in turn."""
+    """Silos with this architecture; silos that no entry names get the entries without names, in turn."""
 
 
 def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Sequence[str]) -> dict[str, ModelSettings]:
-    """The architecture of each silo's own model: the usual one where nothing else is said.
+    """Return the architecture of each silo's local model: the usual one unless another is configured.
 
     Raises ConfigurationError for a silo that does not exist or is named twice.
     """
@@ -137,7 +136,7 @@ def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Seque
         if silo not in silos:
             raise ConfigurationError(f"personal: no such silo {silo!r} (there are: {', '.join(silos)})")
         if [other for other, _ in named].count(silo) > 1:
-            raise ConfigurationError(f"personal: silo {silo!r} is named twice")
+            raise ConfigurationError(f"personal: silo {silo!r} appears twice")
     turns = cycle([model for model in personal if not model.silos] or [usual])
     return {silo: dict(named).get(silo) or next(turns) for silo in silos}
 
@@ -145,10 +144,11 @@ def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Seque
 def build_model(
     settings: ModelSettings, shape: tuple[int, ...], classes: int, seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """A freshly initialised model for inputs of `shape`, (C, H, W) or (D,), and a type; same seed, same weights.
+    """Return an initialized model for inputs of `shape`, (C, H, W) or (D,), and a dtype; the same seed gives the same
+    weights.
 
-    A `Model`, but for a linear one and a module of one's own that has no encoder and head. Raises ConfigurationError if
-    the model cannot take such inputs, or memory cannot take the model.
+    It is a `Model`, unless it is linear or a custom module without encoder and head. Raises ConfigurationError if the
+    model cannot take such inputs, or does not fit in memory.
     """
     if settings.name == "own":
         return _own(settings, shape, classes, seed, dtype)
@@ -190,10 +190,10 @@ def _with_encoder(
 
 
 def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
-    """Raises ConfigurationError for a model that memory cannot take, without making it."""
+    """Raise ConfigurationError for a model that does not fit in memory, without making it."""
     widest = max(settings.width or 0, settings.features or 0, settings.hidden, settings.second or 0)
     if widest <= WIDE and widest * math.prod(shape) <= WIDE**2:
-        return  # any machine can take it, and what counts otherwise takes a second to import
+        return  # fits anywhere, and the check takes a second to import
     with torch.device("meta"):
         numbers = sum(each.numel() for each in _model(settings, shape, classes).parameters())
     check_memory(
@@ -211,7 +211,7 @@ def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> nn.
 
 
 def _behind(encoder: nn.Module, settings: ModelSettings, tokens: int, features: int, classes: int) -> Model:
-    """The encoder with what the settings put behind it."""
+    """Return the encoder with the head of the settings."""
     classifier = head(
         tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
         settings.second,
@@ -236,16 +236,16 @@ def own_encoder(
     code: str | Make, weights: str | None, frozen: bool, shape: tuple[int, ...], dtype: torch.dtype, classes: int,
     seed: int,
 ) -> nn.Sequential:  # fmt: skip
-    """An encoder from inputs to tokens (N, T, D), by code of one's own.
+    """Return a custom encoder from inputs to tokens (N, T, D).
 
-    Raises ConfigurationError for code that gives none, and for weights that are not its own.
+    Raises ConfigurationError for code that makes none, and for weights of another module.
     """
     encoder = made(code, shape, dtype, classes, seed, "model.encoder")
     if weights is not None:
         begin_with(encoder, weights)
     if frozen:
         encoder.requires_grad_(False)
-        forget(encoder)  # copies of what never changes
+        forget(encoder)  # copies of tensors that never change
     x = sample(shape, dtype)
     features = probe_output(encoder, x, "model.encoder")
     if features.ndim not in (2, 3, 4) or features.dtype != torch.float32:
@@ -258,12 +258,14 @@ def own_encoder(
 
 
 def begin_with(module: nn.Module, file: str) -> None:
-    """Put the weights of a file into a module. Raises ConfigurationError for a file that is none, or of another."""
+    """Load the weights of a file into a module. Raises ConfigurationError for an invalid file, or one of another
+    module.
+    """
     tensors = _read(file)
     wanted = module.state_dict()
     lacking, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if lacking or unknown:
-        about = f"lacks {lacking[0]!r}" if lacking else f"has {unknown[0]!r}, which the module has not"
+        about = f"lacks {lacking[0]!r}" if lacking else f"has {unknown[0]!r}, which the module does not have"
         raise ConfigurationError(f"{{key}} = {file!r} {about}: these are weights of another module", "model.weights")
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
@@ -278,7 +280,7 @@ def begin_with(module: nn.Module, file: str) -> None:
 
 
 def _read(file: str) -> dict[str, Tensor]:
-    """The tensors of a file, safetensors or torch's own, of which nothing but tensors is read."""
+    """Read the tensors of a file, safetensors or torch's own; nothing else in it is read."""
     places = [Path(file).expanduser(), *([Path(data) / file] if (data := os.environ.get("CAVEAT_DATA")) else [])]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
@@ -291,13 +293,13 @@ def _read(file: str) -> dict[str, Tensor]:
         raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {message_of(error)}", "model.weights") from None
     except Exception as error:  # torch raises the errors of pickle, which this project does not import
         raise ConfigurationError(
-            f"{{key}} = {file!r} holds more than tensors, or is damaged ({type(error).__name__}); nothing of it was "
-            "run: save the state_dict alone",
+            f"{{key}} = {file!r} holds more than tensors, or is damaged ({type(error).__name__}); none of its code "
+            "was run: save only the state_dict",
             "model.weights",
         ) from None
     if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
         raise ConfigurationError(
-            f"{{key}} = {file!r} holds something else than a state_dict, which is tensors by name: save that alone",
+            f"{{key}} = {file!r} does not hold a state_dict, which is tensors by name: save only that",
             "model.weights",
         )
     return dict(found)

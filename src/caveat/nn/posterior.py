@@ -1,14 +1,14 @@
-"""Posterior networks: an encoder, a classifier head, and densities of embeddings that say how much evidence there is.
+"""Posterior networks: an encoder, a classifier head, and densities of embeddings that give the amount of evidence.
 
-Charpentier et al., Posterior Network, NeurIPS 2020, and Natural Posterior Network, ICLR 2022; as FedPN has them.
+Charpentier et al., Posterior Network, NeurIPS 2020, and Natural Posterior Network, ICLR 2022; as in FedPN.
 
-The densities are radial flows, one normalising flow per class over embeddings, all evaluated together: Rezende &
-Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here runs from
-the embedding to the standard normal, so that a density needs no inverse.
+The densities are radial flows, one normalizing flow per class over embeddings, all evaluated together: Rezende &
+Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here maps the
+embedding to the standard normal, so a density needs no inverse.
 
-A density needs no more of an embedding than its squared distances from the centres and from the origin, and so does
-what a layer makes of it: it moves an embedding on the line through a centre, by which distances from all other points
-change as Stewart's theorem says. Many flows are evaluated like that, at a cost per layer that does not depend on D.
+A density needs only an embedding's squared distances from the centers and from the origin, and so does the output of a
+layer: it moves an embedding on the line through a center, which changes distances from all other points by Stewart's
+theorem. Many flows are evaluated this way, at a cost per layer that does not depend on D.
 """
 
 import math
@@ -25,12 +25,12 @@ from ..uncertainty.histograms import beside
 from .encoders import Model
 
 NEAREST = 1e-3
-"""The smallest alpha and alpha + beta: without a bound the gradient at a centre has none either."""
+"""The smallest alpha and alpha + beta: without a bound the gradient at a center is unbounded."""
 BLOCK = 2**19
 """Distances that are held at a time, so that they stay in a core's cache."""
 TOGETHER = 6
-"""Layers after which the distances from later centres are brought up to date, by a product of matrices; few enough that
-a product of their ratios stays within float64, whatever their float32 parameters are."""
+"""Layers after which the distances from later centers are updated, by a product of matrices; few enough that a product
+of their ratios stays within float64, whatever their float32 parameters are."""
 
 
 class RadialFlows(nn.Module):
@@ -45,14 +45,14 @@ class RadialFlows(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the parameters anew from torch's global generator; all flows start as the same one."""
+        """Draw the parameters from torch's global generator; all flows start equal."""
         bound = 1 / math.sqrt(self.center.shape[2])
         for parameter in (self.center, self.radius, self.stretch):
             parameter.copy_(torch.empty_like(parameter[0]).uniform_(-bound, bound).expand_as(parameter))
 
     @torch.no_grad()
     def log_prob(self, z: Tensor, wanted: Tensor | None = None) -> Tensor:
-        """(N, D) embeddings to (N, K) log-densities in nats, computed in float64 and without gradients.
+        """Return (N, K) log-densities in nats of (N, D) embeddings, computed in float64 and without gradients.
 
         -inf for flows that are not `wanted`, (K,) bool, if that is given; at least one is.
         """
@@ -77,11 +77,11 @@ class RadialFlows(nn.Module):
         return torch.cat([block(part) for part in parts], 1).T.to(z.dtype)
 
     def log_prob_of(self, z: Tensor, flow: Tensor) -> Tensor:
-        """(N, D) embeddings, each under the flow whose number `flow` (N,) says, to (N,) log-densities."""
+        """Return (N,) log-densities of (N, D) embeddings, each under the flow with number `flow` (N,)."""
         return _log_prob(z, *self._chosen(flow))
 
     def log_prob_twice(self, z: Tensor, fixed: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
-        """`log_prob_of` for `z`, and for `fixed`, which passes gradients to itself but none to the flows."""
+        """Return `log_prob_of` for `z`, and for `fixed`, which passes gradients to itself but not to the flows."""
         chosen = [torch.cat([p, p.detach()]) for p in self._chosen(flow)]
         first, second = _log_prob(torch.cat([z, fixed]), *chosen).chunk(2)
         return first, second
@@ -93,7 +93,7 @@ class RadialFlows(nn.Module):
 
 
 def _log_prob(z: Tensor, center: Tensor, radius: Tensor, stretch: Tensor) -> Tensor:
-    """The log-density of z (..., D) under layers with parameters (..., L, D), (..., L) and (..., L)."""
+    """Return the log-density of z (..., D) under layers with parameters (..., L, D), (..., L) and (..., L)."""
     shape = np.broadcast_shapes(z.shape[:-1], radius.shape[:-1])  # torch.broadcast_shapes imports sympy
     alpha, s = _positive(radius), _positive(stretch)
     end, log_det = _Layers.apply(
@@ -108,24 +108,24 @@ def _positive(parameter: Tensor) -> Tensor:
 
 
 def _log_normal(square: Tensor, features: int) -> Tensor:
-    """The log-density of N(0, I) at a squared distance from the origin."""
+    """Return the log-density of N(0, I) at a squared distance from the origin."""
     return -0.5 * (square + features * math.log(2 * math.pi))
 
 
 def _squares(points: Tensor, z: Tensor) -> Tensor:
-    """(P, D) points and (N, D) embeddings to (P, N) squared distances, some below 0 by rounding."""
+    """Return (P, N) squared distances of (P, D) points and (N, D) embeddings, some below 0 by rounding."""
     squares = torch.addmm(z.square().sum(-1), points, z.T, alpha=-2)
     return squares.add_(points.square().sum(-1, keepdim=True))
 
 
 @wrap_torch_function(lambda squares, *others: (squares,))
 def density(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
-    """The (K, N) log-densities of N embeddings under K stacks of L layers, from what `_move` has; `squares` changes."""
+    """Return (K, N) log-densities of N embeddings under K stacks of L layers, from the arguments of `_move`."""
     return _move(squares, between, alpha, s, features) + _log_normal(squares[-1], features)
 
 
 def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
-    """`density` up to rounding, where nothing is changed in place: for those who write operators down."""
+    """Return `density` up to rounding, without changes in place: for exports to operators."""
     log_det = torch.zeros_like(squares[0])
     for start in range(0, len(alpha), TOGETHER):
         stop = min(start + TOGETHER, len(alpha))
@@ -152,12 +152,12 @@ def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor,
 
 
 def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
-    """Take N embeddings through K stacks of L layers, by nothing but their squared distances from points.
+    """Move N embeddings through K stacks of L layers, using only their squared distances from points.
 
-    `squares` (L + 1, K, N) are those from the centres and from one more point, and are changed in place; `between`
-    (K, L + 1, L + 1) are those of the points from each other; alpha and s are (L, K, 1). Returns the (K, N) logarithms
-    of the Jacobians, see `_Layers`. Differences of squares have half the digits close to a centre, in float64 as many
-    as float32 has.
+    `squares` (L + 1, K, N) are those from the centers and from one more point, and are changed in place; `between` (K,
+    L + 1, L + 1) are those of the points from each other; alpha and s are (L, K, 1). Returns the (K, N) logarithms of
+    the Jacobians, see `_Layers`. Differences of squares have half the digits close to a center, in float64 as many as
+    float32 has.
     """
     log_det = torch.zeros_like(squares[0])
     for start in range(0, len(alpha), TOGETHER):
@@ -183,9 +183,9 @@ def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: 
 
 
 def _distances(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Tensor:
-    """The (B, K, N) distances from each of B layers' centres in front of the layer, as `_move` has them.
+    """Return the (B, K, N) distances from each of B layers' centers before the layer, as in `_move`.
 
-    `squares` (B, K, N) become those in front of the layers, too.
+    `squares` (B, K, N) become those before the layers, too.
     """
     distances = torch.empty_like(squares)
     for layer, (own, r) in enumerate(zip(squares, distances, strict=True)):
@@ -200,12 +200,12 @@ def _distances(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Te
 
 
 class _Layers(torch.autograd.Function):
-    """The layers z -> z + k d, d = z - centre, r = |d|, k = beta / (alpha + r), and the logarithm of their Jacobian.
+    """The layers z -> z + k d, d = z - center, r = |d|, k = beta / (alpha + r), and the logarithm of their Jacobian.
 
-    With s = alpha + beta > 0, which makes a layer invertible, the Jacobian is
-    ((s + r) / (alpha + r))^(D-1) (r^2 + 2 alpha r + alpha s) / (alpha + r)^2: all terms are positive, so that nothing
-    cancels where beta is close to -alpha. The gradient is written out, as autograd takes five times as long for it:
-    only what depends on the layer before is computed layer by layer.
+    With s = alpha + beta > 0, which makes a layer invertible, the Jacobian is ((s + r) / (alpha + r))^(D-1) (r^2 + 2
+    alpha r + alpha s) / (alpha + r)^2: all terms are positive, so nothing cancels if beta is close to -alpha. The
+    gradient is explicit, since autograd takes five times as long: only what depends on the previous layer is computed
+    layer by layer.
     """
 
     @staticmethod
@@ -247,12 +247,12 @@ class _Layers(torch.autograd.Function):
 
 
 LEAST, MOST = -25.0, 50.0
-"""Nats between which log-evidence is clamped where it is exponentiated. e^50 is finite in float32, with room for sums;
-1 + e^-25 p still depends on p in float64, so that the least evidence leaves a label and not a tie."""
+"""Nats between which log-evidence is clamped before exponentiation. e^50 is finite in float32, with room for sums; 1 +
+e^-25 p still depends on p in float64, so the least evidence leaves a label and not a tie."""
 
 
 class Posterior(nn.Module):
-    """What lies behind the encoder, and what a silo replaces by its own."""
+    """What follows the encoder, and what a silo replaces by its own."""
 
     def __init__(self, head: nn.Module, flows: RadialFlows) -> None:
         super().__init__()
@@ -263,9 +263,9 @@ class Posterior(nn.Module):
         return len(self.flows.center)
 
     def forward(self, tokens: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, T, D) tokens to (N, C) log-probabilities and (N,) log-evidence in nats, not clamped.
+        """Map (N, T, D) tokens to (N, C) log-probabilities and (N,) log-evidence in nats, not clamped.
 
-        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class. They
+        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class. These
         may be on the CPU, so that no device is waited for to know which classes are absent.
         """
         densities = self.flows.log_prob(embedding(tokens), wanted=log_prior > -math.inf)
@@ -274,7 +274,7 @@ class Posterior(nn.Module):
 
 
 class PosteriorNetwork(nn.Module):
-    """An encoder of inputs to tokens, and a `Posterior` of them with `layers` radial layers per class."""
+    """An encoder from inputs to tokens, and a `Posterior` of them with `layers` radial layers per class."""
 
     def __init__(self, model: Model, layers: int, normalize: bool) -> None:
         super().__init__()
@@ -286,26 +286,26 @@ class PosteriorNetwork(nn.Module):
 
 
 def embedding(tokens: Tensor) -> Tensor:
-    """(N, T, D) tokens to (N, D): their mean, where an encoder gives several."""
+    """Return the mean (N, D) of (N, T, D) tokens."""
     return tokens.mean(1)
 
 
 def log_evidence(log_density: Tensor, features: int) -> Tensor:
-    """A log-density over so many features plus NatPN's certainty budget "normal", ln(4 pi) / 2 for each."""
+    """Return a log-density over so many features plus NatPN's certainty budget "normal", ln(4 pi) / 2 for each."""
     return log_density + 0.5 * math.log(4 * math.pi) * features
 
 
 def clamped(evidence: Tensor) -> Tensor:
-    """Log-evidence within the limits; its gradient is that of the unclamped one, or saturated inputs would be lost."""
+    """Return clamped log-evidence; its gradient is that of the unclamped one, or saturated inputs would have none."""
     return evidence + (evidence.clamp(LEAST, MOST) - evidence).detach()
 
 
 def log_alpha(log_probs: Tensor, evidence: Tensor) -> Tensor:
-    """(N, C) logarithms of the parameters of Dir(1 + exp(evidence) probs), eq. 1 and 2 of FedPN."""
+    """Return (N, C) logarithms of the parameters of Dir(1 + exp(evidence) probs), eq. 1 and 2 of FedPN."""
     return torch.logaddexp(log_probs.new_zeros(()), clamped(evidence)[:, None] + log_probs)
 
 
 def uncertain_cross_entropy(log_alpha: Tensor, y: Tensor) -> Tensor:
-    """(N,) cross-entropy expected under the Dirichlet, psi(alpha_0) - psi(alpha_y), eq. 5 of FedPN."""
+    """Return the (N,) expected cross-entropy under the Dirichlet, psi(alpha_0) - psi(alpha_y), eq. 5 of FedPN."""
     own = log_alpha.gather(1, y[:, None])[:, 0]
     return torch.digamma(log_alpha.logsumexp(1).exp()) - torch.digamma(own.exp())

@@ -1,12 +1,8 @@
-"""What a model says of an input on its way: a few dozen numbers for the input itself and for each stage of the encoder.
+"""Features of an input and of each stage of the encoder: a few dozen numbers each, and what the last layer computes.
 
 A stage is a part of the encoder that does more than a linear map: an activation, a pooling, a residual block, and the
-encoder's own output. Of a feature map go the mean and the standard deviation of every channel, of tokens those of
-every feature, of one vector the vector. Numbers are recorded while a method answers, so that no pass is made twice.
-
-A few dozen numbers of a sequence itself, by which it is told whether it is like those that a silo knows.
-
-The linear layer that a model ends in, whatever comes before it, and what reaches it.
+encoder's own output. Feature maps are summarized by mean and standard deviation of every channel, tokens by those of
+every feature; vectors are used as they are. Features are recorded while a method answers, so no pass is made twice.
 """
 
 import math
@@ -30,42 +26,43 @@ from .dropout import flat, has_dropout
 from .encoders import Tokens
 
 NUMBERS = 128
-"""The most numbers of a stage; of more, as many random projections are taken, the same ones everywhere."""
+"""Maximum number of features of a stage; of more, as many random projections are used, the same ones everywhere."""
 STAGES = 4
-"""The most stages of an encoder that are recorded, evenly over its depth; its output is always one."""
+"""Maximum number of stages that are recorded, evenly over the depth; the encoder's output is always one."""
 PART = 200
-"""Inputs that are described at once: their numbers stay in a processor's cache."""
+"""Inputs that are described at once: their features stay in a processor's cache."""
 CELLS = 4
-"""Rows and columns of cells whose means stand for where an image is bright."""
+"""Rows and columns of cells whose means describe where an image is bright."""
 SCALES = 4
-"""The most scales at which neighbouring pixels are compared, each half as fine as the one before."""
+"""Maximum number of scales at which neighboring pixels are compared, each half as fine as the previous one."""
 QUIET = 1e-3
-"""Deviations of so much count like none: what their logarithm begins at, in units of normalised pixels."""
+"""Deviations below this count like none: where their logarithm begins, in units of normalized pixels or of the series.
+"""
 SHAPES = (nn.Identity, nn.Flatten, nn.Dropout, Tokens)
 LINEAR = (*SHAPES, nn.Linear, nn.LayerNorm, _ConvNd, _NormBase)
 POOLING = (_MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
 
 
 class Numbers(nn.Module):
-    """A stage that has numbers of an input beside what it passes on, since the input itself is behind it already."""
+    """A stage that has features of an input in addition to its output, since the input itself is gone."""
 
     def numbers(self, x: Tensor) -> dict[str, Tensor]:
-        """By name, (N, d) numbers of inputs (N, ...)."""
+        """Return (N, d) features of inputs (N, ...), by name."""
         raise NotImplementedError
 
 
 def numbers_of(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """By name, the numbers that describe inputs of a module: those that a stage of it has, or else the inputs' own."""
+    """Return the features of inputs of a module, by name: those that one of its stages has, or else the inputs' own."""
     stage = next((part for part in module.modules() if isinstance(part, Numbers)), None)
     return input_numbers(x) if stage is None else stage.numbers(x)
 
 
 def input_numbers(x: Tensor) -> dict[str, Tensor]:
-    """By name, (N, d) numbers of inputs (N, ...).
+    """Return (N, d) features of inputs (N, ...), by name.
 
-    Of images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
-    neighbours, at four scales; and the "colour", what the distribution of each channel's values is like, and how
-    much channels differ. Of ids (N, T) and of series (N, T, C) what `sequence_numbers` says. Of anything else its
+    For images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
+    neighbors at four scales; and the "colour", the distribution of each channel's values, and how much channels differ.
+    For ids (N, T) those of `token_numbers`, for series (N, T, C) those of `series_numbers`. For anything else its
     "values".
     """
     if x.is_floating_point() and x.ndim not in (3, 4):
@@ -81,8 +78,8 @@ def _image_numbers(x: Tensor) -> dict[str, Tensor]:
 
 
 def _texture(x: Tensor) -> Tensor:
-    """Logarithms of root mean squares per channel: of differences along rows and columns at every scale, and at the
-    finest one of second differences, which tell what is blurred.
+    """Return logarithms of root mean squares per channel: of differences along rows and columns at every scale, and of
+    second differences at the finest one, which reveal blur.
     """
     found = []
     for scale in range(SCALES):
@@ -98,7 +95,7 @@ def _texture(x: Tensor) -> Tensor:
 
 
 def _halved(x: Tensor) -> Tensor:
-    """Means of 2x2 pixels; what `avg_pool2d` gives, several times as fast."""
+    """Return means of 2x2 pixels, like `avg_pool2d`, several times as fast."""
     height, width = x.shape[2] // 2 * 2, x.shape[3] // 2 * 2
     rows = x[:, :, 0:height:2, :width] + x[:, :, 1:height:2, :width]
     return (rows[..., 0::2] + rows[..., 1::2]) / 4
@@ -111,7 +108,7 @@ def _mean_square(x: Tensor) -> Tensor:
 
 
 def _color(x: Tensor) -> Tensor:
-    """Per channel mean, spread, skewness, kurtosis and range, and how much pairs of neighbouring channels differ."""
+    """Return mean, spread, skewness, kurtosis and range per channel, and how much neighboring channels differ."""
     x = x.flatten(2)
     mean = x.mean(2)
     centerd = x - mean[:, :, None]
@@ -131,7 +128,7 @@ def _log(square: Tensor) -> Tensor:
 
 
 def stage_numbers(h: Tensor) -> Tensor:
-    """(N, d) numbers of what a stage gave: (N, C, H, W) maps, (N, T, D) tokens or (N, D) vectors."""
+    """Return (N, d) features of a stage's output: (N, C, H, W) maps, (N, T, D) tokens or (N, D) vectors."""
     if h.ndim == 3 and h.shape[1] == 1:
         h = h[:, 0]
     return _narrow(torch.cat([moments(part) for part in torch.split(h, PART)]) if h.ndim > 2 else h)
@@ -139,8 +136,8 @@ def stage_numbers(h: Tensor) -> Tensor:
 
 @wrap_torch_function(lambda h: (h,))
 def moments(h: Tensor) -> Tensor:
-    """(N, 2 D) means and standard deviations over the positions of (N, D, ...) maps or (N, T, D) tokens."""
-    # Positions before features, as maps lie in memory.
+    """Return (N, 2 D) means and standard deviations over the positions of (N, D, ...) maps or (N, T, D) tokens."""
+    # Positions before features, as maps are laid out in memory.
     positions = h if h.ndim == 3 else h.permute(0, *range(2, h.ndim), 1).flatten(1, -2)
     mean = positions.mean(1)
     variance = positions.square().mean(1) - mean.square()
@@ -148,7 +145,7 @@ def moments(h: Tensor) -> Tensor:
 
 
 def moments_directly(h: Tensor) -> Tensor:
-    """`moments` but for rounding, of maps as they are, for programs of operators, which lay them out by themselves."""
+    """Return `moments` up to rounding, without a change of layout: for exports to operators."""
     dims = [1] if h.ndim == 3 else list(range(2, h.ndim))
     mean = h.mean(dims)
     variance = h.square().mean(dims) - mean.square()
@@ -156,7 +153,7 @@ def moments_directly(h: Tensor) -> Tensor:
 
 
 def _narrow(numbers: Tensor) -> Tensor:
-    """(N, d) with d at most `NUMBERS`: of more, orthonormal projections."""
+    """Return (N, d) features with d at most `NUMBERS`: of more, orthonormal projections."""
     width = numbers.shape[1]
     return numbers if width <= NUMBERS else numbers @ _projection_on(numbers.device, width)
 
@@ -174,7 +171,7 @@ def _projection(width: int) -> Tensor:
 
 
 def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
-    """The parts of a model's encoder whose outputs are recorded, in order, none behind dropout if that is `sampled`."""
+    """Return the parts of a model's encoder whose outputs are recorded, in order; if `sampled`, none after dropout."""
     encoders = (getattr(part, "encoder", None) for part in module.modules())
     parts = list(flat(next((each for each in encoders if isinstance(each, nn.Module)), module)))
     first = next((i for i, part in enumerate(parts) if sampled and has_dropout(part)), len(parts))
@@ -189,7 +186,7 @@ def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
 
 
 def _within(part: nn.Module) -> list[nn.Module]:
-    """The stages of a part with a forward of its own, as far as it keeps them in lists: blocks or layers, mostly."""
+    """Return the stages of a part with its own forward, if it keeps them in lists: mostly blocks or layers."""
     lists = [each for each in part.children() if isinstance(each, nn.ModuleList | nn.Sequential)]
     if not lists:
         inner = [each for each in part.children() if any(True for _ in each.children())]
@@ -200,7 +197,7 @@ def _within(part: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def recording(module: nn.Module, sampled: bool = True) -> Iterator[list[list[Tensor]]]:
-    """The numbers of every stage, (n, d) for each time that it is passed, in the order of passing."""
+    """Record the features of every stage, (n, d) for each pass, in the order of passes."""
     found: list[list[Tensor]] = []
     handles = []
     for part in stages(module, sampled):
@@ -220,29 +217,30 @@ def recording(module: nn.Module, sampled: bool = True) -> Iterator[list[list[Ten
 
 
 def by_answer(passes: Sequence[Tensor], inputs: int, answers: int) -> list[Tensor]:
-    """The numbers of a stage, (N, d) for each answer, from all times that it was passed: answers that share a pass
-    share its numbers, and of more passes than answers the last ones count.
+    """Return the (N, d) features of a stage for each answer, from all its passes.
+
+    Answers that share a pass share its features; of more passes than answers the last ones count.
     """
     each = torch.split(torch.cat(list(passes)), max(inputs, 1))
     return [each[0]] * answers if len(each) < answers else list(each[-answers:])
 
 
 BUCKETS = 64
-"""Into how many shares the ids of a sequence are counted; ids of one bucket are not told apart."""
+"""Number of buckets in which the ids of a sequence are counted; ids of one bucket are not distinguished."""
 PAIRS = 32
-"""Into how many shares pairs of neighbouring ids are counted."""
+"""Number of buckets in which pairs of neighboring ids are counted."""
 STRETCHES = 8
-"""Stretches of a series whose means stand for its course."""
+"""Parts of a series whose means describe its course."""
 FACTOR = 2654435761
 """Knuth's multiplicative hash: 2^32 over the golden ratio."""
 
 
 def token_numbers(x: Tensor) -> dict[str, Tensor]:
-    """By name, (N, d) float32 numbers of ids (N, T) int64.
+    """Return (N, d) float32 features of ids (N, T) int64, by name.
 
-    The "length": the share of steps before the run of equal ids at the end, which fills shorter sequences up, how many
-    different ids and how many repeated neighbours there are, and mean and largest logarithm of an id. The "tokens":
-    square roots of the shares of 64 buckets that ids are hashed into. The "order": those of pairs of neighbours, of 32.
+    The "length": the share of steps before the run of equal ids at the end, which pads shorter sequences, how many
+    distinct ids and how many repeated neighbors there are, and mean and largest logarithm of an id. The "tokens":
+    square roots of the shares of 64 buckets that ids are hashed into. The "order": those of pairs of neighbors, of 32.
     """
     x = x.flatten(1)
     steps = x.shape[1]
@@ -266,16 +264,16 @@ def _hashed(ids: Tensor, buckets: int) -> Tensor:
 
 
 def _shares(bucket: Tensor, real: Tensor, buckets: int) -> Tensor:
-    """(N, buckets) square roots of shares, between which distances are as large for rare ids as for frequent ones."""
+    """Return (N, buckets) square roots of shares, whose distances are as large for rare ids as for frequent ones."""
     counted = torch.zeros(len(bucket), buckets, device=bucket.device).scatter_add_(1, bucket, real.float())
     return (counted / real.sum(1, keepdim=True).clamp_min(1)).sqrt()
 
 
 def series_numbers(x: Tensor) -> dict[str, Tensor]:
-    """By name, (N, d) float32 numbers of series (N, T, C).
+    """Return (N, d) float32 features of series (N, T, C), by name.
 
     Per channel the "levels": mean, least and largest value; the "changes": logarithms of the standard deviation and of
-    the root mean squares of first and second differences; and the "course": the means of 8 stretches of time.
+    the root mean squares of first and second differences; and the "course": the means of 8 parts of time.
     """
     x = x.transpose(1, 2)
     mean, first = x.mean(2), x.diff(dim=2)
@@ -297,10 +295,10 @@ def _mean_square_in_time(x: Tensor) -> Tensor:
 
 
 class LastLayer(NamedTuple):
-    """What a model's last layer was given and said in one pass, as in evaluation."""
+    """Inputs and outputs of a model's last layer in one pass in evaluation mode."""
 
     name: str
-    """What the layer is called in the model."""
+    """Name of the layer in the model."""
     weight: Tensor  # (C, D), with the bias for its last column
     hidden: Tensor  # (N, D), with the 1 that the bias is for
     logits: Tensor  # (N, C)
@@ -308,9 +306,9 @@ class LastLayer(NamedTuple):
 
 @torch.no_grad()
 def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
-    """One pass of (N, ...) inputs through a module, without dropout, and what its last linear layer saw.
+    """Pass (N, ...) inputs through a module, without dropout, and return what its last linear layer saw.
 
-    Raises ConfigurationError unless what the module says is what a linear layer said of (N, H) numbers.
+    Raises ConfigurationError unless the output is that of a linear layer of (N, H) numbers.
     """
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
@@ -339,7 +337,7 @@ def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
 
 
 def unobserved(module: nn.Module) -> nn.Module:
-    """A copy of a module whose passes nobody records, for those that are no part of an answer."""
+    """Return a copy of a module without hooks, for passes that are not part of an answer."""
     copy = deepcopy(module)
     for part in copy.modules():
         part._forward_hooks.clear()
@@ -347,7 +345,7 @@ def unobserved(module: nn.Module) -> nn.Module:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are one, or hold the same numbers: models of one's own may copy what they say."""
+    """Return whether two tensors are one, or hold the same numbers: custom models may copy their output."""
     if one.shape != other.shape or one.data_ptr() == other.data_ptr():
         return one.shape == other.shape
     return bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())

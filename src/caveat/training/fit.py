@@ -1,6 +1,6 @@
 """Local training: the only loop over batches, and the class weights in its loss.
 
-A plan of a run may watch the batches to measure a few of them; training of a real run is never cut short.
+A plan of a run may watch the batches and train on a few of them; training of a real run is never cut short.
 """
 
 import math
@@ -57,8 +57,10 @@ ClassWeights = Annotated[str | tuple[float, ...], PlainValidator(_weights)]
 
 
 def balanced(y: Tensor) -> tuple[float, ...]:
-    """n / (K n_c) for each class c of labels (N,), of which K classes have any (King & Zeng, Logistic Regression in
-    Rare Events Data, 2001): each class counts as much, and an example 1 in the mean. 0 for a class that has none.
+    """Return n / (K n_c) for each class c of labels (N,), of which K classes have any: each class has the same weight.
+
+    King & Zeng, Logistic Regression in Rare Events Data, 2001. The mean weight of an example is 1; classes without
+    examples have 0.
     """
     counts = torch.bincount(y).double()
     present = int((counts > 0).sum())
@@ -66,18 +68,18 @@ def balanced(y: Tensor) -> tuple[float, ...]:
 
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""A batch of inputs and labels to a scalar."""
+"""Maps a batch of inputs and labels to a scalar."""
 
 
 @lru_cache(maxsize=16)
 def _class_weights(weights: tuple[float, ...], classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(K,) weights of so many classes, 0 beyond the list; brought to a device once, and not with every batch."""
+    """Return (K,) class weights, 0 beyond the list, on a device: copied once, not with every batch."""
     given = torch.tensor(weights[:classes], dtype=dtype)
     return brought(F.pad(given, (0, classes - len(given))), device)
 
 
 LABELS = ("class_weights", "label_smoothing")
-"""Keys of the plain cross-entropy, which mean nothing to methods with losses of their own."""
+"""Keys of the plain cross-entropy, which have no meaning for methods with other losses."""
 
 
 @frozen_settings
@@ -85,10 +87,10 @@ class Training:
     """How a silo trains in one round."""
 
     local_epochs: Annotated[float, Field(gt=0, le=MAX_COUNT)] | None = None
-    """Passes over a silo's training data per round (1 unless `local_steps` is given). Of a part of a pass, such as 0.5,
-    as many batches of a shuffled one as are nearest to it, and one at least."""
+    """Passes over a silo's training data per round (1 unless `local_steps` is given). A fraction such as 0.5 takes the
+    nearest number of batches of a shuffled pass, at least one."""
     local_steps: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
-    """Optimiser steps per round, instead of epochs."""
+    """Optimizer steps per round, instead of epochs."""
     batch_size: Annotated[int, Field(gt=1, le=MAX_COUNT)] = 64
     """Examples per step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
@@ -96,31 +98,31 @@ class Training:
     lr: Annotated[float, Field(gt=0)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor on the learning rate after every round of the schedule, those that only measure included."""
+    """Factor on the learning rate after every round of the schedule, including rounds that only measure."""
     lr_hold: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Rounds of the schedule before the learning rate begins to decay."""
     lr_schedule: Literal["exponential", "cosine"] = "exponential"
-    """exponential: the learning rate decays by lr_decay, which is 1 unless it is given; cosine: it falls along half a
-    cosine, towards 0 after the last round of training."""
+    """exponential: the learning rate decays by lr_decay, which is 1 unless given; cosine: it falls along half a cosine,
+    towards 0 after the last training round."""
     warmup: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
-    """Rounds of the schedule in which the learning rate grows in equal steps before it is whole."""
+    """Rounds of the schedule in which the learning rate grows in equal steps to its full value."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
     weight_decay: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
-    """L2 penalty, as torch's optimisers apply it; of adamw the rate by which weights shrink, times lr."""
+    """L2 penalty, as in torch's optimizers; for adamw the rate by which weights shrink, times lr."""
     clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Gradient clipping: maximum L2 norm of the gradient in a step (no clipping by default)."""
     optimizer_state: Literal["reset", "keep", "average"] = "reset"
-    """What an optimiser remembers from round to round (moments, momentum): reset, nothing; keep, each silo's own stays
-    there; average, it is averaged and sent with the model, and what belongs to private parts stays at the silo."""
+    """Optimizer state (moments, momentum) between rounds: reset discards it; keep, each silo keeps its own; average, it
+    is averaged and sent with the model, except for private parts, whose state stays at the silo."""
     class_weights: ClassWeights = "none"
-    """Weights of classes in the cross-entropy: none, balanced (all classes of a silo's training data count as much), or
+    """Class weights in the cross-entropy: none, balanced (all classes of a silo's training data have equal weight), or
     a list of numbers, one per class."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of a label that is spread over all classes in the cross-entropy."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of encoders in training: float32, or bfloat16, faster where the processor has it (AVX-512 BF16, AMX).
-    Weights, heads, losses, averages and predictions are float32 with both."""
+    """Arithmetic of encoders in training: float32, or bfloat16, faster if the processor supports it (AVX-512 BF16,
+    AMX). Weights, heads, losses, averages and predictions are float32 with both."""
 
     def __post_init__(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -130,7 +132,7 @@ class Training:
                 "training.local_epochs",
             )
         if self.local_epochs is not None and self.local_epochs == int(self.local_epochs):
-            object.__setattr__(self, "local_epochs", int(self.local_epochs))  # as it was given
+            object.__setattr__(self, "local_epochs", int(self.local_epochs))  # as given
         if self.momentum and self.optimizer != "sgd":
             self._refuse("momentum", f"for {self.optimizer!r}")
         if self.optimizer_state != "reset" and self.optimizer == "sgd" and not self.momentum:
@@ -144,7 +146,7 @@ class Training:
         raise ConfigurationError(text, f"training.{key}")
 
     def check_classes(self, classes: int) -> None:
-        """Raises ConfigurationError for a list of class weights of another length."""
+        """Raise ConfigurationError for a list of class weights of another length."""
         if isinstance(self.class_weights, tuple) and len(self.class_weights) != classes:
             raise ConfigurationError(
                 f"training.class_weights has {len(self.class_weights)} numbers, but there are {classes} classes",
@@ -152,7 +154,7 @@ class Training:
             )
 
     def leave(self, method: str, why: str, *keys: str) -> None:
-        """For methods: raises ConfigurationError unless these keys are what they are by default."""
+        """For methods: raise ConfigurationError unless these keys have their defaults."""
         usual = {field.name: field.default for field in fields(type(self))}
         for key in keys:
             if getattr(self, key) != usual[key]:
@@ -167,13 +169,13 @@ class Training:
         moments: Moments | None = None,
         undecayed: frozenset[str] = frozenset(),
     ) -> int:
-        """Minimise `loss` over the site's training data in its workspace; return the number of steps.
+        """Minimize `loss` over the silo's training data in its workspace; return the number of steps.
 
-        `correct` maps a parameter's name and gradient to the gradient that the optimiser sees, before it is clipped;
-        parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are what
-        an optimiser starts from, and what it ends with; by default those that the site carries, unless
-        `optimizer_state` is "reset".
-        Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace has none.
+        `correct` maps a parameter's name and gradient to the gradient that the optimizer sees, before it is clipped;
+        parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are the
+        optimizer's initial state, replaced by its final one; by default those that the context carries, unless
+        `optimizer_state` is "reset". Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace
+        has none.
         """
         if isinstance(context, StackedContext):
             return self._fit_stacked(context, loss, correct, frozen, moments, undecayed)
@@ -221,7 +223,7 @@ class Training:
         moments: Moments | None,
         undecayed: frozenset[str],
     ) -> int:
-        """The same for many silos at once, by whoever trains them; the number is a tensor."""
+        """Do the same for many silos at once; the number is a tensor."""
         carried = context.moments if moments is None and self.optimizer_state != "reset" else None
         if carried is not None:
             moments = Moments(carried)
@@ -235,11 +237,11 @@ class Training:
         return cast(int, steps)
 
     def rate(self, context: SiloContext) -> float:
-        """The learning rate in the site's round.
+        """Return the learning rate in the context's round.
 
-        Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last round of training
-        is T - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); rounds after it have that one's. While
-        it warms up, round t has (t + 1) / (warmup + 1) of it (Goyal et al., arXiv 1706.02677, 2017).
+        Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last training round is T
+        - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); later rounds have that one's. During warmup,
+        round t has (t + 1) / (warmup + 1) of it (Goyal et al., arXiv 1706.02677, 2017).
         """
         if self.lr_schedule == "cosine":
             t, span = min(context.round, max(context.horizon, 1) - 1), max(context.horizon - self.warmup, 1)
@@ -249,8 +251,9 @@ class Training:
         return rate * (context.round + 1) / (self.warmup + 1) if context.round < self.warmup else rate
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The cross-entropy of logits (N, K) and labels (N,): `torch.nn.functional.cross_entropy`, of which a weighted
-        one is divided by the weights of the labels. Classes beyond the list of weights count 0.
+        """Return the cross-entropy of logits (N, K) and labels (N,), as `torch.nn.functional.cross_entropy` does.
+
+        A weighted one is divided by the weights of the labels. Classes beyond the list of weights have weight 0.
         """
         weights = None
         if isinstance(self.class_weights, tuple):
@@ -260,15 +263,16 @@ class Training:
     def batches(
         self, examples: int, device: torch.device = CPU, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
-        """One round's index batches on a device, reshuffled every epoch by a generator on the CPU, by default torch's
-        global one, so that examples come in one order on all devices.
+        """Return one round's index batches on a device, reshuffled every epoch by a generator on the CPU.
+
+        The generator is torch's global one by default, so examples come in the same order on all devices.
         """
         if self.local_steps is not None:
             endless = chain.from_iterable(self._epoch(examples, device, generator) for _ in iter(int, 1))
             return islice(endless, self.local_steps)
         epochs = self.local_epochs or 1
         whole = int(epochs)
-        # The parts of an epoch are drawn when it begins: between them a model may draw, too.
+        # An epoch's order is drawn when it begins, since a model may draw in between.
         drawn = chain.from_iterable(self._epoch(examples, device, generator) for _ in range(whole))
         if epochs == whole:
             return drawn
@@ -281,21 +285,21 @@ class Training:
         yield from batches[: max(least, round(share * len(batches)))]
 
     def _epoch(self, examples: int, device: torch.device, generator: torch.Generator | None) -> list[Tensor]:
-        # Brought there once per epoch: a device is not waited for between batches.
+        # Copied once per epoch, so that no batch waits for a device.
         order = torch.randperm(examples, generator=generator)
         batches = list(torch.split(brought(order, device), self.batch_size))
         if len(batches) > 1 and len(batches[-1]) == 1:
-            # BatchNorm has no variance of one example, and the example should count.
+            # BatchNorm has no variance of a single example, which should not be lost.
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
     def make_optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
-        """A fresh optimiser of these parameters, with a learning rate."""
+        """Return a new optimizer of these parameters, with a learning rate."""
         if self.optimizer == "sgd":
             return SGD(parameters, lr, self.weight_decay, self.momentum)
         return (AdamW if self.optimizer == "adamw" else Adam)(parameters, lr, self.weight_decay)
 
     @property
     def remembered(self) -> tuple[str, ...]:
-        """What the optimiser remembers of each parameter, by torch's names."""
+        """Names of the optimizer's state per parameter, as in torch."""
         return SGD.parts if self.optimizer == "sgd" else Adam.parts

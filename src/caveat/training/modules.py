@@ -1,4 +1,4 @@
-"""The tensors of modules: put in place, copied, told apart; and encoders that compute in bfloat16."""
+"""The tensors of modules: loading, copies, frozen parts; and encoders that compute in bfloat16."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from ..core.aggregation import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
 _SWAPS = ContextVar["Swaps | None"]("swaps", default=None)
-"""Who puts tensors in the place of a module's own, within works of stacked silos."""
+"""Puts tensors in the place of a module's own, within vectorized tasks."""
 LEARNS = "learns"
-"""The attribute of a tensor in the place of a parameter: whether that one requires a gradient."""
+"""Attribute of a tensor in the place of a parameter: whether the parameter requires a gradient."""
 
 
 def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
-    """The module, known to be of a kind. Raises TypeError if it is not."""
+    """Return the module. Raises TypeError if it is not of a kind."""
     if not isinstance(module, kind):
         raise TypeError(f"the module is a {type(module).__name__}, expected a {kind.__name__}")
     return module
 
 
 def frozen(module: nn.Module) -> frozenset[str]:
-    """Names of the tensors that stay as the module was made: parameters that require no gradient, and all that is in a
-    part whose parameters are all such, statistics of its normalisation included. They are neither sent nor kept.
+    """Return names of tensors that are never trained, sent or kept.
+
+    These are parameters that require no gradient, and all tensors of parts whose parameters all require none, including
+    the statistics of their normalization.
     """
     named = list(module.named_parameters(remove_duplicate=False))
     names = {name for name, p in named if not _requires(p)}
@@ -50,14 +52,14 @@ def _requires(p: Tensor) -> bool:
 
 
 def _again(module: nn.Module) -> set[str]:
-    """The names of parameters that are others' too: all names but the first of tensors that are tied."""
+    """Return all names but the first of tied parameters."""
     every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     once = {name for name, _ in module.named_parameters()}
     return every - once
 
 
 def _still(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The parts of a module that have parameters, none of which requires a gradient."""
+    """Yield the parts of a module that have parameters, none of which requires a gradient."""
     if all(map(_requires, module.parameters())):
         return
     for path, part in module.named_modules():
@@ -67,21 +69,21 @@ def _still(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def to_train(module: nn.Module) -> None:
-    """Have a module compute as in training, but for the parts of it that are frozen."""
+    """Set a module to training mode, except for its frozen parts."""
     module.train()
     for _, part in _still(module):
         part.eval()
 
 
 def learning(module: nn.Module) -> dict[str, nn.Parameter]:
-    """A module's parameters that require a gradient, by name."""
+    """Return a module's parameters that require a gradient, by name."""
     return {name: p for name, p in module.named_parameters() if _requires(p)}
 
 
 def current(module: nn.Module) -> Callable[[str], Tensor]:
-    """What gives a module's parameters by name as they are whenever it is asked, without their gradients.
+    """Return a function from names to a module's present parameters, without gradients.
 
-    They are looked up once, since training changes them in place; with stacked silos others take their places.
+    They are looked up once, since training changes them in place; in vectorized tasks others take their places.
     """
     if _SWAPS.get() is not None:
         return lambda name: attrgetter(name)(module).detach()
@@ -90,7 +92,7 @@ def current(module: nn.Module) -> Callable[[str], Tensor]:
 
 @contextmanager
 def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Within it no gradients of these parameters are computed, which takes a good part of a step of training."""
+    """Compute no gradients of these parameters within this context, which saves a good part of a step."""
     still = list(parameters)
     for p in still:
         p.requires_grad_(False)
@@ -102,14 +104,14 @@ def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 def tensors_of(module: nn.Module) -> Tensors:
-    """A module's own tensors by name, those that are frozen left out; tied ones have the first of their names."""
+    """Return a module's own tensors by name, without frozen ones; tied tensors have the first of their names."""
     there: Tensors = module.state_dict()
     left_out = frozen(module) | _again(module)
     return {name: tensor for name, tensor in there.items() if name not in left_out} if left_out else there
 
 
 def on_device(module: nn.Module, device: torch.device) -> nn.Module:
-    """A copy of a module on a device; tensors that are tied stay tied."""
+    """Return a copy of a module on a device; tied tensors stay tied."""
     found: dict[int, object] = {}
     for _, tensor in chain(module.named_parameters(), module.named_buffers()):
         there = tensor.detach().to(device)
@@ -119,7 +121,7 @@ def on_device(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def load(module: nn.Module, tensors: Tensors) -> nn.Module:
-    """Put all of a module's tensors in place; a missing or unexpected name raises RuntimeError."""
+    """Load all of a module's tensors. Raises RuntimeError for a missing or unexpected name."""
     if (swaps := _SWAPS.get()) is not None:
         swaps.load(module, tensors)
         return module
@@ -134,10 +136,10 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 class Places(NamedTuple):
-    """Where the tensors of a module are."""
+    """Where the tensors of a module are stored."""
 
     places: list[tuple[dict[str, Tensor | None], str, str, bool]]
-    """A dictionary and the key in it, the tensor's name, the first one of tied ones, and whether it learns."""
+    """A dictionary and the key in it, the tensor's name, which is the first of tied ones, and whether it learns."""
     loaded: dict[str, tuple[torch.Size, torch.dtype]]
     """The shapes and types of what `load` takes."""
 
@@ -155,18 +157,19 @@ class Places(NamedTuple):
 
 
 class Swaps:
-    """Puts tensors themselves in the place of a module's own, for works of stacked silos: a number can be copied into a
-    tensor of K silos, but not those of K silos into one tensor.
+    """Puts tensors in the place of a module's own, for vectorized tasks.
+
+    Tensors of K silos cannot be copied into those of one module.
     """
 
     def __init__(self, *lasting: nn.Module) -> None:
-        """`lasting` are modules that are there as long as this is: their places are looked for once."""
+        """`lasting` are modules that exist as long as this object: their places are looked up once."""
         self.known: dict[int, Places | None] = {id(part): None for module in lasting for part in module.modules()}
         self.own = [(where, key, where[key]) for module in lasting for where, key, *_ in Places.of(module).places]
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Within it `load` puts tensors in place by this. Afterwards lasting modules have their own ones again."""
+        """Let `load` put tensors in place within this context. Afterwards lasting modules have their own again."""
         token = _SWAPS.set(self)
         try:
             yield
@@ -176,7 +179,7 @@ class Swaps:
                 where[key] = tensor
 
     def load(self, module: nn.Module, tensors: Tensors) -> None:
-        """As `load`, whose errors it raises, but for types: they have to be the module's."""
+        """Like `load`, with the same errors, and one for types: they have to be the module's."""
         there = self._places(module).loaded
         if there.keys() != tensors.keys():
             module.load_state_dict(tensors, strict=True)  # says what is wrong
@@ -186,14 +189,17 @@ class Swaps:
         self.put(module, tensors)
 
     def put(self, module: nn.Module, tensors: Tensors) -> None:
-        """Put tensors in the place of those of these names, and of what is tied to them. What is put there says like
-        the parameter before it whether it learns.
+        """Put tensors in the place of those of these names, and of tied ones.
+
+        Each records whether the parameter that it replaces learns.
         """
         placed: Tensors = {}
         for where, key, name, learns in self._places(module).places:
             if name in tensors:
                 if name not in placed:
-                    placed[name] = tensor = tensors[name].view_as(tensors[name])  # for an attribute of ours alone
+                    placed[name] = tensor = tensors[name].view_as(
+                        tensors[name]
+                    )  # a view that can have an attribute of its own
                     setattr(tensor, LEARNS, learns)
                 where[key] = placed[name]
 
@@ -205,8 +211,9 @@ class Swaps:
 
 
 def reset(module: nn.Module) -> None:
-    """Have all parts of a module begin anew, whatever was in them: drawn from torch's global generator, or with the
-    weights that they were given (`GIVEN`). What is frozen stays.
+    """Initialize all parts of a module again, from torch's global generator or with given weights (`GIVEN`).
+
+    Frozen parts stay.
     """
     given: Tensors | None = getattr(module, GIVEN, None)
     if given is not None:
@@ -221,9 +228,7 @@ def reset(module: nn.Module) -> None:
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
-    """Copies of a module's tensors but the frozen ones, all or those of these names, in the layout in which they are
-    sent and stored.
-    """
+    """Return copies of a module's tensors, all but frozen ones, or those of these names, as sent and stored."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors_of(module).items()
@@ -232,7 +237,7 @@ def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
 
 
 def zeros(module: nn.Module) -> Tensors:
-    """A tensor of zeros for each of a module's parameters that learn."""
+    """Return a tensor of zeros for each parameter of a module that learns."""
     return {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in learning(module).items()}
 
 
@@ -243,7 +248,7 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
 
 
 def normalization(module: nn.Module) -> frozenset[str]:
-    """Every tensor of a BatchNorm layer, weights and statistics, found by type: names differ between architectures."""
+    """Return the tensors of BatchNorm layers, found by type, since names differ between architectures."""
     names = frozenset(
         f"{path}.{name}"
         for path, part in module.named_modules()
@@ -261,11 +266,12 @@ def in_batches(function: Callable[[Tensor], Tensor], x: Tensor, size: int = 500,
 
 @contextmanager
 def in_bfloat16(module: nn.Module) -> Iterator[None]:
-    """Have a module's encoders compute in bfloat16 for a while, from float32 weights and inputs to float32 tokens.
+    """Let a module's encoders compute in bfloat16 within this context, from float32 weights and inputs to float32
+    tokens.
 
-    An encoder is what a part of the module has as its attribute `encoder`. What is behind it stays float32: it costs
-    little, and losses, log-densities and Dirichlet terms need the digits. Gradients need no scale, since bfloat16 has
-    float32's range. Raises ConfigurationError if there is no encoder.
+    An encoder is the attribute `encoder` of a part of the module. What follows it stays float32: it costs little, and
+    losses, log-densities and Dirichlet terms need the digits. Gradients need no scaling, since bfloat16 has float32's
+    range. Raises ConfigurationError if there is no encoder.
     """
     parts = [getattr(part, "encoder", None) for part in module.modules()]
     encoders = {part for part in parts if isinstance(part, nn.Module)}
@@ -274,7 +280,7 @@ def in_bfloat16(module: nn.Module) -> Iterator[None]:
             f"training.precision = 'bfloat16' is for encoders, and {type(module).__name__} has none; use 'float32'"
         )
     for encoder in encoders:
-        # In the instance, where it hides the class's: calls by torch.func.functional_call find it too.
+        # In the instance, where it hides the class's, also from torch.func.functional_call.
         encoder.__dict__["forward"] = _in_bfloat16(encoder.forward)
     try:
         yield

@@ -1,9 +1,7 @@
-"""SGD, Adam and AdamW by torch's fused kernels: the same bits as torch's own classes with `fused=True`.
+"""SGD, Adam and AdamW by torch's fused kernels, bit-identical to torch's own classes with `fused=True`.
 
-The first of those classes that a process uses imports torch's compiler, which takes more than a second and more
-memory than the module; the functions behind them, which are called here, do not.
-
-One optimiser for K silos that may be at different steps: torch's fused kernels on runs of silos at the same step.
+The first of those classes that a process uses imports torch's compiler, which takes more than a second and more memory
+than the module; the functions behind them, which are called here, do not.
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +18,10 @@ from ..core import Tensors
 
 
 class Optimizer(ABC):
-    """Changes parameters by their gradients; those without a gradient stay as they are."""
+    """Update parameters by their gradients; those without a gradient stay as they are."""
 
     parts: tuple[str, ...]
-    """What it remembers of each parameter, by torch's names."""
+    """Names of its state per parameter, as in torch."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         self.parameters, self.lr, self.weight_decay = parameters, lr, weight_decay
@@ -33,18 +31,18 @@ class Optimizer(ABC):
         """By parameter, what it remembers. A parameter has this from its first gradient on."""
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
+        """Remove all gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         self.change({name: self.parameters[name] for name in gradients}, gradients)
 
     def change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        """Change parameters in place by the gradients of the same names."""
+        """Update parameters in place by the gradients of the same names."""
         if not self.undecayed:
             self._change(parameters, gradients, self.weight_decay)
             return
@@ -55,7 +53,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
-        """Change parameters in place by the gradients of the same names, which are some or all of them."""
+        """Update some or all parameters in place by the gradients of the same names."""
 
 
 class SGD(Optimizer):
@@ -71,7 +69,7 @@ class SGD(Optimizer):
 
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
         buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
-        if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is what begins
+        if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is the initial value
             buffers = [
                 torch.zeros_like(parameter) if buffer is None else buffer
                 for parameter, buffer in zip(parameters.values(), buffers, strict=True)
@@ -88,8 +86,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma & Ba, ICLR 2015) with its usual constants.
 
-    It remembers `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`, how many
-    there were.
+    Its state is `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`, their
+    number.
     """
 
     parts = ("exp_avg", "exp_avg_sq", "step")
@@ -115,14 +113,14 @@ class AdamW(Adam):
 
 
 class Moments:
-    """What an optimiser remembers, carried from one training to the next: running means, and numbers of steps."""
+    """Optimizer state, carried from one training to the next: running means, and numbers of steps."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
         """By names such as "exp_avg.PARAMETER"; parameters that are not there begin afresh."""
 
     def give(self, optimizer: Optimizer) -> None:
-        """Have an optimiser start from copies of these."""
+        """Set an optimizer's state to copies of these."""
         for name, parameter in optimizer.parameters.items():
             if f"{optimizer.parts[-1]}.{name}" in self.tensors:
                 optimizer.state[name] = {
@@ -131,7 +129,7 @@ class Moments:
                 }
 
     def take(self, optimizer: Optimizer) -> None:
-        """Replace what is of an optimiser's parameters by copies of what it has come to."""
+        """Replace these by copies of an optimizer's state."""
         self.tensors = self.tensors | {
             f"{part}.{name}": optimizer.state[name][part].clone(memory_format=torch.contiguous_format)
             for name in optimizer.parameters
@@ -141,18 +139,19 @@ class Moments:
 
 
 Steps = tuple[float, ...]
-"""How many steps each parameter of a silo has taken, in their order; a mean over silos is a fraction."""
+"""Numbers of steps of each parameter of a silo, in order; a mean over silos is a fraction."""
 
 
 class StackedOptimizer:
-    """An optimiser's steps at K silos, element by element the same as at each of them.
+    """One optimizer for K silos that may be at different steps, element by element equal to one at each silo.
 
-    Fused kernels read gradients as if they lay in memory like their parameters, whatever their strides: the gradients
-    of a linear layer's weights, for instance, come transposed. All is contiguous here.
+    Fused kernels run on groups of silos at the same step. They read gradients as if these had their parameters' memory
+    layout, whatever their strides: gradients of a linear layer's weights, for instance, are transposed. Everything is
+    contiguous here.
     """
 
     def __init__(self, optimizer: Optimizer, names: Sequence[str], parameters: Tensors, begun: Tensors) -> None:
-        """`parameters` (K, ...) by name, all contiguous; `begun` is what is remembered, as in `Moments`."""
+        """`parameters` (K, ...) by name, all contiguous; `begun` is the initial state, as in `Moments`."""
         self.optimizer, self.names = optimizer, tuple(names)
         self.parts = [part for part in optimizer.parts if part != "step"]
         if isinstance(optimizer, SGD) and not optimizer.momentum:
@@ -177,7 +176,7 @@ class StackedOptimizer:
         self.steps: list[Steps] = list(zip(*columns, strict=True)) if columns else [()] * silos
 
     def order(self, silos: Sequence[int]) -> list[int]:
-        """The silos with those at the same step beside each other."""
+        """Return the silos with those at the same step next to each other."""
         return sorted(silos, key=self.steps.__getitem__) if self.counts else list(silos)
 
     @torch.no_grad()
@@ -185,8 +184,9 @@ class StackedOptimizer:
         self, silos: Sequence[int], index: Tensor | None, parameters: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor | None],
     ) -> None:  # fmt: skip
-        """Change the parameters (G, ...) of these silos, in the order of `order`, in place; None for all silos is the
-        index of them all. Parameters without a gradient stay.
+        """Update the parameters (G, ...) of these silos, in the order of `order`, in place.
+
+        `index` is None for all silos. Parameters without a gradient stay.
         """
         moved = [name for name in self.names if gradients[name] is not None]
         for name, part in product(moved, self.parts):
@@ -218,7 +218,7 @@ class StackedOptimizer:
             self._count(silos, set(moved))
 
     def _runs(self, silos: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Where runs of silos at the same step begin and end."""
+        """Yield where runs of silos at the same step begin and end."""
         if not self.counts:
             yield 0, len(silos)
             return
@@ -237,7 +237,7 @@ class StackedOptimizer:
             self.steps[silo] = after[before]
 
     def remembered(self) -> Tensors:
-        """What it goes on with, (K, ...), by names such as "exp_avg.PARAMETER"."""
+        """Return its state, (K, ...), by names such as "exp_avg.PARAMETER"."""
         found = {name: tensor for name, tensor in self.memory.items() if name.partition(".")[2] in self.seen}
         if self.counts:
             for at, name in enumerate(self.names):

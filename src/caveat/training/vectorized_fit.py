@@ -1,6 +1,6 @@
 """The loop over batches for K silos: each step is one batched call for all silos whose next batch has the same size.
 
-Dropout masks are drawn outside of it, by each silo's own generator, as `F.dropout` would draw them.
+Dropout masks are drawn before it, by each silo's own generator, as `F.dropout` would draw them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ IGNORED = -100
 
 @dataclass
 class StackedData:
-    """The training data of K silos, one after the other, and what each of them draws from."""
+    """The training data of K silos, one after the other, and their generators."""
 
     silos: Sequence[Data]
     generators: Sequence[torch.Generator]
     device: torch.device
     padded: bool = False
-    """Whether batches of different sizes are taken together, see `batches`."""
+    """Whether batches of different sizes are combined, see `batches`."""
     has_padded: bool = field(default=False, init=False)
     """Whether any were."""
     x: Tensor = field(init=False)
@@ -55,10 +55,10 @@ class StackedData:
         self.begins = [sum(counts[:k]) for k in range(len(counts))]
 
     def batches(self, silos: Sequence[int], index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
+        """Return the inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
 
-        Smaller batches are padded by the silo's first example, with `IGNORED` for a label: a mean cross-entropy does
-        not see those.
+        Smaller batches are padded with the silo's first example, labelled `IGNORED`, which a mean cross-entropy leaves
+        out.
         """
         sizes = torch.tensor([each.numel() for each in index])
         begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
@@ -73,26 +73,26 @@ class StackedData:
 
 
 class Begun(NamedTuple):
-    """Where a call of fit starts."""
+    """The start of a call of fit."""
 
     call: FitCall
     trained: Tensors
-    """The parameters that it changes, (K, ...)."""
+    """The parameters that it trains, (K, ...)."""
     buffers: Tensors
     optimizer: StackedOptimizer
 
 
 class StackedFit:
-    """Training of K silos in the middle of a work."""
+    """Training of K silos in the middle of a task."""
 
     def __init__(self, task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
-        """`silos` hold "state" and "examples"; `masks` what dropout drew before, by number of the call and size."""
+        """`silos` hold "state" and "examples"; `masks` earlier dropout masks, by number of the call and size."""
         self.task, self.silos, self.data, self.masks = task, silos, data, masks
         self.count = len(data.silos)
         self.number = len(task.trained)
 
     def begin(self) -> Begun | Ended:
-        """Where the work's next call of fit starts; what the work has come to if it makes none any more."""
+        """Return the start of the task's next call of fit; the task's result if there is none."""
         calls = list[FitCall]()
 
         def where(call: FitCall, silo: Tree) -> Tree:
@@ -118,7 +118,7 @@ class StackedFit:
         return Begun(call, trained, buffers, StackedOptimizer(optimizer, list(trained), trained, found["remembered"]))
 
     def train(self, begun: Begun) -> Trained:
-        """Carry out all its steps."""
+        """Run all its steps."""
         training = begun.call.training
         turns = [
             training.batches(len(y), generator=generator)
@@ -134,7 +134,7 @@ class StackedFit:
         return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.device), remembered)
 
     def step(self, begun: Begun, group: Sequence[int], batches: Sequence[Tensor]) -> None:
-        """One step of a group of silos, at an index batch each."""
+        """Run one step of a group of silos, with an index batch each."""
         device = self.data.device
         index = None if list(group) == list(range(self.count)) else torch.tensor(group, device=device)
         now, buffers, silos = begun.trained, begun.buffers, self.silos
@@ -161,7 +161,7 @@ class StackedFit:
                     whole[name].index_copy_(0, index, tensor)
 
     def _masks(self, silos: Tree, index: Tensor | None) -> list[Mask]:
-        """What dropout draws at a silo in such a step: found out once, on copies of what it may change."""
+        """Return the dropout masks of a silo in such a step: found once, on copies of what it may change."""
         place = self.number, silos["x"].shape[1:], silos["x"].dtype
         if place not in self.masks:
             found = list[list[Mask]]()
@@ -214,8 +214,9 @@ class StackedFit:
 
 
 def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
-    """Silos that take a step together and their index batches: all that have one where batches are `padded`, else those
-    of the size that most of the next batches have.
+    """Yield silos that take a step together, and their index batches.
+
+    If `padded` these are all silos with a batch left, otherwise those with the most frequent size of the next batches.
     """
     batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
     while batch:
@@ -241,12 +242,12 @@ def _clip(gradients: dict[str, Tensor | None], most: float) -> None:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """A contiguous copy: what vmap gives may be one silo's tensor seen K times."""
+    """Return a contiguous copy: vmap may return one silo's tensor K times."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def carried_out(task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
-    """Carry out a work with all its calls of fit. Raises NotStackable for one that makes none."""
+    """Run a task with all its calls of fit. Raises NotStackable for one without any."""
     while True:
         fit = StackedFit(task, silos, data, masks)
         begun = fit.begin()
@@ -258,23 +259,20 @@ def carried_out(task: StackedWork, silos: Tree, data: StackedData, masks: dict[o
             raise NotStackable("it trains nothing")
 
 
-# Dropout
-
-
 class Mask(NamedTuple):
     """One call of dropout in a step."""
 
     shape: torch.Size
-    """Of what it drops from, at one silo."""
+    """Of its input, at one silo."""
     dtype: torch.dtype
     p: float
 
 
 class Masking(TorchFunctionMode):
-    """Within it `F.dropout` takes the masks that are given, in the order of the calls; it lists them where none are."""
+    """Replace the masks of `F.dropout` by given ones, in the order of the calls; list the calls if none are given."""
 
     def __init__(self, masks: Sequence[Tensor] | None, known: Sequence[Mask] = ()) -> None:
-        """`known` is what the masks were drawn for."""
+        """`known` are the calls that the masks were drawn for."""
         super().__init__()
         self.masks, self.known, self.found = masks, known, list[Mask]()
 
@@ -295,7 +293,7 @@ class Masking(TorchFunctionMode):
         return x * self.masks[len(self.found) - 1]
 
     def check(self) -> None:
-        """Raises NotStackable unless all masks were taken."""
+        """Raise NotStackable unless all masks were used."""
         if len(self.found) != len(self.known):
             raise NotStackable("it drops other units than before")
 
@@ -303,11 +301,11 @@ class Masking(TorchFunctionMode):
 def drawn(
     masks: Sequence[Mask], generators: Sequence[torch.Generator], sizes: Sequence[int], device: torch.device
 ) -> list[Tensor]:
-    """For each mask (K, *shape), in which every silo's part is drawn by its generator, on the CPU; on another device
-    all are drawn there at once, by its own generator.
+    """Return a (K, *shape) tensor for each mask, with every silo's part drawn by its generator on the CPU.
 
-    `sizes` are the examples of silos' batches, of which the largest has the shape of the mask: smaller ones draw less.
-    Raises NotStackable where examples are not along the first axis.
+    On another device all are drawn at once by its own generator. `sizes` are the examples of silos' batches, of which
+    the largest has the shape of the mask: smaller ones draw less. Raises NotStackable if examples are not along the
+    first axis.
     """
     if device.type != "cpu":
         whole = [torch.empty(len(sizes), *mask.shape, dtype=mask.dtype, device=device) for mask in masks]

@@ -1,9 +1,9 @@
-"""A work carried out for K silos at once by `torch.func.vmap`, as far as one of its calls of `Training.fit` or whole.
+"""A client task for K silos at once with `torch.func.vmap`, as far as one of its calls of `Training.fit` or whole.
 
-A work is a plain function that trains in its middle, where silos need not be at the same step. So it is replayed: up to
-the call, whose module then holds where training starts; once per step up to the call again, for the loss that the work
-has made there; and from its beginning to its end with what training has come to. All but training is cheap there, since
-`load` puts tensors in place instead of copying them.
+A task is a plain function that trains in its middle, where silos need not be at the same step. So it is replayed: up to
+the call, whose module then holds the initial parameters; once per step up to the call, for the loss that the task has
+made there; and from beginning to end with the trained parameters. Everything but training is cheap, since `load` puts
+tensors in place instead of copying them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,15 @@ from ..core import Data, Payload, SiloContext, SiloTask, State, Tensors, Update
 from .modules import Swaps
 
 Tree = dict[str, Any]
-"""Tensors (K, ...) in nested dictionaries and lists: what vmap maps over."""
-
-
-# What a work sees
+"""Tensors (K, ...) in nested dictionaries and lists, which vmap maps over."""
 
 
 class NotStackable(Exception):
-    """A work asks for something that stacked silos cannot give; the text says what."""
+    """A task needs something that vectorized silos cannot give, named by the text."""
 
 
 class Hidden:
-    """What is each silo's own and no tensor: it can be handed on, but whatever asks what it is hears that it is not
-    there.
-    """
+    """A value that differs between silos and is not a tensor: it can be passed on, but not read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,7 +45,7 @@ class Hidden:
 
 
 class NoData(Data):
-    """A split of stacked silos, which have different numbers of examples: it has nothing to show."""
+    """A split of vectorized silos, which have different numbers of examples: it cannot be read."""
 
     name: str
 
@@ -78,7 +73,7 @@ class NoData(Data):
 
 @dataclass(frozen=True)
 class FitCall:
-    """What a work has asked for with `Training.fit`."""
+    """The arguments of a call of `Training.fit`."""
 
     training: Any
     context: SiloContext
@@ -86,25 +81,25 @@ class FitCall:
     correct: Callable[[str, Tensor], Tensor] | None
     frozen: frozenset[str]
     remembered: Tensors | None
-    """What the optimiser starts from, by names such as "exp_avg.PARAMETER"."""
+    """The optimizer's initial state, by names such as "exp_avg.PARAMETER"."""
     undecayed: frozenset[str]
     """Parameters without weight decay."""
 
 
 @dataclass(frozen=True)
 class StackedContext(SiloContext):
-    """A site that stands for K silos within `torch.func.vmap`: a work sees one of them, whose tensors are batched."""
+    """A context that stands for K silos within `torch.func.vmap`: a task sees one, whose tensors are batched."""
 
     count: Tensor = field(kw_only=True)
     """n_k, the number of training examples: 0-dimensional int64."""
     trainer: Callable[[FitCall], tuple[Tensor, Tensors]] = field(kw_only=True)
-    """Trains in place of `Training.fit`: the number of steps, 0-dimensional, and what an optimiser remembers of them"""
+    """Trains in place of `Training.fit`: returns the number of steps, 0-dimensional, and the optimizer's state."""
 
     @classmethod
     def of(
         cls, context: SiloContext, count: Tensor, trainer: Callable[[FitCall], tuple[Tensor, Tensors]]
     ) -> StackedContext:
-        """A silo's site as one that stands for many."""
+        """Return a context that stands for many silos."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))
         silo, domain, secret = (cast(Any, Hidden(name)) for name in ("id", "domain", "secret"))
         return cls(
@@ -114,7 +109,7 @@ class StackedContext(SiloContext):
         )  # fmt: skip
 
     @property
-    def examples(self) -> Any:  # a tensor, which behaves as the number does in what works make of it
+    def examples(self) -> Any:  # a tensor, which tasks can use like the number
         return self.count
 
 
@@ -122,7 +117,7 @@ class StackedContext(SiloContext):
 
 
 class Ended(NamedTuple):
-    """What a work has come to at all silos: tensors (K, ...)."""
+    """The result of a task at all silos: tensors (K, ...)."""
 
     payload: Payload
     examples: Tensor
@@ -130,18 +125,18 @@ class Ended(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a call of fit has come to: tensors (K, ...)."""
+    """The result of a call of fit: tensors (K, ...)."""
 
     tensors: Tensors
-    """Of the call's module: trained parameters and buffers."""
+    """Trained parameters and buffers of the call's module."""
     steps: Tensor
     """(K,) int64."""
     remembered: Tensors
-    """What the optimiser goes on with."""
+    """The optimizer's final state."""
 
 
 class _Reached(Exception):
-    """A work has come to the call of fit that is looked for."""
+    """A task has reached the next call of fit."""
 
     def __init__(self, call: FitCall) -> None:
         super().__init__()
@@ -149,12 +144,10 @@ class _Reached(Exception):
 
 
 class StackedWork:
-    """A work at silos of one architecture whose states have the same form."""
+    """A client task at silos of one architecture whose states have the same form."""
 
     def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
-        """`context` is any of theirs: its round, its workspaces. What was sent is not changed, nor is what lies in them
-        after a replay.
-        """
+        """`context` is that of any silo: its round, its workspaces. Neither what was sent nor the workspaces change."""
         self.task, self.context = task, context
         self.down = {group: {name: t.clone() for name, t in tensors.items()} for group, tensors in down.items()}
         self.swaps = Swaps(*(module for module in (context.module, context.own) if module is not None))
@@ -162,11 +155,11 @@ class StackedWork:
         """What the calls of fit so far have come to, in the work's order."""
 
     def replay(self, then: Callable[[FitCall, Tree], Tree], silos: Tree, index: Tensor | None = None) -> Tree | Ended:
-        """What `then` makes, for each silo, of the first call of fit that is not trained yet; what the work has come to
-        if there is none.
+        """Return what `then` makes, for each silo, of the first call of fit not trained yet; the task's result without
+        one.
 
-        `silos` hold "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' places among those
-        of `trained`, where they are not all of them.
+        `silos` hold "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' positions among
+        those of `trained`, if they are not all of them.
         """
         ended = False
 
@@ -188,7 +181,7 @@ class StackedWork:
         with self.swaps.loading():
             made: Tree = vmap(of_one, randomness="error")(silos)
         if before != [tensor._version for tensor in kept]:
-            raise NotStackable("it changes tensors in place that it was given")
+            raise NotStackable("it changes its arguments' tensors in place")
         return Ended(made["payload"], made["examples"], made["state"]) if ended else made
 
     def _carry_out(self, silo: Tree) -> tuple[Update, State]:
@@ -205,7 +198,7 @@ class StackedWork:
 
 
 def _copied(state: State) -> State:
-    """The same tensors in dictionaries that a work may change."""
+    """Return the same tensors in dictionaries that a task may change."""
     return {group: dict(tensors) for group, tensors in state.items()}
 
 
@@ -215,7 +208,7 @@ def _chosen(trained: Trained, index: Tensor | None) -> Tree:
 
 
 def chosen(tree: Any, index: Tensor) -> Any:
-    """Those silos of a tree of tensors (K, ...)."""
+    """Return some silos of a tree of tensors (K, ...)."""
     if isinstance(tree, Mapping):
         return {name: chosen(each, index) for name, each in tree.items()}
     return tree.index_select(0, index)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 LARGE = math.log(20)
-"""log alpha from which on the asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
+"""log alpha above which the asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
 SMALLEST = -690.0
-"""log alpha below which 1 / alpha would overflow, so that it grows no further."""
+"""log alpha below which 1 / alpha would overflow, so it grows no further."""
 
 
 class Dirichlet:
@@ -26,7 +26,7 @@ class Dirichlet:
     def __init__(self, log_alpha: Tensor) -> None:
         self.classes = log_alpha.shape[-1]
         self.log_mean, self.log_alpha0 = _normalize(log_alpha)
-        # The special functions are wanted of each parameter and of alpha0, which is the last.
+        # The special functions are needed for each parameter and for alpha0, which is the last.
         self.log_x = torch.cat([log_alpha.double(), self.log_alpha0[..., None]], -1)
 
     @cached_property
@@ -74,7 +74,7 @@ class Dirichlet:
 
     @cached_property
     def digamma(self) -> Tensor:
-        """psi(x + 1) for x up to 20, and that of 20 for what is larger: (..., K + 1)."""
+        """psi(x + 1) for x up to 20, and that of 20 for larger x: (..., K + 1)."""
         return torch.digamma(self.log_x.clamp_max(LARGE).exp() + 1)
 
     @cached_property
@@ -91,7 +91,7 @@ def kl_to_uniform(log_alpha: Tensor) -> Tensor:
 
 
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """The logarithms of the mean (..., K) and of alpha0 (...).
+    """Return the logarithms of the mean (..., K) and of alpha0 (...).
 
     The largest parameter is left out of the sum, which makes the logarithm of a probability close to one exact.
     """
@@ -103,12 +103,12 @@ def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _branches(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log x for x <= 20, 1 / x for x >= 20, and which is meant; harmless values, also to gradients, elsewhere."""
+    """Return log x for x <= 20, 1 / x for x >= 20, and which applies; elsewhere harmless values, also for gradients."""
     return log_x.clamp_max(LARGE), _reciprocal(log_x.clamp_min(LARGE)), log_x > LARGE
 
 
 def _reciprocal(log_x: Tensor) -> Tensor:
-    """1 / x, always finite."""
+    """Return 1 / x, always finite."""
     return (-log_x.clamp_min(SMALLEST)).exp()
 
 

@@ -1,6 +1,6 @@
-"""Tail probabilities and quantiles of common distributions, by `scipy.special`.
+"""Tail probabilities and quantiles of common distributions, with `scipy.special`.
 
-They are those of `scipy.stats`, which takes longer to import than everything else that a command imports beside torch.
+They equal those of `scipy.stats`, which takes longer to import than everything else but torch.
 """
 
 import math
@@ -13,59 +13,59 @@ Array = NDArray[np.float64]
 
 
 def student_quantile(probability: float, freedom: float) -> float:
-    """The value that Student's t with so many degrees of freedom is below with that probability."""
+    """Return the quantile of Student's t distribution with so many degrees of freedom."""
     return float(stdtrit(freedom, probability))
 
 
 def student_tail(value: float, freedom: float) -> float:
-    """The probability of more than a value, by Student's t."""
+    """Return the probability of exceeding a value under Student's t distribution."""
     return float(stdtr(freedom, -value))
 
 
 def chi_squared_tail(value: float, freedom: float) -> float:
-    """The probability of more than a value, by the chi-squared distribution."""
+    """Return the probability of exceeding a value under the chi-squared distribution."""
     return float(chdtrc(freedom, value))
 
 
 def poisson_tail(count: int, mean: float) -> float:
-    """The probability of at least so many."""
+    """Return the probability of at least `count`."""
     return 1.0 if count <= 0 else float(pdtrc(count - 1, mean))
 
 
 def binomial_tail(count: int, trials: int, probability: float) -> float:
-    """The probability of at least so many successes."""
+    """Return the probability of at least `count` successes."""
     if count <= 0:
         return 1.0
     return float(betainc(count, trials - count + 1, probability)) if count <= trials else 0.0
 
 
 def negative_binomial_quantile(probability: float, successes: int, chance: float) -> int:
-    """The fewest failures before so many successes that are not exceeded with that probability."""
+    """Return the smallest number of failures before so many successes that is not exceeded with that probability."""
     found: int = math.ceil(float(nbdtrik(probability, successes, chance)))
     below = max(found - 1, 0)
     return below if nbdtr(below, successes, chance) >= probability else found
 
 
 def beta_quantile(probability: float, a: ArrayLike, b: ArrayLike) -> Array:
-    """The values that beta distributions are below with that probability; same shape as a and b."""
+    """Return quantiles of beta distributions; same shape as a and b."""
     return np.asarray(betaincinv(a, b, probability), dtype=np.float64)
 
 
 def beta_binomial_tail(count: int, trials: int, a: float, b: float) -> float:
-    """The probability of at least so many successes, where their chance is drawn from a beta distribution."""
+    """Return the probability of at least `count` successes whose probability has a beta distribution."""
     k = np.arange(max(count, 0), trials + 1)
     logs = -math.log(trials + 1) - betaln(trials - k + 1, k + 1) + betaln(k + a, trials - k + b) - betaln(a, b)
     return float(np.exp(logs).sum())
 
 
 def beta_binomial_moments(trials: int, a: float, b: float) -> tuple[float, float]:
-    """Mean and variance of the same count."""
+    """Return mean and variance of that count."""
     both = a + b
     return trials * a / both, trials * a * b * (both + trials) / (both**2 * (both + 1))
 
 
 def ranks(values: Array) -> Array:
-    """(N,) ranks from 1 of finite or infinite values (N,); equal ones share the mean of their ranks."""
+    """Return (N,) ranks from 1 of finite or infinite values (N,); equal ones share the mean of their ranks."""
     order = values.argsort(kind="stable")
     is_new = np.r_[True, values[order][1:] != values[order][:-1]]
     ends = np.r_[np.flatnonzero(is_new), len(values)]

@@ -1,10 +1,10 @@
-"""Whether an input is like those that a silo knows: distances to classes, from sums that add, and conformal p-values.
+"""Familiarity of an input to a silo: distances to classes, from sums that add up, and conformal p-values.
 
-A stage of a model says some numbers h of an input. Silos send how many inputs of each class they have, the sum of h by
-class, and one matrix of second moments; from these the server has class means and one covariance as if all rows lay in
-one place. An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018,
-arXiv 1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et
-al., Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
+A stage of a model gives features h of an input. Silos send the number of inputs of each class, the sum of h by class,
+and one matrix of second moments; from these the server has class means and one covariance as if all rows were pooled.
+An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018, arXiv
+1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et al.,
+Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
 """
 
 import math
@@ -25,30 +25,32 @@ DENSITY = ("whiten", "centre", "means")
 LEAST = 5
 """Inputs of a class that a silo needs to send the class's sum by itself: the sum of one row is that row."""
 SHRINKAGE = 0.01
-"""Least weight of the diagonal in a covariance."""
+"""Minimum weight of the diagonal in a covariance."""
 CONSTANT = 1e-6
-"""Share of a stage's mean variance below which a number counts as constant."""
+"""Share of a stage's mean variance below which a feature counts as constant."""
 ROUNDED = 1e-10
-"""Share of its mean square below which a number's variance is what rounding has left of sums of squares."""
+"""Share of its mean square below which a feature's variance is a rounding error of sums of squares."""
 NEAR = 0.01
-"""Share of the expected distance that is added to all, so that no distance of zero has a logarithm of its own."""
+"""Share of the expected distance that is added to all distances, so that none has an extreme logarithm."""
 TYPICAL = 0.9
 """The quantile of own inputs that is one unit above their median."""
 LEAST_UNIT = 0.05
-"""The least unit of a stage, in which all own inputs may be equally far, as where a model has collapsed."""
+"""The smallest unit of a stage, since all own inputs may be equally far, as in a collapsed model."""
 FARTHEST = 1000.0
-"""The log-distance of inputs whose numbers are not finite; no other is as far."""
+"""Log-distance of inputs with features that are not finite; no other is as far."""
 STEP = 1e-4
-"""What log-distances are rounded to: some hundred times their rounding errors."""
+"""Log-distances are rounded to this, some hundred times their rounding errors."""
 BLOCK = 2**16
-"""Comparisons of new inputs with calibration inputs that are made at once."""
+"""Maximum number of comparisons of new inputs with calibration inputs at once."""
 SORTED = 4
-"""New inputs that share units, in the mean, from which on it is faster to sort calibration inputs than to compare."""
+"""Mean number of new inputs with the same units from which on sorting calibration inputs is faster than comparing."""
 
 
 def grouped(y: Tensor, classes: int) -> Tensor:
-    """(N,) the class that each of (N,) labels is counted with: its own, or C, "other", where a silo has fewer than
-    `LEAST` of it, or -1, none, where these are fewer than `LEAST` together.
+    """Return (N,) the class that each of (N,) labels is counted with.
+
+    It is the label, or C, "other", if a silo has fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST`
+    together.
     """
     few = torch.bincount(y, minlength=classes) < LEAST
     other = few[y]
@@ -56,10 +58,10 @@ def grouped(y: Tensor, classes: int) -> Tensor:
 
 
 def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
-    """What a silo sends of a stage's numbers h (N, d) of training inputs, `grouped` (N,) on the CPU: "counts" (C + 1,)
-    of inputs, "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second moments.
+    """Return what a silo sends of a stage's features h (N, d) of training inputs, `grouped` (N,) on the CPU.
 
-    float64; all of it adds up, over parts of a silo's inputs and over silos.
+    "counts" (C + 1,) of inputs, "totals" (C + 1, d), and "squares" (d (d + 1) / 2,), the upper triangle of the second
+    moments; float64, and all of it adds up over parts of a silo's inputs and over silos.
     """
     there = (group >= 0).nonzero()[:, 0]
     h, group = h[beside(there, h)].double(), group[there]
@@ -70,7 +72,7 @@ def sums(h: Tensor, group: Tensor, classes: int) -> Tensors:
 
 
 def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
-    """Why these cannot be the `sums` of a silo with so many training inputs of each class; empty where they can."""
+    """Return why these cannot be the `sums` of a silo with so many training inputs of each class; "" if they can."""
     counts, totals, squares = (added[name].cpu().double() for name in ("counts", "totals", "squares"))
     width, known = totals.shape[-1], torch.tensor(class_counts, dtype=torch.float64)
     if counts.shape != (len(known) + 1,) or totals.shape != (len(counts), width):
@@ -79,23 +81,22 @@ def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
         return "second moments of other numbers than there are"
     whole = bool(((counts >= 0) & (counts == counts.floor())).all())
     if not whole or bool((counts[:-1] > known).any()) or float(counts.sum()) > float(known.sum()):
-        return (
-            f"counts of more inputs of a class than the {int(known.sum()):,} training inputs that the silo says to have"
-        )
+        return f"counts of more inputs of a class than the {int(known.sum()):,} training inputs that the silo reports"
     if bool((totals[counts == 0] != 0).any()) or (not counts.any() and bool((squares != 0).any())):
         return "sums of no inputs"
     if not counts.any():
         return ""
     _, covariance = moments({"counts": counts, "totals": totals, "squares": squares})
-    # What means take away was rounded as the squares were.
+    # Subtracting means leaves rounding errors of the size of the squares'.
     room = 1e-6 * width * (1 + float(squares.abs().max() / counts.sum()))
     least = float(torch.linalg.eigvalsh(covariance)[0])
     return "" if least >= -room else "second moments with a negative variance"
 
 
 def moments(added: Tensors) -> tuple[Tensor, Tensor]:
-    """(K, d) means of the K classes that there are, and (d, d) their common covariance, from the sums of all silos or
-    any multiple of them. Raises ValueError where no input was counted.
+    """Return (K, d) means of the K classes with inputs, and (d, d) their common covariance.
+
+    From the sums of all silos or any multiple of them. Raises ValueError if no input was counted.
     """
     counts, totals = added["counts"], added["totals"]
     if not counts.any():
@@ -112,18 +113,18 @@ def moments(added: Tensors) -> tuple[Tensor, Tensor]:
 
 
 def density(added: Tensors, inputs: float) -> Tensors:
-    """What distances are measured with, from sums over `inputs` inputs or any multiple of the sums: "whiten" (d, d) and
-    "centre" (d,) take numbers to a space in which the inputs of a class have unit covariance, and "means" (K, d) are
-    the classes' there. float32.
+    """Return what distances are measured with, from sums over `inputs` inputs or any multiple of the sums.
 
-    The covariance is shrunk towards its diagonal, by d / (d + n) or `SHRINKAGE`, and numbers that are all but constant
-    get a variance of `CONSTANT` times the mean one, or of `ROUNDED` times their mean square where that is more.
+    "whiten" (d, d) and "centre" (d,) map features to a space in which the inputs of a class have unit covariance, and
+    "means" (K, d) are the classes' there; float32. The covariance is shrunk towards its diagonal, by d / (d + n) or
+    `SHRINKAGE`, and almost constant features get a variance of `CONSTANT` times the mean one, or of `ROUNDED` times
+    their mean square if that is more.
     """
     means, covariance = moments(added)
     width = len(covariance)
     variance = covariance.diagonal().clamp_min(0)
     variance = variance + CONSTANT * variance.mean() + torch.finfo(torch.float32).tiny
-    # Where all are constant, what is left of their covariance is rounded sums of squares.
+    # If all are constant, their covariance consists of rounding errors of sums of squares.
     rows, columns = torch.triu_indices(width, width, device=variance.device)
     mean_squares = added["squares"][rows == columns] / added["counts"].sum()
     variance = torch.maximum(variance, ROUNDED * mean_squares)
@@ -139,8 +140,9 @@ def density(added: Tensors, inputs: float) -> Tensors:
 
 
 def log_distances(found: Tensors, h: Tensor) -> Tensor:
-    """(N,) float64: logarithms of the squared distances of numbers h (N, d) to the nearest class. Infinite for numbers
-    that are not finite.
+    """Return (N,) float64 logarithms of the squared distances of features h (N, d) to the nearest class.
+
+    Infinite for features that are not finite.
     """
     z = (h.float() - found["centre"]) @ found["whiten"]
     means = found["means"]
@@ -151,21 +153,21 @@ def log_distances(found: Tensors, h: Tensor) -> Tensor:
 
 @wrap_torch_function(lambda calibration, new: (calibration, new))
 def conformal(calibration: Tensor, new: Tensor) -> Tensor:
-    """(N,) float64 p-values in (0, 1] of new inputs, low where an input is unlike the calibration inputs.
+    """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs unlike the calibration inputs.
 
     `calibration` (n, S) and `new` (N, S) are log-distances at S stages. Full conformal: a new input is counted among
-    the n + 1 in the units of every stage, median and 90 % quantile, and then its largest distance in these units is
+    the n + 1 for the units of every stage, median and 90 % quantile, and then its largest distance in these units is
     ranked among all n + 1. For an input that is exchangeable with the calibration inputs, P(p <= a) <= a for every a.
-    The least p is 1 / (n + 1), so that below 19 calibration inputs no p is as low as 0.05.
+    The smallest p is 1 / (n + 1), so with fewer than 19 calibration inputs no p is as low as 0.05.
     """
-    if calibration.device.type != "cpu":  # a few numbers per input, in blocks that a device would be waited for
+    if calibration.device.type != "cpu":  # a few numbers per input, in blocks that would wait for a device
         return beside(conformal(calibration.cpu(), new.cpu()), new)
     n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
     if not n:
         return torch.ones(new.shape[1], dtype=torch.float64)
     low, unit, alike = _units_with(calibration, new)
     own = _largest(new, low, unit)
-    # Few units differ: most new inputs lie beyond the calibration inputs that the quantiles are among.
+    # Few units differ: most new inputs lie outside the calibration inputs near the quantiles.
     units, which = torch.unique(alike, return_inverse=True)
     first = torch.empty(len(units), dtype=torch.long)
     first[which] = torch.arange(len(which))  # any of those that share units
@@ -183,7 +185,9 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
-    """`conformal` to the bit, by operators alone: each new input is compared with all calibration inputs by itself."""
+    """Return the bit-identical result of `conformal` without loops: each new input is compared with all calibration
+    inputs.
+    """
     n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
     if not n:
         return torch.ones(new.shape[1], dtype=torch.float64)
@@ -194,8 +198,10 @@ def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def score(calibration: Tensor, new: Tensor) -> Tensor:
-    """(N,) float64, the larger, the less an input is like the calibration inputs: 0 for their median at every stage,
-    and 1 for their 90 % quantile. It goes on to grow where no calibration input lies, unlike a p-value.
+    """Return (N,) float64 scores, larger for inputs less like the calibration inputs.
+
+    0 is their median at every stage, and 1 their 90 % quantile. Unlike a p-value, the score keeps growing beyond all
+    calibration inputs.
     """
     calibration, new = settled(calibration), settled(new)
     if not len(calibration):
@@ -205,26 +211,27 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def settled(distances: Tensor) -> Tensor:
-    """Log-distances, float32, without the digits that depend on how many inputs are asked at once, and finite.
+    """Return log-distances, float32 and finite, without the digits that depend on how many inputs are processed at
+    once.
 
-    An input that is like a calibration input in all its numbers has to tie with it, in whatever company it comes.
+    An input that equals a calibration input in all its features has to tie with it, whatever the batch.
     """
     finite = distances.nan_to_num(nan=FARTHEST, posinf=FARTHEST, neginf=-FARTHEST).clamp(-FARTHEST, FARTHEST)
     return ((finite.double() / STEP).round() * STEP).float()
 
 
 def _by_stage(distances: Tensor) -> Tensor:
-    """(S, N) of (N, S), `settled`: the numbers of a stage lie side by side, and there are few stages."""
+    """Return (S, N) of (N, S), `settled`: a stage's numbers are adjacent, and there are few stages."""
     return settled(distances.T.contiguous())
 
 
 def _largest(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:
-    """(N,) the largest of (S, N) distances, in units of each."""
+    """Return (N,) the largest of (S, N) distances, in units of each."""
     return ((distances - median) / unit).amax(0)
 
 
 def _largest_of_all(calibration: Tensor, median: Tensor, unit: Tensor) -> Tensor:
-    """(U, n) the largest distances of all calibration inputs (S, n), in each of U units (S, U)."""
+    """Return (U, n) the largest distances of all calibration inputs (S, n), in each of U units (S, U)."""
     stages = zip(calibration, median, unit, strict=True)
     each = [(distances - low[:, None]) / scale[:, None] for distances, low, scale in stages]
     found: Tensor = reduce(torch.maximum, each)
@@ -232,7 +239,7 @@ def _largest_of_all(calibration: Tensor, median: Tensor, unit: Tensor) -> Tensor
 
 
 def _ends(n: int) -> tuple[int, int]:
-    """Which of n ordered numbers, from 0, are their median and their 90 % quantile."""
+    """Return which of n ordered numbers, from 0, are their median and their 90 % quantile."""
     return (n - 1) // 2, math.ceil(TYPICAL * n - 1e-9) - 1
 
 
@@ -242,9 +249,9 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(S, N) twice: what `_units` are for (S, n) calibration inputs and one new input together, for every new input.
+    """Return (S, N) medians and units of (S, n) calibration inputs with each new input, as `_units` of both together.
 
-    And (N,) marks that are the same only for new inputs with the same units.
+    And (N,) marks that are equal only for new inputs with the same units.
     """
     stages, n = calibration.shape
     ordered = torch.cat([calibration, torch.tensor([[-math.inf, math.inf]]).expand(stages, 2)], 1)

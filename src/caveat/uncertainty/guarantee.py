@@ -1,34 +1,31 @@
-"""Which share of inputs can be answered with few errors, as a promise that holds with a stated confidence.
+"""Which share of inputs can be answered with few errors, guaranteed at a confidence level.
 
-A policy answers an input when its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each
-limit of a fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over
-silos, and a sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at
-most what was promised. The limit that merely looks best on the calibration inputs breaks the promise in a quarter to
-a half of cases.
+A policy answers an input if its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each limit of a
+fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over silos, and a
+sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at most `risk`. The
+limit that merely looks best on the calibration inputs exceeds the risk in a quarter to a half of cases.
 
 The tests are fixed-sequence tests (Bauer, 1991; Learn then Test, Angelopoulos et al., arXiv 2110.01052) of exact
 Clopper-Pearson bounds (SGR, Geifman & El-Yaniv, NeurIPS 2017), chained by the fallback procedure (Wiens, 2003).
 
-What is promised: of inputs drawn like the calibration inputs (silos mixed in the same proportions), with everything
-else fixed before calibration (models, ranks, the grid), at most `risk` of the answered ones are wrong, but for an
-unlucky calibration sample, which has probability at most 1 - confidence. Counts of the whole federation say nothing
-about a single silo: that takes the silo's own counts. A test is exact where every calibration input is drawn from the
-mixture, since the errors among A answered are then binomial. With fixed numbers per silo the errors scatter less than
-that, which makes a test conservative to first order in 1 / n (Hoeffding, 1956, bounds Poisson-binomial tails by
-binomial ones); that is no theorem here, but enumeration over pairs of silos found no case where the error exceeds its
-level. The counts of one silo are binomial.
+The guarantee: of inputs drawn like the calibration inputs (silos mixed in the same proportions), with everything else
+fixed before calibration (models, ranks, the grid), at most `risk` of the answered ones are wrong, except for an unlucky
+calibration sample, which has probability at most 1 - confidence. Counts of the whole federation guarantee nothing for a
+single silo: that takes the silo's own counts. A test is exact if every calibration input is drawn from the mixture,
+since the errors among A answered are then binomial. With fixed numbers per silo the errors vary less, which makes a
+test conservative to first order in 1 / n (Hoeffding, 1956, bounds Poisson-binomial tails by binomial ones); that is no
+theorem here, but enumeration over pairs of silos found no case where the error exceeds its level. The counts of one
+silo are binomial.
 
 Ranks: a group of silos (the federation, the silos of a domain, one silo) compares scores with the quantiles of its own
-validation scores, one list of J edges per model: an input's rank is (k + 1) / J where k edges lie below its score, and
+validation scores, one list of J edges per model: an input's rank is (k + 1) / J if k edges lie below its score, and
 limit j / J answers the inputs whose rank is at most that. Scores of one silo rank among those of all silos of the
-group, so that an easy silo answers more inputs than a hard one at the same limit.
+group, so an easy silo answers more inputs than a hard one at the same limit.
 
-On MNIST, USPS, MNIST-M and house numbers the federation's promise at 5 % and 90 % answers 66 % of inputs this way and
+On MNIST, USPS, MNIST-M and house numbers the federation's guarantee at 5 % and 90 % answers 66 % of inputs this way and
 24 % by ranks among each silo's own scores (`benchmarks/guarantee.py`, with `--rank own`). Errors predicted from
 validation labels by isotonic regression, with or without an offset per silo, were tried in place of ranks on FedAvg,
 FedPer and FML and gained nothing.
-
-Exact bounds on an error rate from a number of errors, and how many answers they take.
 """
 
 import math
@@ -50,15 +47,15 @@ GRID = 100
 
 
 def limits(size: int = GRID) -> Tensor:
-    """The grid j / J for j = 1 .. J, float64, correctly rounded: `rank <= limit` is decided as in the counts."""
+    """Return the grid j / J for j = 1 .. J, float64, correctly rounded: `rank <= limit` is decided as in the counts."""
     return torch.arange(1, size + 1, dtype=torch.float64) / size
 
 
 def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
-    """(J,) float64 ascending: quantiles j / J of the scores in a histogram (4096,), as upper edges of bins.
+    """Return (J,) float64 ascending: quantiles j / J of the scores in a histogram (4096,), as upper edges of bins.
 
-    The last is the largest number there is, so that a score has a rank of 1 at most. Without any scores so are ranks:
-    all other edges are the smallest number.
+    The last is the largest number, so a score has a rank of at most 1. Without any scores all ranks are 1: all other
+    edges are the smallest number.
     """
     histogram = histogram.cpu()
     index = torch.searchsorted(histogram.double().cumsum(0), histogram.sum() * limits(size))
@@ -70,14 +67,14 @@ def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
 
 
 def ranks(edges: Tensor, scores: Tensor) -> Tensor:
-    """(N,) float64 in (0, 1]: the ranks of scores (N,) among edges (J,); a score that is not a number has rank 1."""
+    """Return (N,) float64 in (0, 1]: the ranks of scores (N,) among edges (J,); NaN has rank 1."""
     edges = beside(edges, scores)
     below = torch.searchsorted(edges, scores.double().nan_to_num(nan=torch.inf, posinf=torch.inf).contiguous())
     return beside(limits(len(edges)), scores)[below.clamp_max(len(edges) - 1)]
 
 
 def counts(used_rank: Tensor, wrong: Tensor, size: int = GRID) -> Tensor:
-    """(2, J) float64: per limit, the inputs with rank (n,) <= limit and the wrong (n,) bool ones among them."""
+    """Return (2, J) float64: per limit, the inputs with rank (n,) <= limit and the wrong (n,) bool ones among them."""
     return policy_counts(used_rank, None, wrong, None, size)
 
 
@@ -88,13 +85,12 @@ def policy_counts(
     wrong_global: Tensor | None,
     size: int = GRID,
 ) -> Tensor:
-    """(2, J) float64: per limit, the inputs answered and those answered wrongly, by one or two models.
+    """Return (2, J) float64: per limit, the inputs answered and those answered wrongly, by one or two models.
 
-    The policy: the local model answers where r_local <= limit, else the global one where r_global <= limit, else
-    nobody. So as the limit grows an input may pass from the global model to the local one, and errors may come and
-    go. All tensors are (n,), ranks in (0, 1], or infinite for an input that a model answers at no limit; None for a
-    model that is not at hand. Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError
-    where ranks or lengths do not fit.
+    The policy: the local model answers if r_local <= limit, else the global one if r_global <= limit, else none. So as
+    the limit grows an input may pass from the global model to the local one, and errors may come and go. All tensors
+    are (n,), ranks in (0, 1], or infinite for an input that a model answers at no limit; None for a missing model.
+    Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError for invalid ranks or lengths.
     """
     pairs = (r_local, wrong_local), (r_global, wrong_global)
     models = [(r.cpu(), w.cpu()) for r, w in pairs if r is not None and w is not None]
@@ -118,26 +114,25 @@ def policy_counts(
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The largest limit whose selective risk is at most `risk` with probability `confidence_level`, or that there is
-    none."""
+    """The largest limit whose selective risk is at most `risk` with probability `confidence_level`, if there is one."""
 
     limit: float | None
-    """Answer where rank <= limit; None where no limit can be guaranteed."""
+    """Answer if rank <= limit; None if no limit can be guaranteed."""
     risk: float
     confidence_level: float
     answered: int
-    """Calibration inputs answered at the limit, or, where there is none, at the start that came closest."""
+    """Calibration inputs answered at the limit, or, without one, at the start that came closest."""
     errors: int
-    """How many of these were wrong."""
+    """The number of wrong ones among these."""
     total: int
     """All calibration inputs."""
     upper: float
     """Clopper-Pearson bound on the risk there, at the level of that test."""
     needed: int = 0
-    """Where there is no limit: the additional answers without an error with which that start would have passed."""
+    """Without a limit: the additional error-free answers with which that start would have passed."""
     enough: int = 0
-    """About how many calibration inputs a promise for more takes, as `inputs_needed` estimates it where less than
-    half of inputs are answered; 0 if unknown."""
+    """Approximate number of calibration inputs needed to answer more, estimated by `inputs_needed` if less than half of
+    inputs are answered; 0 if unknown."""
     enough_share: float = 0.0
     """The share of inputs that would then be answered."""
 
@@ -148,7 +143,7 @@ class Guarantee:
 
     @property
     def statement(self) -> str:
-        """The promise in words."""
+        """The guarantee in words."""
         promise = f"with at most {_percent(self.risk)} errors"
         confidence = f"at {_percent(self.confidence_level)} confidence"
         if self.limit is None:
@@ -157,7 +152,7 @@ class Guarantee:
                 f"{self.errors:,} of the {self.answered:,} most certain are wrong, "
                 f"and at least {self.needed:,} more error-free ones are needed there{self._more}"
             )
-        # Rounded down, so that 100 % means all.
+        # Rounded down, so 100 % means all.
         share = _percent(math.floor(1000 * self.answered / self.total) / 1000)
         inputs = f"{self.answered:,} of {self.total:,} calibration inputs"
         found = f"({inputs}, {self.errors:,} wrong)"
@@ -165,32 +160,32 @@ class Guarantee:
 
     @property
     def _more(self) -> str:
-        """What more calibration inputs would bring, where that is known."""
+        """What more calibration inputs would bring, if that is known."""
         if not self.enough or self.enough_share <= self.coverage:
             return ""
         return f"; to answer {_percent(round(self.enough_share, 2))} takes about {self.enough:,} calibration inputs"
 
 
 def starting_columns(total: int, risk: float, confidence: float, size: int = GRID) -> dict[int, float]:
-    """Where the sequences start, and which share of delta = 1 - confidence each brings.
+    """Return where the sequences start, and which share of delta = 1 - confidence each brings.
 
     With many inputs: where about enough are answered to pass in spite of 2 errors, and at 1/4 and 1/2 (or at 1/2), in
     equal shares. With fewer: where enough are answered to pass without an error at .3 delta, and with one at .7 delta;
     with fewer still, without an error at delta.
 
-    A start must not be chosen by what is tested there. It may depend on the number of inputs n, since n tells
-    nothing about who is wrong. It must depend neither on the errors nor on the counts A of answered inputs: given
-    A[j] alone the errors at j are binomial with the risk at j, but given other columns too they are not. "The first
-    column with A[j] >= 45" tends to be one where by chance few of the inputs between two limits were drawn, and
-    these have a risk of their own. Ranks are about uniform, so that n times a limit is about what is answered.
+    A start must not be chosen by what is tested there. It may depend on the number of inputs n, which reveals nothing
+    about errors. It must depend neither on the errors nor on the counts A of answered inputs: given A[j] alone the
+    errors at j are binomial with the risk at j, but given other columns too they are not. "The first column with A[j]
+    >= 45" tends to be one where by chance few of the inputs between two limits were drawn, and these have a risk of
+    their own. Ranks are about uniform, so n times a limit is about the number of answers.
 
     Why these: a sequence that starts where no error is allowed stops at the first unlucky input of a good model; one
-    that starts late fails where only few inputs can be answered. Of 76 schemes of one to five starts on 24 simulated
+    that starts late fails if only few inputs can be answered. Of 76 schemes of one to five starts on 24 simulated
     federations (one model, six laws of risk, 200 to 10,000 inputs) the best had a mean coverage of 0.553, three equal
     starts 0.552, a single start that allows one error 0.38, and the best limit in truth 0.75. The start at 1/4 is for
-    two models, where the surest inputs may have a higher risk than the next. For few inputs, 10 schemes were compared
-    on six silos of digits by shares of what the best limit answers: with 100 inputs the pair comes to .86, .89, .46,
-    .50, 0, 0 where a start that allows 2 errors comes to .16, .15, 0, .01, 0, 0.
+    two models, where the most certain inputs may have a higher risk than the next. For few inputs, 10 schemes were
+    compared on six silos of digits by shares of what the best limit answers: with 100 inputs the pair reaches .86, .89,
+    .46, .50, 0, 0, and a start that allows 2 errors .16, .15, 0, .01, 0, 0.
     """
     quarter, half = math.ceil(size / 4) - 1, math.ceil(size / 2) - 1
     delta = 1 - confidence
@@ -206,31 +201,30 @@ def starting_columns(total: int, risk: float, confidence: float, size: int = GRI
 
 
 HALF = 0.5
-"""The share of answered inputs below which a guarantee says what more of them would take."""
+"""Share of answered inputs below which a guarantee estimates the inputs needed to answer more."""
 CLEAR = 0.75
-"""How far below the next start the first one has to lie for both to be of use."""
+"""How far below the next start the first one has to lie for both to be useful."""
 PAIR = (0.3, 0.7)
 """Shares of delta of a start that allows no error and of one that allows one."""
 ROOM = 0.9
-"""The share of inputs that the second of the pair may take: where it takes more, hardly anyone passes it."""
+"""Maximum share of inputs that the second of the pair may need: hardly any model passes beyond."""
 
 
 def fixed_sequence(
     counts: Tensor, risk: float, confidence: float, starts: Mapping[int, float] | None = None, total: int | None = None
 ) -> Guarantee:
-    """The largest guaranteed limit, from the (2, J) sums over silos of `policy_counts`.
+    """Return the largest guaranteed limit, from the (2, J) sums over silos of `policy_counts`.
 
     From each of the starts (columns, with shares of delta = 1 - confidence that sum to 1; by default
     `starting_columns`) limits are tested upwards, until one fails or the next start is reached. Each start brings its
-    share of delta, and a sequence without a failure hands its level on to the next. That some limit is accepted
-    although its risk is too high has probability at most delta, whether or not risk grows with the limit: before the
-    first false acceptance, a sequence that holds a limit of too high risk has not been completed, so the first such
-    limit of each sequence is tested at most at the levels of its own start and of those just before it without such
-    limits; these groups of starts are disjoint, and their levels sum to at most delta.
+    share of delta, and a sequence without a failure passes its level on to the next. Some limit is accepted although
+    its risk is too high with probability at most delta, whether or not risk grows with the limit: before the first
+    false acceptance, a sequence that holds a limit of too high risk has not been completed, so the first such limit of
+    each sequence is tested at most at the levels of its own start and of those just before it without such limits;
+    these groups of starts are disjoint, and their levels sum to at most delta.
 
-    `total` is the number of inputs, by default those that the last limit answers.
-
-    Raises ValueError where the counts are no counts, or a number lies outside its range.
+    `total` is the number of inputs, by default those that the last limit answers. Raises ValueError for invalid counts,
+    or a number outside its range.
     """
     if not (0 < risk < 1 and 0 < confidence < 1):
         raise ValueError(f"risk ({risk}) and confidence ({confidence}) must lie strictly between 0 and 1")
@@ -274,7 +268,7 @@ def fixed_sequence(
 
 
 def _column(answers: int, total: int, size: int) -> int:
-    """The first column at which so many answers are expected of `total` inputs, or the last."""
+    """Return the first column at which so many answers are expected of `total` inputs, or the last."""
     return min(math.ceil(size * answers / max(total, 1)), size) - 1
 
 
@@ -292,10 +286,10 @@ def _percent(share: float) -> str:
 
 
 def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Tensor:
-    """The exact upper bound at level `delta` on an error rate, from `errors` of `answered`; float64, same shape.
+    """Return the exact upper bound at level `delta` on an error rate, from `errors` of `answered`; float64, same shape.
 
-    Clopper & Pearson (1934), one-sided: the rate at which so few errors have probability delta. It is 1 where all
-    are wrong or nothing was answered. Raises ValueError for delta outside (0, 1).
+    Clopper & Pearson (1934), one-sided: the rate at which so few errors have probability delta. It is 1 if all are
+    wrong or nothing was answered. Raises ValueError for delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, but must lie in (0, 1)")
@@ -305,10 +299,10 @@ def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Ten
 
 
 def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tensor:
-    """Whether Clopper and Pearson's bound is at most `risk`: bool, same shape; never where nothing was answered.
+    """Return whether Clopper and Pearson's bound is at most `risk`: bool, same shape; false if nothing was answered.
 
-    By the definition of the bound, without finding it: so few errors have a probability of at most delta if the rate
-    is `risk`.
+    By the definition of the bound, without computing it: so few errors have a probability of at most delta at rate
+    `risk`.
     """
     e, a = np.asarray(errors, dtype=np.float64), np.asarray(answered, dtype=np.float64)
     right = a - e
@@ -318,25 +312,25 @@ def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tens
 
 @cache
 def answers_needed(errors: int, risk: float, delta: float) -> int:
-    """The fewest answers, `errors` of them wrong, whose Clopper-Pearson bound is at most `risk`.
+    """Return the fewest answers, `errors` of them wrong, whose Clopper-Pearson bound is at most `risk`.
 
-    The bound is at most `risk` when Binomial(answers, risk) <= errors has probability at most delta: when the number
-    of right answers before error number errors + 1, negative binomial, is rarely so large.
+    The bound is at most `risk` if Binomial(answers, risk) <= errors has probability at most delta: if the number of
+    right answers before error number errors + 1, negative binomial, is rarely so large.
     """
     return errors + 1 + negative_binomial_quantile(1 - delta, errors + 1, risk)
 
 
 SURE = 0.1
-"""The share of inputs for which `inputs_needed` says what it takes where no limit is known to be good enough."""
+"""The share of inputs that `inputs_needed` assumes if no limit is known to be good enough."""
 
 
 def inputs_needed(counts: Tensor, total: int, risk: float, delta: float) -> tuple[int, float]:
-    """About how many inputs a promise takes in place of `total`, and the share of them that it would answer.
+    """Return about how many inputs a guarantee takes in place of `total`, and the share of them that it would answer.
 
-    Of all limits of counts (2, J), answered and wrong, with clearly fewer errors than `risk` promises (one error
-    added, and a tenth of the risk left), it takes the one that answers most, and multiplies its answers and errors
-    until the bound at level `delta` is at most `risk`. Where there is no such limit, what the surest `SURE` of inputs
-    would take if one of them were wrong. An estimate from few inputs, for a sentence and not for a test.
+    Of all limits of counts (2, J), answered and wrong, with clearly fewer errors than `risk` allows (one error added,
+    and a tenth of the risk left), it takes the one that answers most, and multiplies its answers and errors until the
+    bound at level `delta` is at most `risk`. Without such a limit, what the most certain `SURE` of inputs would take if
+    one of them were wrong. An estimate from few inputs, for a sentence and not for a test.
     """
     answered, errors = np.asarray(counts, dtype=np.float64)
     able = np.flatnonzero((answered > 0) & (errors + 1 <= 0.9 * risk * answered))
@@ -351,6 +345,6 @@ def inputs_needed(counts: Tensor, total: int, risk: float, delta: float) -> tupl
 
 
 def _rounded(number: float) -> int:
-    """Upwards, to two digits."""
+    """Round up to two digits."""
     unit = int(10 ** max(math.floor(math.log10(number)) - 1, 0))
     return math.ceil(number / unit) * unit

@@ -1,11 +1,10 @@
-"""Histograms of uncertainty scores over fixed bins, so that those of several silos add up.
+"""Histograms of uncertainty scores over fixed bins, which add up over silos.
 
-The bins never depend on data: they are fine where differences of a score mean most, next to its smallest and its
-largest value, and coarse far out. A bin holds its upper edge and not its lower one, so that the threshold "at most
-this edge" accepts whole bins, and a quantile that is reported as an upper edge keeps its coverage. A histogram knows
-the order of two scores unless they share a bin; there they are tied.
+The bins never depend on data: they are fine where differences of a score matter most, near its smallest and its largest
+value, and coarse far out. A bin holds its upper edge and not its lower one, so the threshold "at most this edge"
+accepts whole bins, and a quantile that is reported as an upper edge keeps its coverage. Two scores in one bin are tied.
 
-Quantiles of finitely many scores keep their promise, too. Every score is higher where a model is less certain.
+Quantiles of finitely many scores keep their guarantee, too. Every score is higher if a model is less certain.
 """
 
 import math
@@ -18,12 +17,13 @@ from torch import Tensor
 
 
 def finite_sample_quantile(scores: Tensor, level: float) -> float:
-    """The ceil((n + 1) level)-th smallest of scores (n,): a new score is at most this with probability >= `level`.
+    """Return the ceil((n + 1) level)-th smallest of scores (n,): a new score is at most this with probability >=
+    `level`.
 
-    That is split conformal prediction's threshold (Vovk, Gammerman & Shafer, 2005), for a new score exchangeable
-    with the n. Where the index exceeds n, i.e. n < level / (1 - level), the result is +inf, the threshold that
-    accepts everything: so few scores bound none. NaN scores are dropped with a warning, and the promise is then
-    about scores that are not NaN. Raises ValueError for a level outside (0, 1].
+    This is split conformal prediction's threshold (Vovk, Gammerman & Shafer, 2005), for a new score exchangeable with
+    the n. If the index exceeds n, i.e. n < level / (1 - level), the result is +inf, the threshold that accepts
+    everything. NaN scores are dropped with a warning, and the guarantee is then about scores that are not NaN. Raises
+    ValueError for a level outside (0, 1].
     """
     if not 0 < level <= 1:
         raise ValueError(f"level is {level}, but must lie in (0, 1]")
@@ -33,13 +33,15 @@ def finite_sample_quantile(scores: Tensor, level: float) -> float:
 
 
 def conformal_index(n: int, level: float) -> int:
-    """ceil((n + 1) level), from 1: which of n ordered scores a new one exceeds with probability 1 - level at most."""
+    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new one with that
+    probability.
+    """
     # The slack undoes rounding: 100 * 0.07 is a hair above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
 
 
 def _without_nan(scores: Tensor) -> Tensor:
-    """The scores in float64, in which float32 scores compare as they did."""
+    """Return the scores in float64, in which float32 scores compare as before."""
     scores = scores.double()
     missing = scores.isnan()
     if missing.any():
@@ -48,34 +50,34 @@ def _without_nan(scores: Tensor) -> Tensor:
 
 
 def beside(tensor: Tensor, other: Tensor) -> Tensor:
-    """A tensor on the device of another one, without waiting until it is there where that is safe."""
+    """Return a tensor on the device of another one, without waiting for the copy if that is safe."""
     return tensor.to(other.device, non_blocking=other.is_cuda)
 
 
 BINS = 4096
 """Bins of a histogram."""
 ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
-"""Scores from 0 to ln C nats for C classes. Sure predictions crowd at 0 in all orders of magnitude, and those of models
-that say next to nothing within a few digits of ln C."""
+"""Scores from 0 to ln C nats for C classes. Confident predictions are near 0 in all orders of magnitude, and those of
+uninformative models within a few digits of ln C."""
 SHARES = frozenset({"vacuity", "conflict"})
-"""Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and one of 1e-9 all but 1e-9 of it."""
+"""Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and evidence of 1e-9 one of 1 - 1e-9."""
 POSITIVE = frozenset({"logit_variance", "surprise"})
 """Scores from 0 on, of any order of magnitude; surprise is -log p of a class."""
 EVIDENCE = frozenset({"log_evidence"})
-"""Sums over features of logarithms, hundreds or thousands of nats, of which some nats tell inputs apart."""
+"""Sums over features of logarithms, hundreds or thousands of nats, in which a few nats distinguish inputs."""
 
 
 @cache
 def edges(name: str, classes: int | None = None) -> Tensor:
-    """(4097,) float64: the edges of the bins of a score, ascending, for predictions of so many classes.
+    """Return (4097,) float64: the edges of the bins of a score, ascending, for predictions of so many classes.
 
-    Entropies in nats, vacuity and conflict, up to their largest value M, ln C or 1: 1.1 % of the score from 1e-8 M,
-    in the middle .3 % of M, and above that 1.1 % of what is missing to M, down to 1e-6 M; further on 5 %, from 1e-24 M
-    and until 1e-12 M is missing. Without `classes` entropies have no largest value: .6 % of the score from 1e-8 to 20,
-    9 % from 1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12.
-    Log-evidence, of either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million.
-    All others, of either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either
-    side. The outermost edges are infinite, since the first and the last bin hold what lies beyond.
+    Entropies in nats, vacuity and conflict, up to their largest value M, ln C or 1: 1.1 % of the score from 1e-8 M, in
+    the middle .3 % of M, and above that 1.1 % of the distance to M, down to 1e-6 M; further on 5 %, from 1e-24 M and up
+    to 1e-12 from M. Without `classes` entropies have no largest value: .6 % of the score from 1e-8 to 20, 9 % from
+    1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12. Log-evidence, of
+    either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million. All others, of
+    either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either side. The
+    outermost edges are infinite, since the first and the last bin hold everything beyond.
     """
     if name in SHARES:
         inner = _bounded(1.0)
@@ -93,17 +95,19 @@ def edges(name: str, classes: int | None = None) -> Tensor:
 
 
 def _bounded(most: float) -> Tensor:
-    """Edges between 0 and `most`, equally far apart in ln(x / (most - x)) but at its ends, and some above `most`."""
+    """Return edges between 0 and `most`, equally far apart in ln(x / (most - x)) except at its ends, and some above
+    `most`.
+    """
     logit = torch.cat([_steps((1e-24, 1e-8, 1e6), (700, 3000))[:-1], _steps((1e6, 1e12), (250,))])
-    # From the nearer end, whose digits the other one lacks.
+    # Computed from the nearer end, for full precision.
     within = torch.where(logit < 0, most * logit.sigmoid(), most - most * (-logit).sigmoid())
-    # No score is larger, but for rounding and for a method that gives one of these names to something else.
+    # Scores are larger only by rounding, or if a method uses one of these names for another score.
     beyond = _steps((1 + 1e-9, 1e6), (BINS - len(within),)).exp() * most
     return torch.cat([within, beyond])
 
 
 def _steps(ends: Sequence[float], counts: Sequence[int]) -> Tensor:
-    """The logarithms of the ends of ranges that follow one another, with so many equal steps within each."""
+    """Return the logarithms of the ends of consecutive ranges, with so many equal steps within each."""
     parts = [
         torch.linspace(math.log(a), math.log(b), count + 1, dtype=torch.float64)[i > 0 :]
         for i, (a, b, count) in enumerate(zip(ends, ends[1:], counts, strict=False))
@@ -112,27 +116,28 @@ def _steps(ends: Sequence[float], counts: Sequence[int]) -> Tensor:
 
 
 def _asinh(unit: float, most: float, count: int) -> Tensor:
-    """(2 count + 1,) numbers from -most to most, equally far apart in asinh(x / unit)."""
+    """Return (2 count + 1,) numbers from -most to most, equally far apart in asinh(x / unit)."""
     return unit * torch.sinh(torch.arange(-count, count + 1, dtype=torch.float64) * (math.asinh(most / unit) / count))
 
 
 def bins(name: str, values: Tensor, classes: int | None = None) -> Tensor:
-    """(N,) int64: the bin of each of (N,) scores. A score that is not a number counts as the least certain."""
+    """Return (N,) int64: the bin of each of (N,) scores. A score that is not a number counts as the least certain."""
     found = values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
     return torch.bucketize(found, beside(edges(name, classes)[1:-1], found))
 
 
 def histogram(name: str, values: Tensor, classes: int | None = None) -> Tensor:
-    """(4096,) float64: how many of (N,) scores lie in each bin."""
+    """Return (4096,) float64: how many of (N,) scores lie in each bin."""
     return torch.bincount(bins(name, values, classes), minlength=BINS).double()
 
 
 def quantile(name: str, counts: Tensor, level: float, classes: int | None = None) -> float:
-    """The upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (4096,) `counts`.
+    """Return the upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (4096,)
+    `counts`.
 
     A new score that is exchangeable with those counted lies at or below it with a probability of at least `level`
-    (split conformal prediction). Infinite where n is too small for that, n < level / (1 - level), and where the
-    score lies beyond the grid. Raises ValueError for a level outside 0 to 1.
+    (split conformal prediction). Infinite if n is too small for that, n < level / (1 - level), or if the score lies
+    beyond the grid. Raises ValueError for a level outside 0 to 1.
     """
     if not 0 <= level <= 1:
         raise ValueError(f"level = {level}, expected 0 to 1")

@@ -22,17 +22,17 @@ from torch import Tensor, nn
 from .measures import entropy
 
 STEPS = 100
-"""Halvings in the search for a prior precision: more than float64 tells apart."""
+"""Bisection steps of the search for a prior precision: more than float64 resolves."""
 RANGE = (-30.0, 30.0)
-"""Natural logarithms between which a prior precision is looked for."""
+"""Natural logarithms between which a prior precision is searched."""
 CELLS = 1 << 15
-"""Numbers of the largest tensor that is made for some inputs at a time."""
+"""Size of the largest tensor that is made for some inputs at a time."""
 
 
 def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
-    """What inputs say of a last layer: A "inputs" (D, D), B "outputs" (C, C) and n "examples" (), float64.
+    """Return sums over inputs for a last layer: A "inputs" (D, D), B "outputs" (C, C) and n "examples" (), float64.
 
-    `hidden` are (N, D) numbers before the layer, with the 1 for its bias, `logits` (N, C) those behind it.
+    `hidden` are (N, D) numbers before the layer, with the 1 for its bias, `logits` (N, C) its outputs.
     """
     phi, p = hidden.double(), logits.double().softmax(-1)
     examples = torch.tensor(len(phi), dtype=torch.float64)
@@ -40,9 +40,9 @@ def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
 
 
 def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-    """The posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
+    """Return the posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
 
-    "inputs" (D, D) and "outputs" (C, C - 1) have directions for columns, "variances" (D, C - 1) is the posterior
+    "inputs" (D, D) and "outputs" (C, C - 1) have directions as columns, "variances" (D, C - 1) is the posterior
     variance of each pair of them, and "prior" () the prior precision, of the largest marginal likelihood. All of them
     are on the CPU.
     """
@@ -54,7 +54,7 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
     prior = prior_precision(curvature, float((q.T @ weight.double()).square().sum()))
     variances = 1 / (curvature + prior)
     return {
-        # As they will lie in memory where they have been sent or kept: products of others end in other last bits.
+        # Contiguous as after being sent or kept: products of other layouts differ in their last bits.
         "inputs": u.contiguous(),
         "outputs": (q @ s).contiguous(),
         "variances": variances,
@@ -64,7 +64,7 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=16)
 def contrasts(classes: int) -> Tensor:
-    """(C, C - 1) float64 orthonormal columns that each add up to 0: Helmert's."""
+    """Return (C, C - 1) float64 orthonormal columns that each sum to 0 (Helmert's)."""
     rows = torch.tril(torch.ones(classes, classes, dtype=torch.float64))[: classes - 1]
     rows[torch.arange(classes - 1), torch.arange(1, classes)] = -torch.arange(1, classes, dtype=torch.float64)
     normed: Tensor = rows / rows.square().sum(1, keepdim=True).sqrt()
@@ -72,7 +72,7 @@ def contrasts(classes: int) -> Tensor:
 
 
 def log_evidence(curvature: Tensor, square: float, prior: float) -> float:
-    """The logarithm of the marginal likelihood at a prior precision, up to what does not depend on it.
+    """Return the logarithm of the marginal likelihood at a prior precision, up to a constant.
 
     `curvature` holds the eigenvalues of the Gauss-Newton matrix, `square` is the squared norm of the layer's weights.
     """
@@ -81,10 +81,10 @@ def log_evidence(curvature: Tensor, square: float, prior: float) -> float:
 
 
 def prior_precision(curvature: Tensor, square: float) -> float:
-    """The prior precision of the largest marginal likelihood (MacKay, 1992), between e^-30 and e^30.
+    """Return the prior precision of the largest marginal likelihood (MacKay, 1992), between e^-30 and e^30.
 
     It is where gamma = sum e / (e + lambda), the number of well determined parameters, is lambda times the squared norm
-    of the weights: the one falls in lambda and the other rises, so that there is one such place and halving finds it.
+    of the weights: the former falls in lambda and the latter rises, so bisection finds the only solution.
     """
     low, high = RANGE
     for _ in range(STEPS):
@@ -96,26 +96,26 @@ def prior_precision(curvature: Tensor, square: float) -> float:
 
 
 def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
-    """(N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs".
+    """Return (N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs".
 
     Along these directions logits are independent: their covariance is outputs diag(variances) outputs'.
     """
-    # In the precision of the model: the rotation is most of what a prediction costs here, and all terms are positive.
+    # In the precision of the model: the rotation is most of the cost of a prediction, and all terms are positive.
     turned = hidden @ found["inputs"].to(hidden.dtype)
     return (turned.square() @ found["variances"].to(hidden.dtype)).double()
 
 
 def logit_variance(variances: Tensor) -> Tensor:
-    """(N,) the variance of a logit less the mean of all C, averaged over classes, from `direction_variances`."""
+    """Return (N,) the variance of a logit minus the mean of all C, averaged over classes."""
     return variances.sum(-1) / (variances.shape[-1] + 1)
 
 
 def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Tensor:
-    """(N, C) class probabilities expected under Gaussian logits, in closed form; rows sum to one.
+    """Return (N, C) class probabilities expected under Gaussian logits, in closed form; rows sum to one.
 
-    The log-odds of each class against all others, Gaussian to first order, by MacKay's probit approximation,
-    sigmoid(m / sqrt(1 + pi / 8 v)), then normalised. For two classes it is MacKay's own; what is added to all logits of
-    an input makes no difference.
+    The log-odds of each class against all others, Gaussian to first order, by MacKay's probit approximation, sigmoid(m
+    / sqrt(1 + pi / 8 v)), then normalized. For two classes it is MacKay's own; a constant added to all logits of an
+    input makes no difference.
     """
     classes = len(outputs)
     rest = 1 - torch.eye(classes, dtype=outputs.dtype, device=outputs.device)
@@ -133,16 +133,16 @@ def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Te
 
 
 def draw_logits(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> Tensor:
-    """(S, C, N) logits around (N, C), for standard normal `noise` (S, C - 1) that all inputs share."""
+    """Return (S, C, N) logits around (N, C), for standard normal `noise` (S, C - 1) that all inputs share."""
     along = (noise[:, None] * outputs).flatten(0, 1)  # (S C, C - 1)
     return (along @ variances.T.sqrt()).view(len(noise), len(outputs), -1).add_(logits.T)
 
 
 def decomposed(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean entropy of `draw_logits`'s probabilities, and their mutual information; (N,) nats each.
+    """Return the mean entropy of `draw_logits`'s probabilities, and their mutual information; (N,) nats each.
 
-    The mutual information is that of the draws times S / (S - 1), cut to [0, ln C]: it is half the variance of
-    the probabilities, weighed, where that is small, and S draws have that too small by (S - 1) / S.
+    The mutual information is that of the draws times S / (S - 1), clipped to [0, ln C]: if it is small it is half the
+    weighted variance of the probabilities, which S draws underestimate by (S - 1) / S.
     """
     count, classes = len(noise), len(outputs)
     found = []
@@ -157,5 +157,5 @@ def decomposed(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor
 
 
 def _chunks(width: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors (..., N) cut along inputs, so that `width` numbers for each of them stay in a processor's cache."""
+    """Split tensors (..., N) along inputs, so that `width` numbers for each of them stay in a processor's cache."""
     return zip(*(torch.split(each, max(1, CELLS // width), -1) for each in tensors), strict=True)

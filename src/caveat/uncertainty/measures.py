@@ -13,7 +13,7 @@ from torch.overrides import wrap_torch_function
 
 
 class Decomposition(NamedTuple):
-    """A total uncertainty, the part that the data are to blame for, and the part that the model is."""
+    """A total uncertainty, its aleatoric part, caused by the data, and its epistemic part, caused by the model."""
 
     total: Tensor
     aleatoric: Tensor
@@ -21,31 +21,31 @@ class Decomposition(NamedTuple):
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Shannon entropy over the last axis: (..., C) to (...), between 0 and ln C."""
+    """Return the Shannon entropy over the last axis: (..., C) to (...), between 0 and ln C."""
     terms: Tensor = torch.special.entr(probs.double())
     return terms.sum(-1)
 
 
 def expected_entropy(samples: Tensor) -> Tensor:
-    """Mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). Unbiased for any S."""
+    """Return the mean entropy of the samples, the aleatoric uncertainty: (S, ..., C) to (...). Unbiased for any S."""
     return entropy(samples).mean(0)
 
 
 def plug_in_mutual_information(samples: Tensor) -> Tensor:
-    """Entropy of the mean sample less the mean entropy: (S, ..., C) to (...), at least 0.
+    """Return the entropy of the mean sample minus the mean entropy: (S, ..., C) to (...), at least 0.
 
-    Too small by O(1 / S) on average, so that values for different S do not compare; see `mutual_information`.
+    Biased down by O(1 / S), so values for different S are not comparable; see `mutual_information`.
     """
     return (entropy(samples.double().mean(0)) - expected_entropy(samples)).clamp_min(0)
 
 
 def mutual_information(samples: Tensor) -> Tensor:
-    """Mutual information of label and sampled model, the epistemic uncertainty: (S, ..., C) to (...).
+    """Return the mutual information of label and sampled model, the epistemic uncertainty: (S, ..., C) to (...).
 
-    The plug-in estimate with its O(1 / S) bias removed by the jackknife: S MI_S - (S - 1) times the mean of
-    the S estimates that leave one sample out (Quenouille, 1956). The expected entropy is no part of the bias and drops
-    out, and by concavity the correction is never negative. The result is cut to [0, ln C], where the true
-    value lies; one sample gives 0.
+    The plug-in estimate with its O(1 / S) bias removed by the jackknife: S MI_S - (S - 1) times the mean of the S
+    estimates that leave one sample out (Quenouille, 1956). The expected entropy has no bias and drops out, and by
+    concavity the correction is never negative. The result is clipped to [0, ln C], where the true value lies; one
+    sample gives 0.
     """
     samples = samples.double()
     count, classes = len(samples), samples.shape[-1]
@@ -57,7 +57,9 @@ def mutual_information(samples: Tensor) -> Tensor:
 
 
 def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
-    """(N, C) mean of (S, N, C) sampled class probabilities, and its parts, (N,) each: no part exceeds the total."""
+    """Return the (N, C) mean of (S, N, C) sampled class probabilities, and its parts, (N,) each: no part exceeds the
+    total.
+    """
     samples = samples.double()
     probs = samples.mean(0)
     total = entropy(probs)
@@ -69,19 +71,19 @@ def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
 
 @wrap_torch_function(lambda logits: (logits,))
 def decomposed_logits(logits: Tensor) -> tuple[Tensor, Decomposition]:
-    """`decomposed` of the probabilities that (S, N, C) sampled logits stand for."""
+    """Return `decomposed` of the probabilities of (S, N, C) sampled logits."""
     # Classes before inputs, as the samples lie in memory: ten times as fast.
     return decomposed(logits.transpose(1, 2).double().softmax(1).transpose(1, 2))
 
 
 def decomposed_logits_directly(logits: Tensor) -> tuple[Tensor, Decomposition]:
-    """`decomposed_logits` but for rounding, in few operators on all samples at once, for programs of operators.
+    """Return `decomposed_logits` up to rounding, in few operators on all samples at once, for exports to operators.
 
-    The entropy of a softmax is ln sum exp(d) - sum p d, for which no logarithm of a probability is taken.
+    The entropy of a softmax is ln sum exp(d) - sum p d, which takes no logarithm of a probability.
     """
     count, classes = logits.shape[0], logits.shape[2]
     z = logits.transpose(1, 2)
-    # Finite, for a probability of 0 times its logarithm is 0.
+    # Finite, so that a probability of 0 times its logarithm is 0.
     d = z.clamp_min(torch.finfo(z.dtype).min).double() - z.amax(1, keepdim=True).double()
     weights = d.exp()
     norm = weights.sum(1, keepdim=True)
@@ -99,13 +101,13 @@ def decomposed_logits_directly(logits: Tensor) -> tuple[Tensor, Decomposition]:
 
 
 def _entropy_of_columns(probs: Tensor) -> Tensor:
-    """(N,) sums of -p ln p over (K, N) probabilities, some of which may be an ulp below zero."""
+    """Return (N,) sums of -p ln p over (K, N) probabilities, some of which may be an ulp below zero."""
     positive = probs.clamp_min(torch.finfo(probs.dtype).tiny)
     return -(positive * positive.log()).sum(0)
 
 
 def _leave_one_out(samples: Tensor) -> Tensor:
-    """(S, ...) entropies of the means that leave one of (S, ..., C) samples out."""
+    """Return (S, ...) entropies of the means that leave one of (S, ..., C) samples out."""
     others = max(len(samples) - 1, 1)
     pooled = samples.sum(0)
     # Rounding may leave a probability an ulp below zero, where the entropy is -inf.

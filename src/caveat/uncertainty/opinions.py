@@ -24,34 +24,34 @@ NEGLIGIBLE = -37.0
 
 
 def softplus_log_evidence(logits: Tensor) -> Tensor:
-    """ln softplus(logits), elementwise: the evidence of eq. 4; about the logits themselves where they are negative."""
+    """Return ln softplus(logits), elementwise: the evidence of eq. 4; about the logits themselves for negative ones."""
     direct = _log1p_exp(logits.clamp_min(NEGLIGIBLE)).log()
     return torch.where(logits < NEGLIGIBLE, logits, direct)
 
 
 def log_alpha(log_evidence: Tensor) -> Tensor:
-    """ln(1 + e) (..., K), the Dirichlet distribution's parameters as `dirichlet` takes them (eq. 5)."""
+    """Return ln(1 + e) (..., K), the Dirichlet distribution's parameters as `dirichlet` takes them (eq. 5)."""
     return _log1p_exp(log_evidence)
 
 
 def log_vacuity(log_evidence: Tensor) -> Tensor:
-    """ln u = ln K - ln S (...), at most 0."""
+    """Return ln u = ln K - ln S (...), at most 0."""
     return -_log1p_exp(_log_ratio(log_evidence))
 
 
 def vacuity(log_evidence: Tensor) -> Tensor:
-    """u = K / S (...), in [0, 1]: the share of belief that no evidence supports (eq. 6)."""
+    """Return u = K / S (...), in [0, 1]: the share of belief that no evidence supports (eq. 6)."""
     return log_vacuity(log_evidence).exp()
 
 
 def belief(log_evidence: Tensor) -> Tensor:
-    """b = e / S (..., K), at least 0; with the vacuity they sum to 1 (eq. 6)."""
+    """Return b = e / S (..., K), at least 0; with the vacuity they sum to 1 (eq. 6)."""
     log_total = math.log(log_evidence.shape[-1]) - log_vacuity(log_evidence)
     return (_finite(log_evidence) - log_total[..., None]).exp()
 
 
 def dempster(a: Tensor, b: Tensor) -> Tensor:
-    """Dempster's rule for two independent opinions: ln(e1 + e2 + e1 e2 / K).
+    """Fuse two independent opinions by Dempster's rule: ln(e1 + e2 + e1 e2 / K).
 
     The same as eq. 8, b_k = (b1_k b2_k + b1_k u2 + b2_k u1) / (1 - C) and u = u1 u2 / (1 - C), without its division by
     0 at total conflict. Commutative and associative; the vacuous opinion is neutral.
@@ -61,7 +61,7 @@ def dempster(a: Tensor, b: Tensor) -> Tensor:
 
 
 def additive(a: Tensor, b: Tensor) -> Tensor:
-    """Cumulative fusion of two opinions on disjoint data: ln(e1 + e2).
+    """Fuse two opinions on disjoint data (cumulative fusion): ln(e1 + e2).
 
     Commutative and associative; the vacuous opinion is neutral.
     """
@@ -69,7 +69,7 @@ def additive(a: Tensor, b: Tensor) -> Tensor:
 
 
 def averaging(a: Tensor, b: Tensor) -> Tensor:
-    """Averaging fusion of two opinions on the same data: ln((e1 + e2) / 2).
+    """Fuse two opinions on the same data by averaging: ln((e1 + e2) / 2).
 
     Commutative and idempotent, but not associative; the vacuous opinion halves the evidence.
     """
@@ -77,12 +77,12 @@ def averaging(a: Tensor, b: Tensor) -> Tensor:
 
 
 def discount(a: Tensor, trust: float | Tensor) -> Tensor:
-    """The opinion of a source that is trusted so far: b' = t b and u' = 1 - t sum_k b_k, hence e' = K t b / u'.
+    """Return the opinion of a source with partial trust: b' = t b and u' = 1 - t sum_k b_k, hence e' = K t b / u'.
 
-    `trust` is one number or (...), in [0, 1], or ValueError is raised. 1 leaves the opinion exactly as it is, 0 makes
-    it vacuous; between them gradients flow to the trust as well, and at 1 none does.
+    `trust` is one number or (...). 1 leaves the opinion exactly as it is, 0 makes it vacuous; between them gradients
+    flow to the trust as well, and at 1 none does. Raises ValueError for a trust outside [0, 1].
     """
-    # One number stays on the CPU, where nobody waits to look at it.
+    # A single number stays on the CPU, where reading it does not wait.
     trust = torch.as_tensor(trust, dtype=a.dtype)
     if not bool(((trust >= 0) & (trust <= 1)).all()):
         raise ValueError(f"trust is {trust.min():g} to {trust.max():g}, expected within [0, 1]")
@@ -92,20 +92,21 @@ def discount(a: Tensor, trust: float | Tensor) -> Tensor:
 
 
 def discounted(a: Tensor, b: Tensor, trust: float | Tensor) -> Tensor:
-    """Dempster's rule for two opinions that are both discounted first."""
+    """Fuse two opinions by Dempster's rule after discounting both."""
     return dempster(discount(a, trust), discount(b, trust))
 
 
 def conflict(a: Tensor, b: Tensor) -> Tensor:
-    """C = sum_{i != j} b1_i b2_j (...), in [0, 1]: belief that the two opinions give to different classes (eq. 8).
+    """Return C = sum_{i != j} b1_i b2_j (...), in [0, 1]: belief that the two opinions give to different classes (eq.
+    8).
 
-    Exact however small: nothing is subtracted.
+    Exact however small, since nothing is subtracted.
     """
     return (belief(a) * _sums_of_others(belief(b))).sum(-1).clamp_max(1)
 
 
 def log_agreement(a: Tensor, b: Tensor) -> Tensor:
-    """ln(1 - C) (...), at most 0: exact also for a conflict that is all but total."""
+    """Return ln(1 - C) (...), at most 0, exact also for an almost total conflict."""
     c = conflict(a, b)
     # 1 - C = K (K + sum e) / (S1 S2), in which a small C is lost.
     direct = log_vacuity(a) + log_vacuity(b) - log_vacuity(dempster(a, b))
@@ -117,27 +118,27 @@ FUSIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "additive": additive,
     "averaging": averaging,
 }
-"""The rules that need nothing but two opinions. To use `discounted`, discount first: then each of them can follow."""
+"""The rules that need only two opinions. For `discounted`, discount first; then each of them can follow."""
 
 
 def _log1p_exp(x: Tensor) -> Tensor:
-    """ln(1 + exp x), exact for any x; `softplus` drops exp(-x) from x = 20 on."""
+    """Return ln(1 + exp x), exact for any x; `softplus` drops exp(-x) from x = 20 on."""
     return -F.logsigmoid(-x)
 
 
 def _log_ratio(log_evidence: Tensor) -> Tensor:
-    """ln(sum_k e_k / K) (...), finite."""
+    """Return ln(sum_k e_k / K) (...), finite."""
     return _finite(log_evidence).logsumexp(-1) - math.log(log_evidence.shape[-1])
 
 
 def _log(x: Tensor) -> Tensor:
-    """ln x, finite and without a gradient where x is 0."""
+    """Return ln x, finite and without a gradient if x is 0."""
     return torch.where(x > 0, x, 1).log().masked_fill(x <= 0, _floor(x))
 
 
 def _floor(x: Tensor) -> float:
-    """What stands for -inf in sums, whose differences and gradients would be NaN: anything added to it is lost, and
-    sums of a few of it are finite.
+    """Return what replaces -inf in sums, whose differences and gradients would be NaN: it absorbs what is added to it,
+    and sums of a few of it are finite.
     """
     return torch.finfo(x.dtype).min / 8
 
@@ -151,14 +152,14 @@ def _infinite(log_evidence: Tensor) -> Tensor:
 
 
 def _sums_of_others(x: Tensor) -> Tensor:
-    """For each entry of the last axis the sum of all others, from those before and those after it."""
+    """Return for each entry of the last axis the sum of all others, from those before and those after it."""
     before = _running_sums(F.pad(x[..., :-1], (1, 0)))
     after = _running_sums(F.pad(x[..., 1:], (0, 1)).flip(-1)).flip(-1)
     return before + after
 
 
 def _running_sums(x: Tensor) -> Tensor:
-    """`cumsum` over the last axis; by a product where there is no `cumsum` of the same bits every time."""
+    """Return `cumsum` over the last axis; as a product on devices whose `cumsum` is not reproducible."""
     if x.device.type == "cpu":
         return x.cumsum(-1)
     return x @ x.new_ones(x.shape[-1], x.shape[-1]).triu()

@@ -1,10 +1,10 @@
-"""Conformal prediction sets: as few classes as hold the true one with a promised probability.
+"""Conformal prediction sets: the smallest sets of classes that hold the true one with a guaranteed probability.
 
 Split conformal prediction (Vovk, Gammerman & Shafer, 2005) with the least ambiguous sets (LAC; Sadinle, Lei &
 Wasserman, JASA 2019): a class is in the set if its probability is large enough, which gives the smallest sets on
-average for probabilities that are right. Adaptive sets (APS, RAPS) cover hard inputs more evenly, but are larger, and
-need a random number per input or cover too much. A class is compared by minus the logarithm of its probability, which
-orders classes as LAC does and has fine bins where histograms are added up.
+average for correct probabilities. Adaptive sets (APS, RAPS) cover hard inputs more evenly, but are larger, and need a
+random number per input or cover too much. The score of a class is minus the logarithm of its probability, which orders
+classes as LAC does and has fine bins for histograms.
 """
 
 import math
@@ -15,54 +15,56 @@ from torch import Tensor
 from .histograms import BINS, bins, edges, finite_sample_quantile, histogram, quantile
 
 SCORE = "surprise"
-"""What the score is called: -log p of a class, in nats, binned as such."""
+"""Name of the score: -log p of a class, in nats, with its own bins."""
 
 SLACK = 1e-5
-"""Rounding errors of a surprise, at most, beside what it is."""
+"""Maximum relative rounding error of a surprise."""
 
 
 def surprise(probs: Tensor, y: Tensor) -> Tensor:
-    """(N,) float64 nats: -log p of labels (N,) under probabilities (N, C); infinite where one is no number."""
+    """Return (N,) float64 nats: -log p of labels (N,) under probabilities (N, C); infinite for NaN."""
     return -probs.double().gather(1, y[:, None]).squeeze(1).nan_to_num(nan=0.0).log()
 
 
 def surprise_histogram(probs: Tensor, y: Tensor) -> Tensor:
-    """(4096,) float64 counts, which add up over silos."""
+    """Return (4096,) float64 counts, which add up over silos."""
     return histogram(SCORE, surprise(probs, y))
 
 
 def threshold(scores: Tensor, coverage: float) -> float:
-    """The largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few of them.
+    """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few of them.
 
-    With some room for rounding: equal inputs have equal sets, in whatever company they are asked.
+    With some tolerance for rounding: equal inputs have equal sets, whatever the batch.
     """
     limit = finite_sample_quantile(scores, coverage)
     return limit + SLACK * (1 + limit)
 
 
 def merged_threshold(counts: Tensor, coverage: float) -> float:
-    """The same from the sum (4096,) of silos' histograms, up to the width of a bin on the safe side."""
+    """Return the same from the sum (4096,) of silos' histograms, conservative by at most the width of a bin."""
     return quantile(SCORE, counts, coverage)
 
 
 def surprise_by_class(probs: Tensor, y: Tensor) -> Tensor:
-    """(C, 4096) float64 counts of the surprises of labels (N,) of each class, which add up over silos."""
+    """Return (C, 4096) float64 counts of the surprises of labels (N,) of each class, which add up over silos."""
     classes = probs.shape[1]
     return torch.bincount(y * BINS + bins(SCORE, surprise(probs, y)), minlength=classes * BINS).double().view(-1, BINS)
 
 
 def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
-    """The largest surprise of a class in a set for inputs whose classes have the shares (C,), from counts (C, 4096) of
-    inputs in which they may have any others; an upper edge of a bin, infinite for too few inputs of a frequent class.
+    """Return the largest surprise of a class in a set for inputs with class shares (C,), from counts (C, 4096).
 
-    Weighted conformal prediction under label shift (Tibshirani et al., NeurIPS 2019; Podkopaev & Ramdas, UAI 2021):
-    an input of class y weighs p(y) / (n_y + 1) if n_y are of that class, which is the ratio of its shares here and
-    there, and each class keeps the weight of one more input, which is taken to lie at infinity. So the threshold is the
-    smallest t at which sum_y p(y) #{i of class y: score_i <= t} / (n_y + 1) is the coverage.
+    The counted inputs may have other shares. The result is an upper edge of a bin, infinite for too few inputs of a
+    frequent class.
 
-    Where the classes' shares are p, and the scores of a class are exchangeable with those counted of it, a new score is
-    at most t with a probability of at least `coverage`, whatever the numbers n_y are, since this holds class by class:
-    the threshold's share of the n_y + 1 scores is, in the mean, no larger than the chance that a new one is within it.
+    Weighted conformal prediction under label shift (Tibshirani et al., NeurIPS 2019; Podkopaev & Ramdas, UAI 2021): an
+    input of class y weighs p(y) / (n_y + 1) if n_y are of that class, the ratio of its shares here and there, and each
+    class keeps the weight of one more input, which is placed at infinity. So the threshold is the smallest t at which
+    sum_y p(y) #{i of class y: score_i <= t} / (n_y + 1) is the coverage.
+
+    If the classes' shares are p, and the scores of a class are exchangeable with those counted, a new score is at most
+    t with a probability of at least `coverage`, whatever the numbers n_y are, since this holds class by class: the
+    threshold's share of the n_y + 1 scores is, on average, no larger than the chance that a new one is within it.
     (Leave one of the n_y + 1 out in turn: the others' threshold is either that of all, or at most one of them higher.)
     """
     weights = shares.double().cpu() / (counts.sum(1).cpu() + 1)
@@ -72,11 +74,11 @@ def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
 
 
 def prediction_sets(probs: Tensor, label: Tensor, limit: float) -> Tensor:
-    """(N, C) bool: the classes whose surprise is at most `limit`, and always the predicted label (N,).
+    """Return (N, C) bool: the classes whose surprise is at most `limit`, and always the predicted label (N,).
 
-    All classes where a probability is no number.
+    All classes if a probability is NaN.
     """
-    # An infinite limit is kept and sent as the largest number there is.
+    # An infinite limit is kept and sent as the largest number.
     within = -probs.double().log() <= (math.inf if limit >= torch.finfo(torch.float64).max else limit)
     within |= ~probs.isfinite().all(-1, keepdim=True)
     return within | torch.nn.functional.one_hot(label, probs.shape[1]).bool()

@@ -24,25 +24,25 @@ import torch
 from torch import Tensor
 
 POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-16, 17))
-"""The 33 powers b at which silos say their sums, 1/256 to 256, equally far apart in ln b."""
+"""The 33 powers b at which silos compute their sums, 1/256 to 256, equally far apart in ln b."""
 STEP = math.log(2) / 2
-"""How far, in ln b."""
+"""Their distance in ln b."""
 CONTAMINATION = 1e-3
-"""The share e of labels that are taken to be drawn at random."""
+"""The share e of labels that are assumed to be drawn at random."""
 SPREAD = 1.0
 """Standard deviation of ln b around 0 before any input is seen: few inputs change few probabilities."""
 ALONE = 0.5
 """The same for a silo that knows of no others, whose split is small."""
 LEAST = 0.05
-"""Least standard deviation of silos' ln b around the federation's."""
+"""Minimum standard deviation of silos' ln b around the global one."""
 
 
 def curve(log_probs: Tensor, y: Tensor) -> Tensor:
-    """(4, 33) float64, at each of `POWERS`: the negative log-likelihood of labels in nats and its two derivatives in
-    ln b, summed over n inputs, and the sum of the inputs' squared first derivatives.
+    """Return (4, 33) float64 sums over n inputs at each of `POWERS`.
 
-    log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out, and so are
-    those with NaN or +inf, which no temperature mends. A -inf stays a probability of zero at every power.
+    The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
+    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out,
+    and so are those with NaN or +inf, which no temperature corrects. A -inf stays a probability of zero at every power.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     z, y = log_probs[known].double(), y[known, None]
@@ -53,7 +53,7 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
-    """(4,) the sums at one power, of logits relative to the label's where that is `possible`, (n, 1) bool."""
+    """Return the (4,) sums at one power, of logits relative to the label's if that is `possible`, (n, 1) bool."""
     p = (b * z).softmax(1).nan_to_num()  # NaN where no class at all is possible
     z = b * z.masked_fill(z.isneginf(), 0.0)
     mean = (p * z).sum(1, keepdim=True)
@@ -67,20 +67,22 @@ def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
 
 
 def message(own: Tensor) -> Tensor:
-    """(5, 33): what a silo sends of its `curve`: the likelihood and its derivatives, by how much the first one's square
-    exceeds its variance, and the second one's square. Sums of these are all that `agreed` needs.
+    """Return (5, 33): what a silo sends of its `curve`. Sums of these are all that `agreed` needs.
+
+    The likelihood and its derivatives, by how much the first one's square exceeds its variance, and the second one's
+    square.
     """
     nll, first, second, squares = own
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
 def impossible(sent: Tensor, inputs: int, classes: int) -> str:
-    """Why a `message` cannot be of so many inputs, or fewer, with so many classes; empty where it can.
+    """Return why a `message` cannot be of so many inputs, or fewer, with so many classes; "" if it can.
 
     With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
     mean of b z under p is ln C below and L above, weighted. Its second is no larger than L + L^2 + C, as a logit b z
-    that is below the label's adds no more than exp(b z) (b z)^2 < 0.55 to the mean square. What is sent besides is told
-    by these but for the sum of squares of the first, which is n L^2 at most, and at least their squared sum over n.
+    that is below the label's adds no more than exp(b z) (b z)^2 < 0.55 to the mean square. The rest follows from these,
+    except for the sum of squares of the first, which is at most n L^2, and at least their squared sum over n.
     """
     if sent.shape != (5, len(POWERS)) or not sent.isfinite().all():
         return "likelihoods that are none"
@@ -100,7 +102,7 @@ def impossible(sent: Tensor, inputs: int, classes: int) -> str:
 
 
 def agreed(sums: Tensor) -> Tensor:
-    """(2,) float64: the power b that is best for all silos together, and the standard deviation of the silos' ln b.
+    """Return (2,) float64: the power b that is best for all silos together, and the standard deviation of silos' ln b.
 
     Raises ValueError for sums that are not finite, or not of a message's shape.
     """
@@ -116,8 +118,10 @@ def agreed(sums: Tensor) -> Tensor:
 
 
 def near(own: Tensor, common: float, spread: float) -> float:
-    """The b that is best by a `curve`, or the first three rows of a sum of messages, if ln b is normal around that of
-    `common` with standard deviation `spread` before inputs are seen. From 1/256 to 256; `common` without inputs.
+    """Return the b that is best by a `curve`, or the first three rows of a sum of messages, from 1/256 to 256.
+
+    Before inputs are seen ln b is normal around that of `common` with standard deviation `spread`. Without inputs the
+    result is `common`.
     """
     own = own.cpu()
     away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
@@ -126,7 +130,7 @@ def near(own: Tensor, common: float, spread: float) -> float:
 
 
 def _optimum(curves: Tensor) -> float:
-    """The b at which (3, 33) curves and their derivatives are lowest."""
+    """Return the b at which (3, 33) curves and their derivatives are lowest."""
     best = int(curves[0].argmin())
     slope = float(curves[1, best])
     other = best - 1 if slope > 0 else best + 1
@@ -137,7 +141,9 @@ def _optimum(curves: Tensor) -> float:
 
 
 def _lowest(left: list[float], right: list[float]) -> float:
-    """Where in [0, 1] the quintic with both ends' value and derivatives is lowest; the left slope points in."""
+    """Return where in [0, 1] the quintic with both ends' value and derivatives is lowest; the left slope points
+    inwards.
+    """
     f, df, ddf = left[0], STEP * left[1], STEP**2 * left[2]
     rise, slope, bend = right[0] - f - df - ddf / 2, STEP * right[1] - df - ddf, STEP**2 * right[2] - ddf
     cubic, fourth, fifth = (

@@ -89,7 +89,7 @@ FRACTIONS = frozenset({"limit", "upper", "enough_share"})
 
 @dataclass(frozen=True)
 class Rule:
-    """What a silo decides by: edges to rank each model's scores by, a limit, its counts, and whom its guarantee covers."""
+    """What a silo decides by: edges to rank scores by, a limit, its counts, and whom the guarantee covers."""
 
     whose: Whose
     edges: Tensors
@@ -338,9 +338,9 @@ class Guaranteed(Wrapper):
             policy |= {"guarantee_scope": self.guarantee_scope, "familywise": self.familywise}
             largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which no silo has"
             about["statement"] = (
-                f"every {self.guarantee_scope} has its own guarantee, at {100 * self.confidence_level:.6g} % "
-                f"confidence {self.together}; with fewer than {self.least:,} calibration inputs, that of a group of such "
-                f"silos, {largest}"
+                f"every {self.guarantee_scope} has its own guarantee, at {100 * self.confidence_level:.6g} % confidence"
+                f" {self.together}; with fewer than {self.least:,} calibration inputs, that of a group of such silos, "
+                f"{largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 

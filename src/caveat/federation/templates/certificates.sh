@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# certificates.sh HOSTNAME|IP...   On the server's machine: its certificate for the names that silos reach it by.
-# The authority that signs it is made once; a second call renews the server's certificate for the same authority.
+# certificates.sh HOSTNAME|IP...   On the server's machine: make its certificate, for the names that silos use.
+# The authority that signs it is made once; a second call renews the server's certificate with the same authority.
 set -euo pipefail
 cd "$(dirname "$0")"
 (($#)) && [[ $1 != -* ]] || { echo "usage: certificates.sh HOSTNAME|IP..." >&2; exit 2; }

@@ -1,4 +1,4 @@
-"""A silo's side of the federation; Flower starts it for every message."""
+"""The silo side of the federation; Flower starts it for every message."""
 
 from caveat.federation import silo_app
 

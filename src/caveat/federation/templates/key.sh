@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# key.sh NAME   On the silo's machine: the key by which the server knows it, NAME being its name in silo.toml. Its
-# public half goes to the server.
+# key.sh NAME   On the silo's machine: make the silo's key, with NAME being its name in silo.toml.
+# The public half goes to the server.
 set -euo pipefail
 cd "$(dirname "$0")"
 (($# == 1)) && [[ $1 != -* ]] || { echo "usage: key.sh NAME" >&2; exit 2; }

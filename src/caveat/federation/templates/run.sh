@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
 # Ends with status 0 when the run is complete. The same RUN again continues a run that was interrupted.
-# With --deliver NAME,NAME RUN is finished: waits for these silos and gives them its model. Those that never took part
-# join first, in --rounds N rounds that they carry out by themselves.
-# With --simulation all silos of config.toml are on this machine, each a process of its own.
+# With --deliver NAME,NAME RUN is finished: wait for these silos and give them its model. Silos that never took part
+# join first, in --rounds N rounds that they run by themselves.
+# With --simulation all silos of config.toml are processes on this machine.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./environment.sh
@@ -32,7 +32,7 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-simulate() {  # a server of its own for this run, which ends with it
+simulate() {  # a server for this run only
     [[ $silos != none ]] || { echo 'data.source = "on_site" has no data to simulate with' >&2; exit 2; }
     local port
     port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -50,7 +50,7 @@ simulate() {  # a server of its own for this run, which ends with it
 }
 if $simulation; then simulate; fi
 
-# field NAME: from Flower's answer, in which the status of a run is in a list of one; empty if it is not there.
+# field NAME: read a field of Flower's answer, or of the only run in it; empty if it is missing.
 field() { python3 -c '
 import json, sys
 name, text = sys.argv[1], sys.stdin.read()
@@ -60,15 +60,15 @@ except ValueError:
     answer = {}
 print(answer.get(name) or (answer.get("runs") or [{}])[0].get(name) or "")' "$1"; }
 
-# gone ANSWER: in a sentence, why Flower has not done what it was asked.
+# gone ANSWER: print in a sentence why Flower's command failed.
 gone() {
     local why
     why=$(field error-message <<<"$1")
     case $why in
         *"connection '$link' not found"*)
-            echo "this project's server has not been started yet: start ./server.sh first, on this machine" >&2 ;;
+            echo "this project's server has not been started yet: start ./server.sh on this machine first" >&2 ;;
         *"is unavailable"*) echo "the server does not answer: start ./server.sh on this machine" >&2 ;;
-        "") echo "the server does not answer well: $1" >&2 ;;
+        "") echo "unexpected answer of the server: $1" >&2 ;;
         *) echo "${why##*$'\n'}" >&2 ;;
     esac
     exit 1
@@ -80,7 +80,7 @@ found = {"run": run, "set": ";".join(sets), "deliver": deliver, "rounds": rounds
 for key, value in found.items():
     if value or key in ("run", "set"):
         print(key, "=", json.dumps(value, ensure_ascii=False))' "$deliver" "$rounds" "$@" >"$temporary/settings.toml"
-# What the server says about the run is in a file beside its folder; shown is what it says from now on.
+# The server's messages about the run are in a file next to its folder; new ones are shown.
 log=$(dirname "$1")/.$(basename "$1").log
 shown=0
 lines() { { cat "$log" 2>/dev/null || true; } | wc -l; }
@@ -90,10 +90,10 @@ show() {
     ((now <= shown)) || sed -n "$((shown + 1)),${now}p" "$log"
     shown=$now
 }
-# why_not: of a run that failed. Where its own log says why, that was shown; else what Flower has of it is.
+# why_not: explain a failed run. If its own log has the reason, it was shown; otherwise show Flower's log.
 why_not() {
     if tail -n +"$((began + 1))" "$log" 2>/dev/null | grep ' the run has failed: ' >/dev/null; then
-        echo "the reason is above, and in $log; all else: . ./environment.sh; flwr log $id $link --show" >&2
+        echo "the reason is above, and in $log; for details: . ./environment.sh; flwr log $id $link --show" >&2
     else
         flwr log "$id" "$link" --show >&2 || true
     fi
@@ -108,14 +108,14 @@ while true; do
     status=$(field status <<<"$answer")
     show
     if [[ -z $status ]]; then
-        echo "run $id: the server does not answer any more; start ./server.sh, then the same command continues" >&2
+        echo "run $id: the server no longer answers; start ./server.sh, then the same command continues the run" >&2
         exit 1
     fi
     [[ $status == "$last" ]] || echo "run $id: $status"
     last=$status
     case $status in
         finished:completed) exit 0 ;;
-        finished:stopped) echo "run $id was stopped; the same command goes on with it" >&2; exit 1 ;;
+        finished:stopped) echo "run $id was stopped; the same command continues it" >&2; exit 1 ;;
         finished:*) why_not; exit 1 ;;
     esac
     sleep 3

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # server.sh [HOST [PORT]]   On the server's machine: listen there (127.0.0.1 8000) until stopped.
-# Registered silos are kept in .flower/server, so that a restart finds them again.
+# Registered silos are kept in .flower/server, also after a restart.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./environment.sh
 host=${1:-127.0.0.1} port=${2:-8000}
 
-mkdir -p .flower  # which nginx has to reach, maybe as another user
+mkdir -p .flower  # nginx may need it as another user
 umask 077
 mkdir -p .flower/server
 chmod 700 .flower/server

@@ -1,4 +1,4 @@
-"""The server's side of the federation; Flower starts it once for a run."""
+"""The server side of the federation; Flower starts it once per run."""
 
 from pathlib import Path
 

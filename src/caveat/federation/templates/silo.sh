@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # silo.sh SILO.toml KEY SERVER:PORT   On the silo's machine: work for the federation until stopped.
-# Needs certificates/ca.crt from the server, and the server has to know KEY.pub. The silo signs with KEY who it is.
-# What cannot work is said before anything is started, with status 2.
+# Needs certificates/ca.crt from the server, and KEY.pub registered there. The silo signs its greetings with KEY.
+# Mistakes are reported before anything is started, with status 2.
 set -euo pipefail
 umask 077
 (($# == 3)) || { echo "usage: silo.sh SILO.toml KEY SERVER:PORT" >&2; exit 2; }
@@ -21,8 +21,8 @@ mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 
-# Flower starts a process for each message. What is found first on its path hands the message to the silo's resident
-# process, which has imported torch once, and is started with the node and ends with it.
+# Flower starts a process for each message. The first command on its path hands the message to the silo's daemon, which
+# has imported torch once, and starts and ends with the node.
 own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/silo
 mkdir -p "$FLWR_HOME/bin"
 printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/flower_proxy.py" "$FLWR_HOME" "$command" \
@@ -31,11 +31,11 @@ chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {
     while kill -0 "$1" 2>/dev/null; do
         python3 -P -m caveat.federation.silo.daemon "$FLWR_HOME" "$1" || true
-        sleep 5  # messages take the longer way meanwhile
+        sleep 5  # meanwhile messages take longer
     done
 }
 
-# heard: pass on what a SuperNode says, and keep whether the server has let it in, or refused it.
+# heard: print a SuperNode's messages, and record whether the server has accepted or refused it.
 heard() {
     trap '' INT TERM
     while IFS= read -r line; do
@@ -47,24 +47,24 @@ heard() {
     done
 }
 
-# why: in a sentence, why the server has refused the key. Flower says the same of both. What is older than the key is of
-# another one that had its name.
+# why: print in a sentence why the server has refused the key; Flower's message is the same for both reasons. A record
+# that is older than the key belongs to an earlier key of that name.
 why() {
     if [[ $FLWR_HOME/let-in -nt $key ]]; then
-        echo "the server knows this key, and takes the node that had it last for connected until a minute has passed;" \
-            "if this goes on for longer, it has excluded the key, which is used up then: move $key and $key.pub away," \
-            "./key.sh $name makes another, the server needs ./admit.sh $name.pub with it, and silo.sh a new start"
+        echo "the server knows this key, and considers its last node connected until a minute has passed; if this" \
+            "lasts longer, the server has excluded the key for good: move $key and $key.pub away, make another with" \
+            "./key.sh $name, register it with ./admit.sh $name.pub at the server, and start silo.sh again"
     else
-        echo "the server does not know this key: it needs ./admit.sh $name.pub"
+        echo "the server does not know this key: register it there with ./admit.sh $name.pub"
     fi
 }
 
-# Whatever a SuperNode has started ends with it: after a crash of the server, Flower leaves a waiting process behind.
+# All processes of a SuperNode end with it: after a crash of the server, Flower leaves a waiting process behind.
 set -m
 group=
 end() { [[ -z $group ]] || kill -"$1" -- "-$group" 2>/dev/null || true; }
 trap 'trap - INT TERM; end TERM; wait; end KILL; exit 0' INT TERM
-# Flower refuses the same key for up to a minute after a crash, and ends well when the server restarts: try again.
+# Flower refuses the same key for up to a minute after a crash, and exits when the server restarts: try again.
 while true; do
     rm -f "$FLWR_HOME/refused"
     (
@@ -78,10 +78,10 @@ while true; do
     ) &
     group=$! status=0
     wait "$group" || status=$?
-    sleep 0.2  # for what it has said last to be heard
+    sleep 0.2  # so that its last messages are read
     end KILL
     [[ ! -e $FLWR_HOME/refused ]] || echo "$name: $(why)" >&2
-    echo "$name: ended with status $status; again in 10 s" >&2
+    echo "$name: exited with status $status; restarting in 10 s" >&2
     sleep 10 &
     group=$!
     wait "$group"
