@@ -165,7 +165,7 @@ def test_csv_columns(tmp_path: Path) -> None:
     b.write_text(b.read_text().replace("dose", "amount"))
     refused(DataSettings(source=f"csv:{a},{b}", target="ill"), str(a), str(b), "'amount', 'dose'")
     b.write_text(b.read_text().replace("amount", "age"))
-    refused(DataSettings(source=f"csv:{b}", target="ill"), "'age' is empty or doubled")
+    refused(DataSettings(source=f"csv:{b}", target="ill"), "'age' is empty or duplicated")
     b.write_bytes("naïve,ill\n1,2\n".encode("latin-1"))
     refused(DataSettings(source=f"csv:{b}", target="ill"), str(b), "UTF-8")
     b.write_text("")

@@ -118,8 +118,8 @@ def test_the_order_of_classes_is_as_they_are_named(coded: list[Path]) -> None:
     [
         (DictionaryColumn(name="age", range=(0, 40)), "range", "'age': 4. of 51 values are not from 0 to 40, the"),
         (DictionaryColumn(name="town", type="category", values=("north",)), "values", "are not among north, the first"),
-        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: say in"),
-        (DictionaryColumn(name="town"), "reading", "but the dictionary says that the column holds numbers, expected"),
+        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: declare its name here in"),
+        (DictionaryColumn(name="town"), "reading", "but the dictionary declares the column as numbers, expected"),
     ],
 )  # fmt: skip
 def test_what_a_dictionary_does_not_allow_is_refused_by_rule(

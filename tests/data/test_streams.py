@@ -220,7 +220,9 @@ def test_settings_of_streams_that_cannot_be(tmp_path: Path) -> None:
         OodSettings(global_source="mnist")
     with pytest.raises(ConfigurationError, match="a table's columns are its own"):
         OodSettings(global_source="csv:a.csv")
-    with pytest.raises(ConfigurationError, match=r"data\.ood\.per_silo = 9 is ignored: no stream is asked for"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.ood\.per_silo = 9 is ignored: no out-of-distribution inputs are configured"
+    ):
         OodSettings(per_silo=9)
     with pytest.raises(ConfigurationError, match="local = 'both': must be"):
         OodSettings(local="both")  # type: ignore[arg-type]

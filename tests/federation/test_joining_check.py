@@ -142,7 +142,7 @@ WRONG = {
         "refuses: counts from 1 to 4 of rows", True,
     ),
     "surnames": (
-        with_surnames, "texts in 52 rows; they would be told to the server and look like names: leave the column out, "
+        with_surnames, "texts in 52 rows; they would be sent to the server and look like names: leave the column out, "
         "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (

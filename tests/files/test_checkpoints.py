@@ -172,7 +172,7 @@ def test_what_a_killed_process_had_no_time_for_is_made_up_for(tmp_path: Path) ->
 def test_files_that_belong_to_every_checkpoint_are_named(tmp_path: Path) -> None:
     store = durable_and_newest(tmp_path)
     (tmp_path / "run.json").write_text("{ }")
-    with pytest.raises(RunError, match=r"run\.json is not what was written.*; no other checkpoint is whole"):
+    with pytest.raises(RunError, match=r"run\.json differs from what was written.*; no other checkpoint is intact"):
         store.load()
 
 
@@ -322,7 +322,7 @@ def test_lines_of_a_killed_process_stay_where_they_may_have_been_sent(log: Appen
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("one\ntwO\n", "are not what was written"), ("one\n", "4 bytes, expected the 8"), ("\0" * 8, "not what was"),
+        ("one\ntwO\n", "differ from those written"), ("one\n", "4 bytes, expected the 8"), ("\0" * 8, "not what was"),
         (None, "is missing"),
     ],
 )  # fmt: skip
@@ -338,7 +338,7 @@ def test_a_log_that_was_damaged_is_refused_and_left_as_it_is(log: AppendLog, con
 def test_zeros_after_a_power_cut_are_damage(log: AppendLog) -> None:
     known = log.sum
     log.path.write_bytes(log.path.read_bytes() + bytes(100))
-    with pytest.raises(RunError, match="bytes of 0 after the first 8"):
+    with pytest.raises(RunError, match="zero bytes after the first 8"):
         AppendLog(log.path).recover(known)
     AppendLog(log.path).rewind(known)
     assert log.path.read_text() == "one\ntwo\n"
@@ -346,6 +346,6 @@ def test_zeros_after_a_power_cut_are_damage(log: AppendLog) -> None:
 
 def test_a_log_that_somebody_else_changes_is_not_written_to(log: AppendLog) -> None:
     log.path.write_text("something else\n")
-    with pytest.raises(RunError, match="15 bytes, but 8 were written: somebody else has changed it"):
+    with pytest.raises(RunError, match="15 bytes, but 8 were written: another process has changed it"):
         log.append("three\n")
     assert log.path.read_text() == "something else\n"
