@@ -200,7 +200,7 @@ class DataSettings:
     def __post_init__(self) -> None:
         check_different(self.categorical, "data.categorical")
         check_declared(self.declared, self.categorical, self.numeric)
-        if self.source == "n_silos":
+        if self.source == "on_site":
             self._check_silos()
         self._check_keys()
         if (self.partition.minimum or 0) > (self.samples_per_silo or math.inf):
