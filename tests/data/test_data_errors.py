@@ -93,7 +93,7 @@ def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_pat
     silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (
         patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
-        pytest.raises(DataError, match=r"40 inputs take .* this machine has"),
+        pytest.raises(DataError, match=r"40 inputs need .* this machine has"),
     ):
         silos.inputs(X[:40])
     assert len(silos.inputs(X[:40])) == 40

@@ -267,5 +267,5 @@ def test_a_row_s_number_is_bounded_likewise(tmp_path: Path) -> None:
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     lines[4] = json.dumps({**json.loads(lines[4]), "examples": 10**301}) + "\n"
     rewrite(run / "rounds.jsonl", "".join(lines))
-    with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: a number beyond"):
+    with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: the number is larger"):
         write_report(run)
