@@ -16,12 +16,24 @@ from federations import assert_same
 
 from caveat.core import DataError, RunError, State
 from caveat.core.tensors import size
-from caveat.files.checkpoints import ServerStore, SiloStore, StateLost
-from caveat.files.reading import read, sum_of
-from caveat.files.schema import KeptState, RunState
-from caveat.files.schema.run import RunFile
-from caveat.files.tensors import from_bytes, read_payload, to_bytes
-from caveat.files.writing import AppendLog, append, locked, refuse_links, write_bytes, write_json, write_record
+from caveat.files import (
+    AppendLog,
+    ServerStore,
+    SiloStore,
+    StateLost,
+    append,
+    from_bytes,
+    locked,
+    read,
+    read_payload,
+    refuse_links,
+    sum_of,
+    to_bytes,
+    write_bytes,
+    write_json,
+    write_record,
+)
+from caveat.files.schema import KeptState, RunFile, RunState
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},

@@ -11,9 +11,8 @@ import torch
 from commands import caveat, one_error
 
 from caveat.core import DataError, RunError, Update
-from caveat.files.ledger import Ledger, read_ledger, read_sent, tensors_of
-from caveat.files.schema import FileSum
-from caveat.files.schema.record import as_json
+from caveat.files import Ledger, read_ledger, read_sent, tensors_of
+from caveat.files.schema import FileSum, as_json
 
 WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
 SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}

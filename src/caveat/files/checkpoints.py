@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
 from .reading import GROWING, check_file, checked, lines_of, record_of, sum_of_bytes
-from .schema import Checkpoint, KeptState, RunState, Sums
-from .schema.record import SCHEMA
+from .schema import SCHEMA, Checkpoint, KeptState, RunState, Sums
 from .tensors import payload_of, read_payload, to_bytes
 from .writing import refuse_link, sync, write_bytes, write_record
 

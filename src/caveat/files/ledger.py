@@ -14,8 +14,7 @@ from typing import TypedDict, Unpack
 from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.tensors import size
 from .reading import check_version, checked, lines_of
-from .schema import FileSum, Form, Message, TensorForm
-from .schema.record import Record, as_json
+from .schema import FileSum, Form, Message, Record, TensorForm, as_json
 from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]

@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema import Checkpoint, Comparison, FileSum
-from .schema.record import FROM_FILE, SCHEMA, Record, check_seal
-from .schema.summary import Summary
+from .schema import FROM_FILE, SCHEMA, Checkpoint, Comparison, FileSum, Record, Summary, check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150

@@ -13,10 +13,21 @@ from ..core import DataError
 from ..core.errors import MissingError
 from .ledger import Sent, read_sent
 from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
-from .schema import Failure, Features, FederationFile, Gallery, JoinFile, LeftOut, NotedUpdate, RoundRow
-from .schema.figures import Metrics
-from .schema.run import RunFile
-from .schema.summary import SiloRecord, Summary, Worst
+from .schema import (
+    Failure,
+    Features,
+    FederationFile,
+    Gallery,
+    JoinFile,
+    LeftOut,
+    Metrics,
+    NotedUpdate,
+    RoundRow,
+    RunFile,
+    SiloRecord,
+    Summary,
+    Worst,
+)
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (

@@ -15,8 +15,7 @@ from typing import Any
 
 from ..core import RunError
 from .reading import BLOCK
-from .schema import FileSum
-from .schema.record import Record, as_json, sealed
+from .schema import FileSum, Record, as_json, sealed
 
 
 def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
