@@ -117,7 +117,7 @@ def test_arrays_of_other_names_or_sizes(tmp_path: Path) -> None:
 
 def test_more_silos_than_samples(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", train=6)
-    refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are 6")
+    refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are only 6")
     refused(DataSettings(n_silos=9, samples_per_silo=200), "9 silos of at least 200 samples need 1800", "1438")
 
 

@@ -179,7 +179,7 @@ def test_office_and_pacs_files_are_domains_of_one_shape() -> None:
         assert len(silos.classes) == classes
         assert domain in [silo.domain.rsplit("_", 1)[-1] for silo in silos]
         assert_disjoint(silos)
-    with pytest.raises(DataError, match=r"^office_caltech10_dslr: 127 samples wanted, but there are 126$"):
+    with pytest.raises(DataError, match=r"^office_caltech10_dslr: 127 samples requested, but there are only 126$"):
         data.load(DataSettings(source=f"npz:{office}", samples_per_silo=127), 0)
     sketch = data.npz("pacs_sketch.npz").x[:4]
     assert np.array_equal(silos.to_image(silos.prepare(sketch)), np.repeat(sketch, 3, -1))

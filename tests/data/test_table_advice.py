@@ -77,13 +77,13 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     csv_format = CsvFormat(None, ".", declared)
     for chol, sex, place in (
         ("2860", "1", "line 3: 'chol' is '2860'; none of the file is read: correct them"),
-        ("286", "7", "line 3: 'sex' is '7'; no row of the file is read: correct them"),
+        ("286", "7", "line 3: 'sex' is '7'; none of the file is read: correct them"),
         ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with '.' for the"),
     ):
         with pytest.raises(DataError) as refused:
             read_rows(table(tmp_path, ["233", chol], sex), columns, csv_format)
         assert place in str(refused.value)
-        assert "no row of the file is read" in str(refused.value)
+        assert "none of the file is read" in str(refused.value)
         assert "data.rename_columns" not in str(refused.value)
     other = read_sheet(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
     with pytest.raises(Refused, match=r"is 'Healthy', expected one of data\.classes") as labels:

@@ -150,7 +150,7 @@ WRONG = {
         "refuses, 'outcome': every row has a label", True,
     ),
     "a file in Latin-1": (
-        in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save the table so; of if it is in ISO-8859-1, `iconv -f",
+        in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save it in UTF-8, or if it is in ISO-8859-1",
         "refuses: tables are csv files in UTF-8", True,
     ),
     "one class": (

@@ -16,7 +16,7 @@ from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, miss
 from ..tables.harmonize import declared_rows, declared_sheets
 from .base import Source, SourceSettings, file_of_silo
 
-MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; no row of the file is read"
+MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
 
 
 class TableSource(Source):
