@@ -66,7 +66,7 @@ def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Pat
     assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: declare in" in told
     coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
     told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
-    assert "'disease' is '0', which [data.label_codes] of silo.toml" in told
+    assert "'disease' is '0', which data.label_codes of silo.toml" in told
     assert "says is 'Healthy', expected one of data.classes (healthy, ill)" in told
 
 
@@ -78,7 +78,7 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     for chol, sex, place in (
         ("2860", "1", "line 3: 'chol' is '2860'; none of the file is read: correct them"),
         ("286", "7", "line 3: 'sex' is '7'; none of the file is read: correct them"),
-        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with '.' for the"),
+        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with decimal mark '.'"),
     ):
         with pytest.raises(DataError) as refused:
             read_rows(table(tmp_path, ["233", chol], sex), columns, csv_format)
