@@ -161,7 +161,7 @@ def test_runs_on_other_data_are_not_compared(compared: Path, tmp_path: Path) -> 
     shutil.copytree(compared, tmp_path / "copy")
     splits = tmp_path / "copy" / "runs" / "alone" / "seed-0" / "splits.json"
     splits.write_text(splits.read_text().replace('"domain"', '"other"', 1))
-    with pytest.raises(DataError, match=r"splits\.json is not what was written"):
+    with pytest.raises(DataError, match=r"splits\.json differs from what was written"):
         comparison_of(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
 
 
@@ -170,7 +170,7 @@ def test_files_of_another_run_are_refused(compared: Path, tmp_path: Path, name: 
     shutil.copytree(compared, tmp_path / "copy")
     mine, theirs = (tmp_path / "copy" / "runs" / "alone" / f"seed-{seed}" / name for seed in (0, 1))
     mine.write_bytes(theirs.read_bytes())
-    with pytest.raises(DataError, match="is not what was written"):
+    with pytest.raises(DataError, match="differs from what was written"):
         comparison_of(ComparisonFolder(small(FEDAVG, LOCAL), tmp_path / "copy"))
 
 

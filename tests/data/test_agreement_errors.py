@@ -23,7 +23,7 @@ def refused(silos: Mapping[str, DataSchema], *words: str, settings: DataSettings
 
 
 def test_silos_is_no_source_to_read() -> None:
-    with pytest.raises(ConfigurationError, match=r"'on_site': every silo reads its own.*caveat flower init"):
+    with pytest.raises(ConfigurationError, match=r"'on_site': every silo reads its own data.*caveat flower init"):
         data.load(TABLES, SEED)
     with pytest.raises(ConfigurationError, match="on_site cannot be joined"):
         DataSettings(source="digits + on_site")
@@ -200,7 +200,7 @@ COLUMN = {"name": "u", "holds": "numbers", "categories": [], "missing": False}
     ],
 )  # fmt: skip
 def test_a_malformed_sketch(malformed: object) -> None:
-    with pytest.raises(DataError, match=r"a silo's sketch is malformed: .") as caught:
+    with pytest.raises(DataError, match=r"a silo's schema is malformed: .") as caught:
         DataSchema.of_json(malformed)
     assert len(str(caught.value)) < 500
 
@@ -218,7 +218,7 @@ def test_a_malformed_sketch(malformed: object) -> None:
     ],
 )
 def test_a_malformed_agreement(malformed: object) -> None:
-    with pytest.raises(DataError, match=r"an agreement is malformed: ."):
+    with pytest.raises(DataError, match=r"the shared schema is malformed: ."):
         SharedSchema.of_json(malformed)
 
 

@@ -93,7 +93,7 @@ def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_pat
     silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (
         patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
-        pytest.raises(DataError, match=r"40 inputs take .* this machine has"),
+        pytest.raises(DataError, match=r"40 inputs need .* this machine has"),
     ):
         silos.inputs(X[:40])
     assert len(silos.inputs(X[:40])) == 40
@@ -117,7 +117,7 @@ def test_arrays_of_other_names_or_sizes(tmp_path: Path) -> None:
 
 def test_more_silos_than_samples(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", train=6)
-    refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are 6")
+    refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are only 6")
     refused(DataSettings(n_silos=9, samples_per_silo=200), "9 silos of at least 200 samples need 1800", "1438")
 
 
@@ -165,7 +165,7 @@ def test_csv_columns(tmp_path: Path) -> None:
     b.write_text(b.read_text().replace("dose", "amount"))
     refused(DataSettings(source=f"csv:{a},{b}", target="ill"), str(a), str(b), "'amount', 'dose'")
     b.write_text(b.read_text().replace("amount", "age"))
-    refused(DataSettings(source=f"csv:{b}", target="ill"), "'age' is empty or doubled")
+    refused(DataSettings(source=f"csv:{b}", target="ill"), "'age' is empty or duplicated")
     b.write_bytes("naïve,ill\n1,2\n".encode("latin-1"))
     refused(DataSettings(source=f"csv:{b}", target="ill"), str(b), "UTF-8")
     b.write_text("")

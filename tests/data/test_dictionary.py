@@ -118,8 +118,8 @@ def test_the_order_of_classes_is_as_they_are_named(coded: list[Path]) -> None:
     [
         (DictionaryColumn(name="age", range=(0, 40)), "range", "'age': 4. of 51 values are not from 0 to 40, the"),
         (DictionaryColumn(name="town", type="category", values=("north",)), "values", "are not among north, the first"),
-        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: say in"),
-        (DictionaryColumn(name="town"), "reading", "but the dictionary says that the column holds numbers, expected"),
+        (DictionaryColumn(name="height"), "columns", "no column 'height', which the dictionary has: declare its name"),
+        (DictionaryColumn(name="town"), "reading", "but the dictionary declares the column as numbers, expected"),
     ],
 )  # fmt: skip
 def test_what_a_dictionary_does_not_allow_is_refused_by_rule(
@@ -207,7 +207,7 @@ def test_a_text_that_is_kept_or_sent_names_no_file_to_read(tmp_path: Path) -> No
     [
         ("[age]\nunits = 'a'\n", r"dictionary\.toml:2: age\.units is no key of a data dictionary"),
         ("age = 3\n", r"dictionary\.toml:1: age is a section"),
-        ("[age]\nrange = [3, 1]\n", "column 'age' has range = .*, expected the lower one first"),
+        ("[age]\nrange = [3, 1]\n", "column 'age' has range = .*, expected the lower value first"),
         ("[age]\nvalues = ['a']\n", "column 'age' is a number, which has no values"),
         ("[age]\ntype = 'text'\n", r"dictionary\.toml:2: age\.type = \"text\": must be 'number' or 'category'"),
         (None, r"data\.dictionary = 'dictionary\.toml': .*no such file or folder"),
@@ -230,8 +230,11 @@ def test_a_dictionary_that_is_none_is_named(dictionary: str | None, told: str, t
         ),
         ({"source": "on_site", "rename_columns": (OwnColumn(own="a"),)}, r"data\.rename_columns is each silo's own"),
         ({"source": "digits", "target": None, "classes": CLASSES}, r"data\.classes = .* is ignored by source"),
-        ({"categorical": ("age",), "dictionary": COLUMNS}, "data.categorical has 'age', but data.dictionary says"),
-        ({"numeric": ("town",), "dictionary": COLUMNS}, "data.numeric has 'town', but data.dictionary says"),
+        (
+            {"categorical": ("age",), "dictionary": COLUMNS},
+            "data.categorical has 'age', but data.dictionary declares it",
+        ),
+        ({"numeric": ("town",), "dictionary": COLUMNS}, "data.numeric has 'town', but data.dictionary declares it"),
         ({"classes": ("a", "a")}, "data.classes names 'a' twice"),
         ({"classes": ("a",)}, "expected two classes or more"),
         ({"dictionary": COLUMNS[:1] * 2}, "data.dictionary names 'age' twice"),

@@ -76,7 +76,7 @@ def test_luma_is_pillows_and_undoes_repetition() -> None:
     assert np.array_equal(data.recolored(colors, 1)[0, ..., 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
     grey = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
     assert np.array_equal(data.recolored(data.recolored(grey, 3), 1), grey)
-    with pytest.raises(DataError, match="images of 4 channels to be made ones of 3, expected 1 or 3"):
+    with pytest.raises(DataError, match="cannot convert images of 4 channels to 3, expected 1 or 3"):
         data.recolored(np.zeros((1, 2, 2, 4), np.uint8), 3)
 
 

@@ -73,7 +73,7 @@ def test_a_folder_and_a_bare_path_are_tables_too(tmp_path: Path) -> None:
         ({"bytes": [b"x"] * N}, "column 'bytes' holds binary, expected numbers or text"),
         ({"age": [float("inf")] * N}, "line 1: 'age' is 'inf', expected a finite number"),
         ({"name": [f"Jo {i}" for i in range(N)]}, "look like names or free text"),
-        ({" age": [1.0] * N}, "column name 'age' is empty or doubled"),
+        ({" age": [1.0] * N}, "column name 'age' is empty or duplicated"),
     ],
 )
 def test_columns_are_checked_as_those_of_csv_files(columns: dict[str, list[object]], told: str, tmp_path: Path) -> None:

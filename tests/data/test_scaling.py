@@ -85,7 +85,7 @@ def test_a_run_that_travels_standardises_new_series(tmp_path: Path) -> None:
 
 def test_what_it_does_not_fit_is_refused() -> None:
     features = {name: (x[:, 0], y) for name, (x, y) in WHOLE.items()}
-    with pytest.raises(ConfigurationError, match=r"data.standardize = 'silo' is for series, these inputs are none"):
+    with pytest.raises(ConfigurationError, match=r"data.standardize = 'silo' is for series only"):
         data.from_arrays(features, standardize="silo")
     with pytest.raises(ConfigurationError, match=r"data.standardize = 'federation' needs the data of all silos"):
         DataSettings(source="on_site", kind="series", standardize="federation")

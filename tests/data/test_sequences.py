@@ -92,7 +92,7 @@ def test_longer_sequences_are_cut_where_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("x", "settings", "words"),
     [
-        (IDS, {}, "x of int64 in two dimensions; say kind='tokens' if these are ids of tokens, kind='features' if"),
+        (IDS, {}, "x of int64 in two dimensions; set kind='tokens' if these are token ids, kind='features' if"),
         (SERIES, {}, "float series N,T,C need kind 'series'"),
         (SERIES, {"kind": "tokens"}, "expected ids of tokens N,T, or a list of sequences"),
         (SERIES[:, 0], {"kind": "tokens"}, "tokens of float32, expected whole numbers such as int64"),
@@ -106,8 +106,8 @@ def test_longer_sequences_are_cut_where_that_is_asked_for() -> None:
         (IDS, {"kind": "features", "pad": 3}, "pad = 3 is ignored by kind 'features'"),
         (IDS, {"kind": "tokens", "length": 0}, "length = 0, expected at least 1"),
         (IDS, {"kind": "tokens", "pad": -1}, "pad = -1, expected at least 0"),
-        (IDS, {"kind": "tokens", "shift": data.Shift(noise_std=(1,))}, "ids of tokens cannot be made noisy"),
-        (PARTS, {"kind": "series", "shift": data.Shift(noise_std=(1,))}, "a mask cannot be made noisy"),
+        (IDS, {"kind": "tokens", "shift": data.Shift(noise_std=(1,))}, "noise cannot be added to token ids"),
+        (PARTS, {"kind": "series", "shift": data.Shift(noise_std=(1,))}, "noise cannot be added to a mask"),
     ],
 )
 def test_what_does_not_fit_is_one_line(x: Any, settings: dict[str, Any], words: str) -> None:

@@ -26,7 +26,7 @@ HOLED = np.where(np.eye(80, 5), np.nan, X)
     [
         ([[1.0] * (1 + i % 3) for i in range(80)], Y, "x: rows of different lengths, from 1 to 3; expected"),
         ([np.ones((2, 1 + i % 2)) for i in range(80)], Y, "x: rows of different shapes; expected rows of one"),
-        (torch.from_numpy(X).requires_grad_(), Y, "x requires a gradient, expected data; tensor.detach() makes it"),
+        (torch.from_numpy(X).requires_grad_(), Y, "x requires a gradient, expected data; use tensor.detach()"),
         (X, torch.ones(80, requires_grad=True), "y requires a gradient"),
         (torch.from_numpy(X).bfloat16(), Y, "x is of bfloat16"),
         (torch.from_numpy(X).to_sparse(), Y, "x is a sparse tensor"),
@@ -78,14 +78,14 @@ def silo(name: str, x: Any = None, y: Any = None) -> Silo:
 @pytest.mark.parametrize(
     ("x", "y", "words"),
     [
-        (None, torch.from_numpy(Y).float(), "y of float32, expected int64, the numbers of classes; y.long() makes it"),
-        (X, Y, "x is a ndarray, expected a torch.Tensor; torch.from_numpy makes one"),
+        (None, torch.from_numpy(Y).float(), "y of float32, expected int64 class indices; use y.long()"),
+        (X, Y, "x is a ndarray, expected a torch.Tensor; use torch.from_numpy"),
         (None, torch.from_numpy(Y) + 1, "label 2 is outside the 2 classes 0..1"),
         (None, torch.from_numpy(Y) - 1, "label -1 is outside the 2 classes 0..1"),
         (None, torch.from_numpy(Y)[:, None], "x of shape (20, 5) and y of (20, 1), expected (N, ...) and (N,)"),
         (None, torch.from_numpy(Y)[:70], "x of shape (20, 5) and y of (10,)"),
         (torch.from_numpy(HOLED).float(), None, "x has numbers, the first in row 0, that are NaN or infinite"),
-        (torch.from_numpy(X).double(), None, "x of float64, expected float32, or int64 for ids of tokens; x.float()"),
+        (torch.from_numpy(X).double(), None, "x of float64, expected float32, or int64 for token ids; use x.float()"),
         (torch.from_numpy(X).int(), None, "x of int32, expected float32"),
         (torch.from_numpy(X).long() - 9, None, "x has numbers, the first in row 0, that are below 0; expected ids"),
         (torch.from_numpy(X[:, 0]), None, "x of shape (20,), expected (N, ...)"),

@@ -39,7 +39,7 @@ def refusal(path: Path, *, codes: tuple[LabelCode, ...] = (), dictionary: tuple[
 def test_another_unit_is_advised_where_most_of_a_column_is_out_of_range(tmp_path: Path) -> None:
     whole = refusal(table(tmp_path, ["6.03", "7.4", "5.9", "6.6"]))
     assert "4 of 4 values are not from 80 to 700 mg/dl" in whole
-    assert "by which factor they come into mg/dl, chol = { factor = ... }" in whole
+    assert "the factor that converts them to mg/dl, chol = { factor = ... }" in whole
     assert 'outside = "missing"' not in whole
     one = refusal(table(tmp_path, ["233", "0.5", "204", "192"]))
     assert 'that such values are missing, outside = "missing"' in one
@@ -57,16 +57,16 @@ def test_a_number_of_the_dictionary_is_never_to_be_a_category(tmp_path: Path) ->
     comma = refusal(table(tmp_path, ["233,5", "286,1", "204,0", "192,3"]))
     assert comma.endswith('a number with a decimal comma: set data.decimal = ","')
     text = refusal(table(tmp_path, ["233", "high", "204", "192"]))
-    assert "is 'high', but the dictionary says that the column holds numbers, expected a number" in text
+    assert "is 'high', but the dictionary declares the column as numbers, expected a number" in text
     assert "data.numeric" not in text
 
 
 def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Path) -> None:
     told = refusal(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
-    assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: say in" in told
+    assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: declare in" in told
     coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
     told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
-    assert "'disease' is '0', which [data.label_codes] of silo.toml" in told
+    assert "'disease' is '0', which data.label_codes of silo.toml" in told
     assert "says is 'Healthy', expected one of data.classes (healthy, ill)" in told
 
 
@@ -78,7 +78,7 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     for chol, sex, place in (
         ("2860", "1", "line 3: 'chol' is '2860'; none of the file is read: correct them"),
         ("286", "7", "line 3: 'sex' is '7'; none of the file is read: correct them"),
-        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with '.' for the"),
+        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with decimal mark '.'"),
     ):
         with pytest.raises(DataError) as refused:
             read_rows(table(tmp_path, ["233", chol], sex), columns, csv_format)
@@ -91,7 +91,7 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     assert "data.labels" not in str(labels.value)
 
 
-@pytest.mark.parametrize(("encoding", "told"), [("latin-1", "line 3: not in UTF-8"), ("utf-16", "one in UTF-16")])
+@pytest.mark.parametrize(("encoding", "told"), [("latin-1", "line 3: not in UTF-8"), ("utf-16", "if it is in UTF-16")])
 def test_a_file_that_is_not_in_utf_8_says_where_and_how_it_comes_into_it(
     encoding: str, told: str, tmp_path: Path
 ) -> None:
@@ -107,6 +107,6 @@ def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("\n".join(["surname;disease", *rows]) + "\n")
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
     with pytest.raises(
-        Refused, match=r"leave the column out, 'surname' = false in \[data\.rename_columns\]; or where all is"
+        Refused, match=r"leave the column out, 'surname' = false in \[data\.rename_columns\]; or, if all"
     ):
         csv_source([tmp_path / "a.csv"], Reading.of(settings))

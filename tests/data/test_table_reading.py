@@ -117,7 +117,7 @@ def test_an_underscore_makes_no_number(tmp_path: Path) -> None:
 def test_several_refused_columns_are_counted_and_long_cells_cut(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", lambda row: "x" * 5000 if row == 3 else row)
     edit_csv(path, 7, 1, "old")
-    refused(path, "line 5", "xxx'...", "so for 1 more column")
+    refused(path, "line 5", "xxx'...", "1 more columns have problems")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def named(path: Path, classes: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("names", "wrong"), [(["a", "a", "b"], "'a' is doubled"), (["a", " ", "b"], "' ' is empty")])
+@pytest.mark.parametrize(
+    ("names", "wrong"), [(["a", "a", "b"], "'a' is duplicated"), (["a", " ", "b"], "' ' is empty")]
+)
 def test_classes_have_names_of_their_own(tmp_path: Path, names: list[str], wrong: str) -> None:
     path = named(tmp_path / "a.npz", names)
     with pytest.raises(DataError, match=rf"a.npz: class name {wrong}"):

@@ -142,7 +142,7 @@ WRONG = {
         "refuses: counts of 1 to 4 rows", True,
     ),
     "surnames": (
-        with_surnames, "texts in 52 rows; they would be told to the server and look like names: leave the column out, "
+        with_surnames, "texts in 52 rows; they would be sent to the server and look like names: leave the column out, "
         "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
@@ -150,7 +150,7 @@ WRONG = {
         "refuses, 'outcome': every row must have a label", True,
     ),
     "a file in Latin-1": (
-        in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save the table so; of one in ISO-8859-1, `iconv -f",
+        in_latin_1, "not in UTF-8, expected a csv file in UTF-8: save it in UTF-8, or if it is in ISO-8859-1",
         "refuses: tables must be csv files in UTF-8", True,
     ),
     "one class": (

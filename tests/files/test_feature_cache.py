@@ -10,7 +10,7 @@ import pytest
 
 from caveat.core import RunError
 from caveat.core.devices import cache_folder
-from caveat.files.tensors import FeatureCache, Rows, hashes
+from caveat.files import FeatureCache, Rows, hashes
 
 RNG = np.random.default_rng(0)
 INPUTS, ROWS = RNG.normal(size=(6, 2, 3)).astype(np.float32), RNG.normal(size=(6, 4)).astype(np.float32)

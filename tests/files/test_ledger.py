@@ -11,9 +11,8 @@ import torch
 from commands import caveat, one_error
 
 from caveat.core import DataError, RunError, Update
-from caveat.files.ledger import Ledger, read_ledger, read_sent, tensors_of
-from caveat.files.schema import FileSum
-from caveat.files.schema.record import as_json
+from caveat.files import Ledger, read_ledger, read_sent, tensors_of
+from caveat.files.schema import FileSum, as_json
 
 WEIGHTS = {"model": {"w": torch.zeros(2, 3), "n": torch.tensor(7)}, "control": {"c": torch.zeros(4, dtype=torch.half)}}
 SUMS = {"sums": {"nll": torch.zeros((), dtype=torch.float64)}}
@@ -132,8 +131,8 @@ def test_no_ledger_is_empty_and_another_kind_of_file_is_refused(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda text: bytes(len(text)), "line 1: bytes that are zero"),
-        (lambda text: text + bytes(40), "line 4: bytes that are zero"),
+        (lambda text: bytes(len(text)), "line 1: zero bytes"),
+        (lambda text: text + bytes(40), "line 4: zero bytes"),
         (lambda text: text.replace(b'"a"', b'"\xff"'), "line 2 cannot be read as UTF-8 text"),
         (lambda text: text.replace(b'"silo"', b'"s\n'), "line 2: not valid JSON"),
         (lambda text: text + b"[" * 3000 + b"\n", "line 4: not valid JSON"),

@@ -19,7 +19,7 @@ from caveat.federation.server import log
 from caveat.federation.silo import member
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.writing import held, locked, nothing_begun
+from caveat.files import held, locked, nothing_begun
 
 HOLD = """
 import sys

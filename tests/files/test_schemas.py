@@ -23,12 +23,20 @@ from caveat.core import DataError, RunError
 from caveat.federation.project import resume_federation
 from caveat.federation.server.run import StartCommand
 from caveat.federation.silo.member import open_member
-from caveat.files import read_comparison
-from caveat.files.checkpoints import ServerStore
-from caveat.files.ledger import read_ledger, read_sent
-from caveat.files.reading import read
-from caveat.files.run_folder import read_rows, read_run
+from caveat.files import (
+    ServerStore,
+    read,
+    read_comparison,
+    read_ledger,
+    read_rows,
+    read_run,
+    read_sent,
+    write_json,
+    write_record,
+)
 from caveat.files.schema import (
+    FROM_FILE,
+    SCHEMA,
     AuditFile,
     AuditPlan,
     Checkpoint,
@@ -41,19 +49,20 @@ from caveat.files.schema import (
     KeptState,
     LeftOut,
     Message,
+    Metrics,
     ModelFile,
     OwnState,
     PreparationFile,
+    Record,
     RoundRow,
+    RunFile,
     SiloKeeps,
     Started,
+    Summary,
+    as_json,
+    grid_record,
+    sealed,
 )
-from caveat.files.schema.figures import Metrics
-from caveat.files.schema.grid import grid_record
-from caveat.files.schema.record import FROM_FILE, SCHEMA, Record, as_json, sealed
-from caveat.files.schema.run import RunFile
-from caveat.files.schema.summary import Summary
-from caveat.files.writing import write_json, write_record
 from caveat.html.run.page import write_report
 from caveat.runs.inputs import kept_preparation
 
@@ -267,5 +276,5 @@ def test_a_row_s_number_is_bounded_likewise(tmp_path: Path) -> None:
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     lines[4] = json.dumps({**json.loads(lines[4]), "examples": 10**301}) + "\n"
     rewrite(run / "rounds.jsonl", "".join(lines))
-    with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: a number beyond"):
+    with pytest.raises(DataError, match=r"rounds\.jsonl, line 5: examples: the number is larger"):
         write_report(run)

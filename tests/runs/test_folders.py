@@ -175,7 +175,7 @@ def test_a_state_that_is_not_the_one_that_was_kept_is_refused(run: Path, what: s
         other = states / "000001.safetensors" if what == "older" else states.with_name("silo-1") / "000002.safetensors"
         shutil.copyfile(other, states / "000002.safetensors")
     np.savez(run.parent / "x.npz", x=np.zeros((2, 8, 8), np.uint8))
-    assert "is not the one that was kept" in one_error(predict(run), 4)  # type: ignore[arg-type]
+    assert "does not match its hash" in one_error(predict(run), 4)  # type: ignore[arg-type]
 
 
 def test_a_state_that_is_lost_in_mid_run_ends_the_run(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_p
     shutil.copytree(beside[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "baselines")
     shutil.copytree(beside[1] / "baselines", tmp_path / "run" / "baselines")
-    assert "it is of another run" in one_error(caveat("report", tmp_path / "run"), 3)
+    assert "it belongs to another run" in one_error(caveat("report", tmp_path / "run"), 3)
     (tmp_path / "run" / "baselines" / "local" / "summary.json").unlink()
     assert "seed" in one_error(caveat("resume", tmp_path / "run", "--quiet"), 2)
     shutil.rmtree(tmp_path / "run" / "baselines")
@@ -335,7 +335,7 @@ def test_what_ran_beside_another_run_is_refused(beside: tuple[Path, Path], tmp_p
 def test_a_ledger_is_printed_as_it_was_written_or_not_at_all(run: Path) -> None:
     lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
     (run / "ledger.jsonl").write_text("".join(line for line in lines if '"silo-1"' not in line))
-    assert "ledger.jsonl is not what was written" in one_error(caveat("flower", "ledger", run), 3)
+    assert "ledger.jsonl differs from what was written" in one_error(caveat("flower", "ledger", run), 3)
 
 
 @pytest.mark.parametrize("name", ["state/lock", "state/silos/silo-0/000002.safetensors", "rounds.jsonl"])

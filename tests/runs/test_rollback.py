@@ -152,8 +152,8 @@ def test_by_default_a_run_on_one_machine_keeps_its_newest_checkpoint_alone(tmp_p
     run = tmp_path / "run"
     given = [each for each in SMALL if not each.startswith("engine.keep_checkpoints")]
     start(load(None, [*given, "method.name=fedavg", "rounds=2"]), run)
-    assert "keeps no round to go back to: engine.keep_checkpoints" in caveat("rollback", run).stdout
-    assert "keeps no round to go back to" in one_error(caveat("rollback", run, "--to", 1), 2)
+    assert "keeps no round to roll back to: engine.keep_checkpoints" in caveat("rollback", run).stdout
+    assert "keeps no round to roll back to" in one_error(caveat("rollback", run, "--to", 1), 2)
     assert not list((run / "state").glob("checkpoint-0*"))
 
 
@@ -176,7 +176,7 @@ def test_epsilon_counts_what_was_sent_in_rounds_that_are_undone(tmp_path: Path) 
     assert (found["epsilon"], found["epsilon_server"]) == (known["epsilon"], known["epsilon_server"])
     assert caveat("rollback", run, "--to", 2).exit_code == 0
     (run / "undone" / "1" / "ledger.jsonl").write_text("")
-    assert "undone/1/ledger.jsonl is not what was written" in one_error(caveat("resume", run, "--quiet"), 3)
+    assert "undone/1/ledger.jsonl differs from what was written" in one_error(caveat("resume", run, "--quiet"), 3)
 
 
 def test_the_key_is_checked_and_may_change_while_a_run_is_interrupted(run: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_model_of_other_parts_is_refused_by_name(silos: Silos, tmp_path: Path)
             run(silos, tmp_path / "b", init_from=wrong)
     damaged = first.folder / MODEL
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
-    with pytest.raises(ConfigurationError, match=r"model\.safetensors is not what was written"):
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors differs from what was written"):
         run(silos, tmp_path / "b", model=Headless, init_from=first.folder)
     assert not (tmp_path / "b").exists()
 

@@ -276,7 +276,7 @@ def test_damage_of_a_call_s_folder_is_named(home: Path, place: str) -> None:
     called(FedAvg(), "run")
     file = Path("run", place)
     file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
-    with pytest.raises(DataError, match=f"{place} is not what was written"):
+    with pytest.raises(DataError, match=f"{place} differs from what was written"):
         caveat.load("run").predictor("silo-0")
     file.unlink()
     with pytest.raises(CaveatError, match=f"{place}|is not a run"):

@@ -1,8 +1,8 @@
-"""The agreement of silos on one schema before they train, if no single machine holds the data of two of them.
+"""Schema agreement before training, for silos whose data stay on separate machines.
 
-Every silo describes its own data (`own_schema`), the server makes one schema for all of these descriptions
-(`shared_schema`), and every silo reads its data by that (`own_silos`): bitwise the silo that `caveat.data.load` would
-make of the files of all silos on one machine.
+Each silo describes its own data (`own_schema`), the server merges these descriptions into a shared schema
+(`shared_schema`), and each silo encodes its data with it (`own_silos`). The resulting silo is bit-identical to the one
+that `caveat.data.load` makes from the files of all silos on one machine.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from .tables.columns import TELLING
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 
-LIKE_NAMES = "they would be told to the server and look like names"
+LIKE_NAMES = "they would be sent to the server and look like names"
 
 
 def own_settings(
@@ -43,9 +43,9 @@ def own_settings(
     label_codes: Sequence[LabelCode] | None = None,
     rename_columns: Sequence[OwnColumn] | None = None,
 ) -> DataSettings:
-    """The federation's settings with a silo's own source in place, and what else the silo has of its own.
+    """Return the federation's settings with a silo's own source and overrides.
 
-    Raises ConfigurationError unless one silo can read that source with them.
+    Raises ConfigurationError unless a single silo can read that source.
     """
     source_of_silo(source)
     own: dict[str, Any] = {
@@ -65,12 +65,12 @@ def own_schema(
     rearrange: Rearrange | None = None,
     check: Callable[[Sequence[int], tuple[str, ...]], None] = lambda counts, classes: None,
 ) -> DataSchema:
-    """The schema of the data that a silo reads with its own settings, to be sent to the server.
+    """Return the schema of a silo's own data, to be sent to the server.
 
-    `check` is given the number of training rows of each class, and the classes, of which the schema tells.
+    `check` is called with the number of training rows per class, and the classes.
 
-    Raises DataError for data that cannot be used, and for labels or a column of texts that look like names of persons,
-    since these would leave the silo; Refused for a column of texts that is not among those `allowed`.
+    Raises DataError for unusable data; Refused for a text column that is not in `allowed`, and for labels or texts that
+    look like names of persons, because they would leave the silo.
     """
     pool = read_silo(settings, name)
     index = own_indices(pool, settings, seed, rearrange).indices["train"]
@@ -87,7 +87,7 @@ def own_schema(
 
 
 def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
-    """What to do about a column whose categories the silo does not allow to leave it."""
+    """Return the remedy for a column whose categories the silo does not allow to leave it."""
     left_out = f"leave the column out, {shown(column.name)} = false in [data.rename_columns] of silo.toml"
     (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
     if _like_names(known.categories or (), index):
@@ -96,7 +96,7 @@ def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
 
 
 def _like_names(texts: Sequence[str], index: Index) -> bool:
-    """Whether texts that would be told to the server are so many for the rows of training that they may be names."""
+    """Return whether there are so many distinct texts in the training rows that they may be names."""
     return len(texts) > max(TELLING, len(index) / 2)
 
 
@@ -129,7 +129,7 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
 
 
 def _column(column: TableColumn, absent: bool, missing: bool) -> ColumnSchema:
-    """A column of which all rows may be `absent`, and numbers `missing` in training."""
+    """Return the schema of a column; `absent`: no row has a value, `missing`: a training row lacks a number."""
     if column.categories is not None:
         return ColumnSchema(column.name, "texts", column.categories)
     holds: Literal["numbers", "nothing"] = "nothing" if absent else "numbers"
@@ -137,14 +137,14 @@ def _column(column: TableColumn, absent: bool, missing: bool) -> ColumnSchema:
 
 
 def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
-    """The schema that all silos share, whatever order they come in; `settings` are the federation's.
+    """Merge the schemas of all silos; the order of the silos does not matter. `settings` are the federation's.
 
-    Classes and categories are those of all silos, in the order that `caveat.data.load` gives them; columns are in the
-    order of the first silo by name; images get the size and channels of the settings, or 3 channels where some have
-    them. Raises DataError, naming silos and what differs, if there is no such schema.
+    Classes and categories are the union over silos, in the order that `caveat.data.load` uses; columns are in the order
+    of the first silo by name; images get the size and channels of the settings, or 3 channels if some have them.
+    Raises DataError, naming the silos and the difference, if the schemas cannot be merged.
     """
     if not schemas:
-        raise DataError("no silo has said what its data are, expected at least one")
+        raise DataError("no silo has sent a schema, expected at least one")
     schemas = dict(sorted(schemas.items()))
     columns = _agreed_columns(schemas, settings)
     pools = [_empty(name, each.shape) for name, each in schemas.items()]
@@ -159,13 +159,13 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
     try:
         return SharedSchema(classes, shape, settings.size, columns)
     except ValidationError as error:
-        raise DataError(f"what {', '.join(schemas)} have together: {reason(error)}") from error
+        raise DataError(f"the shared schema of {', '.join(schemas)}: {reason(error)}") from error
 
 
 def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
-    """Raises DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks.
+    """Raise DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks.
 
-    A category that the shared schema lacks becomes zeros, and images get the shared size and channels.
+    A category that the shared schema lacks becomes zeros; images get the shared size and channels.
     """
     unknown = [label for label in schema.labels if label not in shared.classes]
     if unknown:
@@ -188,16 +188,16 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
 
 
 def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
-    """The one silo that reads its own data, encoded by the shared schema.
+    """Read one silo's own data and encode it with the shared schema.
 
-    Its splits and tensors are bitwise those that `caveat.data.load` gives it beside the files of the other silos.
+    Splits and tensors are bit-identical to those that `caveat.data.load` makes from the files of all silos.
     Raises DataError if the data do not fit the shared schema.
     """
     return silos_of(read_silo(settings, name), settings, seed, shared).silos
 
 
 class OwnSilos(NamedTuple):
-    """The one silo that reads its own data, and what it says of them."""
+    """One silo with its own data, and the schema of that data."""
 
     silos: Silos
     schema: DataSchema
@@ -206,23 +206,23 @@ class OwnSilos(NamedTuple):
 def silos_of(
     pool: Pool, settings: DataSettings, seed: int, shared: SharedSchema, rearrange: Rearrange | None = None
 ) -> OwnSilos:
-    """The one silo that a pool is, as `own_silos` makes it of what it reads, its splits rearranged after the draw."""
+    """Make the one silo of a pool, as `own_silos` does; `rearrange` changes its splits after they are drawn."""
     check_samples([pool])
     own = own_indices(pool, settings, seed, rearrange)
     schema = _schema_of(pool, own.indices["train"], settings.target or "")
     check_fits(shared, pool.domain, schema)
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout
-    # With the shared columns, so that rows to predict can have categories that the silo's own lack.
+    # With the shared columns, so rows to predict can have categories that the silo lacks.
     x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
-    # Drawn before: rows that differ in categories nobody trains on are no longer different.
+    # Splits were drawn before: rows that differ only in categories without training rows are equal from here on.
     own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
     return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
-    """The labels of all silos: in the order of the silos where all have the same one, else sorted."""
+    """Return the labels of all silos: in the silos' order if all silos have the same labels, else sorted."""
     orders = {schema.labels for schema in schemas.values()}
     classes = (
         orders.pop() if len(orders) == 1 else ordered([label for each in schemas.values() for label in each.labels])
@@ -241,7 +241,7 @@ def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
 
 
 def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -> None:
-    # Splits are drawn class by class: another order of classes at a silo would be another split.
+    # Splits are drawn class by class, so they depend on the order of the classes.
     for name, schema in schemas.items():
         if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
             raise DataError(
@@ -270,7 +270,6 @@ def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings
 
 
 def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> SharedColumn:
-    """The column that all silos share, from each silo's description of it."""
     holding = {kind: [silo for silo, column in at.items() if column.holds == kind] for kind in ("numbers", "texts")}
     name = next(iter(at.values())).name
     if holding["numbers"] and holding["texts"]:
@@ -284,8 +283,8 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> Shar
 
 
 def _empty(name: SiloId, shape: Sequence[int]) -> Pool:
-    """A pool without samples, to ask what depends on the shape of its inputs alone."""
-    # Features and ids of tokens alike: what depends on which of them it is says `data.kind`.
+    """Return a pool without samples, for checks that depend on input shapes only."""
+    # Features and token ids are treated alike here; `data.kind` distinguishes them.
     x = np.empty((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
     return Pool(x, np.empty(0, np.int64), (), name, origin=f"silo {name!r}")
 

@@ -1,4 +1,4 @@
-"""Silos of a configuration: its sources are read, partitioned, split, shifted and encoded."""
+"""Make the silos of a configuration: read, partition, split, shift and encode its sources."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,54 +27,53 @@ from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
-    """The silos that a configuration describes; a function of the files, the settings and the seed alone.
+    """Make the silos that a configuration describes; they depend on the files, the settings and the seed only.
 
-    Raises DataError for data that cannot be used, ConfigurationError for settings that do not fit it.
+    Raises DataError for unusable data, ConfigurationError for settings that do not fit the data.
     """
-    check_type(settings, DataSettings, "settings", "DataSettings")
     check_seed(seed)
     source = read(settings)
     return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
 
 
 def read(settings: DataSettings) -> DataSource:
-    """All that the source of a configuration holds; images of different domains can differ in shape.
+    """Read the source of a configuration; images of different domains can differ in shape.
 
-    Only images of a folder or the hub have `settings.size` already. Raises DataError for what cannot be used, naming
-    file, value and expectation; ConfigurationError for "on_site", which no single machine can read.
+    Only images from folders or the hub have `settings.size` already. Raises DataError for unusable data, naming file,
+    value and expectation; ConfigurationError for "on_site", which no single machine can read.
     """
     check_type(settings, DataSettings, "settings", "DataSettings")
     return read_source(settings.source, settings)
 
 
 def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
-    """The pools of the source `ood.global_source`, of which no silo has data; none if it is not set.
+    """Read the pools of `ood.global_source`; none if it is not set.
 
-    Raises ConfigurationError if a part of it is a part of the silos' own source.
+    Raises ConfigurationError if it shares a file or folder with the silos' own source.
     """
     name = settings.ood.global_source
     if not name:
         return ()
     if shared := places(name) & places(settings.source):
         raise ConfigurationError(
-            f"data.ood.global_source = {name!r} is of data.source = {settings.source!r} too ({sorted(shared)[0]}): "
-            "expected what no silo knows"
+            f"data.ood.global_source = {name!r} shares {sorted(shared)[0]} with data.source = {settings.source!r}: "
+            "expected data of no silo"
         )
     return tuple(pool for part in parsed(name) for pool in part.read(settings).pools)
 
 
 class Domain(NamedTuple):
-    """A pool, and the names of the silos that are to share its samples out."""
+    """A pool, and the names of the silos that share its samples."""
 
     pool: Pool
     name: str
-    """What names of shifted domains begin with; empty where the shifts alone tell domains apart."""
+    """Prefix of the names of shifted domains; empty if the shifts alone distinguish domains."""
     silos: list[SiloId]
 
 
 @dataclass(frozen=True, eq=False)
 class SiloIndices:
-    """Which samples of a pool a silo has, before they are shifted and encoded."""
+    """The samples of a pool that a silo has, before they are shifted and encoded."""
 
     name: SiloId
     domain: Domain
@@ -94,10 +93,10 @@ def make_silos(
     outside: Sequence[Pool] = (),
     sequence_format: SequenceFormat | None = None,
 ) -> Silos:
-    """Silos from pools that are silos already (`given`) or are to be made into some, and pools `outside` of them all.
+    """Make silos from pools, each of which is a silo already (`given`) or is partitioned; no silo has `outside` pools.
 
-    Of the settings, neither sources nor the columns of a table are read. `sequence_format` is what sequences have been
-    brought to, where they were not of one length.
+    Sources and table columns of the settings are ignored. `sequence_format` is the format that sequences of different
+    lengths were padded to.
     """
     if len(pools[0].classes) < 2:
         where = pools[0].origin or pools[0].domain or "data"
@@ -147,9 +146,9 @@ def one_silo(
     seed: int,
     outside: Sequence[Pool] = (),
 ) -> Silos:
-    """The silo that a pool is, with the classes, image format and table layout that it shares with silos elsewhere.
+    """Make the silo of one pool, with the classes, image format and table layout shared with silos elsewhere.
 
-    Bitwise what `make_silos` makes of the pool beside the pools of those silos, if nothing shifts their inputs.
+    Without shifts it is bit-identical to the silo that `make_silos` makes from the pools of all silos.
     """
     check_normalize(own.pool.images, settings.normalize)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
@@ -164,7 +163,7 @@ def one_silo(
 
 
 def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearrange | None = None) -> SiloIndices:
-    """The splits of the one silo that a pool is, rearranged by what it held out before."""
+    """Draw the splits of the one silo of a pool; `rearrange` changes them afterwards."""
     (domain,) = _given([pool], settings)
     (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed, rearrange)
     return silo
@@ -173,7 +172,7 @@ def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearra
 def _shifted(
     chosen: Sequence[SiloIndices], shift: Shift, image_format: ImageFormat, seed: int
 ) -> dict[SiloId, dict[str, Array]]:
-    """Per silo and split, the inputs with images of one format, shifted."""
+    """Return the shifted inputs per silo and split, images in one format."""
     return {
         silo.name: {split: _raw(silo, split, image_format, shifted, seed) for split in NAMES}
         for silo, shifted in zip(chosen, shifts_per_silo(shift, len(chosen)), strict=True)
@@ -189,7 +188,7 @@ def _encoded(
     layout: TableLayout,
     sequence_format: SequenceFormat | None,
 ) -> Silos:
-    """The silos of raw inputs, whose arrays are taken out of `raw`."""
+    """Encode raw inputs; their arrays are removed from `raw`."""
     masked = sequence_format is not None and sequence_format.masked
     scales = scalings({name: x["train"] for name, x in raw.items()}, settings.standardize, masked)
     first = chosen[0].pool
@@ -201,7 +200,7 @@ def _encoded(
     for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
         splits = {}
         for split, index in silo.indices.items():
-            x = raw[silo.name].pop(split)  # popped, so that raw and normalised inputs are not all in memory together
+            x = raw[silo.name].pop(split)  # popped, so raw and normalized inputs are not all in memory at once
             finish = _finished(silo, encoders, image_format, settings.normalize, scales)
             y = silo.pool.y[index]
             if share and split == "train":
@@ -224,7 +223,7 @@ def _finished(
     normalize: Normalize,
     scales: Mapping[SiloId, Scaling],
 ) -> Callable[[Array], Tensor]:
-    """What makes a silo's raw inputs those of a model; those that are read as needed have no common format before."""
+    """Return the function from a silo's raw inputs to model inputs; it also formats images that are read lazily."""
     if silo.pool.images:
         return lambda x: normalized(image_format(x) if silo.pool.lazy else x, normalize)
     if scales:
@@ -237,7 +236,7 @@ def _raw(silo: SiloIndices, split: str, image_format: ImageFormat, shifted: tupl
         return cast(Array, PartRows(silo.pool.x, silo.indices[split]))
     x = silo.pool.x[silo.indices[split]]
     x = image_format(x) if silo.pool.images else x
-    # A key per split: whatever happens to test samples, the noise of the others stays.
+    # One key per split: changes to the test samples do not change the noise of the others.
     generator = _generator(seed, "noise", silo.name, split)
     if not silo.pool.table:
         return apply_shift(x, *shifted, generator)
@@ -251,7 +250,7 @@ def _generator(seed: int, *purpose: object) -> np.random.Generator:
 
 
 def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
-    """A domain for each pool, whose only silo it is."""
+    """Return a domain with one silo for each pool."""
     names = [pool.domain for pool in pools]
     for name in names:
         check_silo_name(name)
@@ -267,7 +266,7 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
 
 
 def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
-    """A domain for each pool, with the silos to make of it."""
+    """Return a domain for each pool, with the names of the silos to make from it."""
     silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
     if settings.n_silos is None and silos == 1:
         raise ConfigurationError(
@@ -288,7 +287,7 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
 
 
 def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index, Index]:
-    """Positions in the domain's pool to develop with, and positions to test on."""
+    """Return the positions in a domain's pool for development, and those for the test."""
     pool = domain.pool
     if pool.own_test:
         development, test = np.split(np.arange(len(pool.y)), [pool.development])
@@ -299,7 +298,6 @@ def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index
 
 
 def _known(pool: Pool, index: Index) -> Index:
-    """The positions whose class is not held out."""
     return index[pool.y[index] >= 0]
 
 
@@ -311,7 +309,7 @@ def _chosen(
     seed: int,
     rearrange: Rearrange | None = None,
 ) -> list[SiloIndices]:
-    """The samples of a domain's silos, no sample in two of them or in two splits."""
+    """Draw the splits of a domain's silos; no sample is in two silos or in two splits."""
     pool = domain.pool
     try:
         trains, tests = _share_out(domain, development, test_part, settings, seed)
@@ -332,7 +330,7 @@ def _chosen(
 def _share_out(
     domain: Domain, development: Index, held_out: Index, settings: DataSettings, seed: int
 ) -> tuple[list[Index], list[Index]]:
-    """For each silo of a domain, positions in its pool to develop with, and positions to test on."""
+    """Return, for each silo of a domain, the positions in its pool for development, and those for the test."""
     pool, names = domain.pool, domain.silos
     silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
     if tests == "all":
@@ -340,15 +338,15 @@ def _share_out(
     elif tests is None and samples is not None:
         tests = min(max(1, samples // 4), len(held_out) // silos)
     if tests is not None and not 0 < silos * tests <= len(held_out):
-        raise DataError(f"{silos} silos of {tests} test samples, but there are {len(held_out)}")
+        raise DataError(f"{silos} silos of {tests} test samples each, but there are only {len(held_out)}")
     y, rng = pool.y[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.partition.scheme != "iid":
         trains, shares = partition(settings.partition, y, len(pool.classes), silos, samples, rng)
     elif samples is not None and samples > len(y):
-        raise DataError(f"{samples} samples wanted, but there are {len(y)}")
+        raise DataError(f"{samples} samples requested, but there are only {len(y)}")
     else:
         trains = deal(y, silos, samples, None, rng)
-    # A generator of its own: the test labels must not move what comes after.
+    # A separate generator: the test labels must not affect later draws.
     dealt = deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
     return [development[part] for part in trains], [held_out[part] for part in dealt]

@@ -13,25 +13,25 @@ from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
 
 MOST_TOKENS = 1 << 31
-"""Ids of tokens from here on are none."""
+"""Exclusive upper bound of token ids."""
 MOST_LABELS = 1 << 31
-"""Labels from here on are no classes, and would not fit into an index."""
+"""Exclusive upper bound of labels: larger ones are not classes, and would not fit into an index."""
 PART = 1 << 22
-"""Numbers that are looked at together."""
+"""Numbers that are checked at once."""
 MANY = 100
-"""More categories than this in a column are told."""
+"""Warn of columns with more categories."""
 FEW = 10
-"""Fewer samples than this per class are told, where there are more classes than `MANY_CLASSES`."""
+"""Warn of fewer samples per class, if there are more than `MANY_CLASSES` classes."""
 MANY_CLASSES = 20
 
 
 def image_array(x: Array, origin: str) -> Array:
-    """Images as (N, H, W, C) uint8 from (N, H, W) or (N, H, W, C) whole numbers of 0..255."""
+    """Return images as (N, H, W, C) uint8 from (N, H, W) or (N, H, W, C) whole numbers in 0..255."""
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape[1:]:
         raise DataError(
-            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D, or another kind named"
+            f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; set kind for others"
         )
     if x.shape[-1] > 4 and x.shape[1] in (1, 3):
         raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
@@ -39,7 +39,7 @@ def image_array(x: Array, origin: str) -> Array:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
             how = ""
             if x.dtype.kind == "f":
-                how = "; pixels in 0..1 become that by (255 * x).round().astype('uint8'), from_datasets takes others"
+                how = "; convert pixels in 0..1 with (255 * x).round().astype('uint8'), or use from_datasets"
                 how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
             raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
         x = x.astype(np.uint8)
@@ -47,21 +47,21 @@ def image_array(x: Array, origin: str) -> Array:
 
 
 def feature_array(x: Array, origin: str) -> Array:
-    """Finite features as (N, D) float32."""
+    """Return finite features as (N, D) float32."""
     if x.ndim != 2:
         raise DataError(f"{origin}: shape {x.shape}, expected features N,D")
     return finite_array(x, origin)
 
 
 def series_array(x: Array, origin: str) -> Array:
-    """Finite series as (N, T, C) float32: C numbers at each of T steps."""
+    """Return finite series as (N, T, C) float32: C numbers at each of T steps."""
     if x.ndim != 3:
         raise DataError(f"{origin}: shape {x.shape}, expected series N,T,C, or a list of T,C")
     return finite_array(x, origin, "series", "at least one step and one channel", "step")
 
 
 def token_array(x: Array, origin: str) -> Array:
-    """Ids of tokens from 0 as (N, T) int64."""
+    """Return token ids from 0 as (N, T) int64."""
     if x.ndim != 2 or x.shape[1] == 0:
         raise DataError(f"{origin}: shape {x.shape}, expected ids of tokens N,T, or a list of sequences")
     if x.dtype.kind not in "iu":
@@ -75,10 +75,10 @@ def token_array(x: Array, origin: str) -> Array:
 def finite_array(
     x: Array, origin: str, called: str = "features", least: str = "at least one feature", place: str = "column"
 ) -> Array:
-    """An array (N, ...) as float32. Raises DataError for what are no numbers, or none that are finite."""
+    """Return an array (N, ...) as float32. Raise DataError unless it holds finite numbers."""
     if x.dtype.kind not in "fiub":
         raise DataError(f"{origin}: {called} of {x.dtype}, expected numbers")
-    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+    with np.errstate(over="ignore"):  # infinite values are refused below
         x = x.astype(np.float32)
     if 0 in x.shape[1:]:
         raise DataError(f"{origin}: shape {x.shape}, expected {least}")
@@ -93,10 +93,7 @@ def finite_array(
 
 
 def input_array(x: Array, origin: str, kind: Kind | None = None) -> Array:
-    """The array as what its kind says: `feature_array`, `image_array`, `token_array` or `series_array`.
-
-    Without a kind, features where it is (N, D), else images.
-    """
+    """Return an array checked and converted as its kind; by default features if it is (N, D), else images."""
     kind = kind or ("features" if x.ndim == 2 else "images")
     return READERS[kind](x, origin)
 
@@ -107,12 +104,12 @@ READERS: dict[Kind, Callable[[Array, str], Array]] = {
 
 
 def whole_numbers(x: Array) -> bool:
-    """Whether an array could be numbers as well as ids of tokens: two dimensions of whole numbers, no pixels."""
+    """Return whether an array could hold numbers as well as token ids: whole numbers (N, D) other than uint8."""
     return x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8
 
 
 def label_array(y: Array, origin: str) -> LabelArray:
-    """Labels as (N,) int64, not negative."""
+    """Return labels as (N,) int64, not negative."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -128,7 +125,7 @@ def label_array(y: Array, origin: str) -> LabelArray:
 
 
 def paired(x: Array, y: LabelArray, origin: str) -> None:
-    """Raises DataError unless there is a label for each sample, and at least one sample."""
+    """Raise DataError unless there is a label for each sample, and at least one sample."""
     if len(x) != len(y):
         raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
     if not len(y):
@@ -138,9 +135,9 @@ def paired(x: Array, y: LabelArray, origin: str) -> None:
 def check_classes(
     ys: Sequence[tuple[str, LabelArray]], classes: Sequence[str] | None, trained: LabelArray
 ) -> tuple[str, ...]:
-    """The names of the classes: those given, or "0", "1", ... up to the largest label in `trained`.
+    """Return the class names: those given, or "0", "1", ... up to the largest label in `trained`.
 
-    Raises DataError for a label outside the classes, and for a numbering with gaps where no names are given.
+    Raises DataError for a label outside the classes, and for gaps in the labels if no names are given.
     """
     if classes is not None:
         check_class_names(classes, ys[0][0])
@@ -159,15 +156,15 @@ def check_classes(
 
 
 def check_class_names(classes: Sequence[str], origin: str) -> None:
-    """Raises DataError for a class without a name, and for two classes of one name."""
+    """Raise DataError for empty and duplicate class names."""
     for name, count in Counter(map(str, classes)).items():
         if count > 1 or not name.strip():
-            wrong = "doubled" if name.strip() else "empty"
-            raise DataError(f"{origin}: class name {shown(name)} is {wrong}, expected a name of its own for each class")
+            wrong = "duplicated" if name.strip() else "empty"
+            raise DataError(f"{origin}: class name {shown(name)} is {wrong}, expected a different name for each class")
 
 
 def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raises DataError, with both names and shapes, unless the pools' inputs are to be of one shape."""
+    """Raise DataError, with names and shapes, unless all pools get inputs of one shape."""
     first = pools[0]
     for pool, shape in zip(pools, shapes, strict=True):
         if shape != shapes[0]:
@@ -180,27 +177,27 @@ def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> Non
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A type as people write it: float32."""
+    """Return the name of a type without "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
 def check_tensor(value: object, where: str) -> None:
-    """Raises DataError unless a value is a dense tensor in this machine's memory that asks for no gradient."""
+    """Raise DataError unless a value is a dense tensor on the CPU that does not require a gradient."""
     if isinstance(value, LazyInputs):
         return
     if not isinstance(value, Tensor):
-        how = "; torch.from_numpy makes one" if isinstance(value, np.ndarray) else ""
+        how = "; use torch.from_numpy" if isinstance(value, np.ndarray) else ""
         raise DataError(f"{where} is a {type(value).__name__}, expected a torch.Tensor{how}")
     if value.requires_grad:
-        raise DataError(f"{where} requires a gradient, expected data; tensor.detach() makes it")
+        raise DataError(f"{where} requires a gradient, expected data; use tensor.detach()")
     if value.layout != torch.strided:
-        raise DataError(f"{where} is a sparse tensor, expected a dense one; tensor.to_dense() makes it")
+        raise DataError(f"{where} is a sparse tensor, expected a dense one; use tensor.to_dense()")
     if value.device.type != "cpu":
-        raise DataError(f"{where} is on device {str(value.device)!r}, expected 'cpu'; tensor.cpu() makes it")
+        raise DataError(f"{where} is on device {str(value.device)!r}, expected 'cpu'; use tensor.cpu()")
 
 
 def check_numbers(x: Tensor, where: str) -> None:
-    """Raises DataError for numbers that are NaN or infinite, and for ids of tokens below 0. Looks at parts of x."""
+    """Raise DataError for NaN or infinite numbers, and for token ids below 0. Checks x in parts."""
     rows = max(PART // max(x[:1].numel(), 1), 1)
     for start in range(0, len(x), rows):
         part = x[start : start + rows]
@@ -212,7 +209,7 @@ def check_numbers(x: Tensor, where: str) -> None:
 
 
 def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
-    """The names of classes. Raises DataError unless they are a list of two names or more, all different."""
+    """Return class names as a tuple. Raise DataError unless they are a list of two or more different names."""
     if isinstance(classes, str) or not isinstance(classes, (Sequence, np.ndarray)):
         raise DataError(f"{where}: classes is a {type(classes).__name__}, expected a list of names")
     check_class_names(list(classes), where)
@@ -222,11 +219,11 @@ def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
 
 
 def plain_array(value: Any, where: str) -> Array:
-    """A user's array, tensor or list of numbers as NumPy's. Raises DataError for what is none, or ragged."""
+    """Return a user's array, tensor or list as a NumPy array. Raise DataError if it is ragged or no array."""
     if isinstance(value, Tensor):
         check_tensor(value, where)
         if value.dtype == torch.bfloat16:
-            raise DataError(f"{where} is of bfloat16, which NumPy does not know; tensor.float() makes it float32")
+            raise DataError(f"{where} is of bfloat16, which NumPy does not support; use tensor.float()")
         return value.numpy()
     if isinstance(value, (list, tuple)) and any(isinstance(each, Tensor) for each in value):
         value = [plain_array(each, f"{where}, row {number}") for number, each in enumerate(value)]
@@ -239,7 +236,7 @@ def plain_array(value: Any, where: str) -> Array:
 
 
 def _lengths(rows: Sequence[Any]) -> str:
-    """How rows that are no array differ."""
+    """Describe how the rows of a ragged list differ."""
     found = [len(row) if hasattr(row, "__len__") else 0 for row in rows]
     if min(found) == max(found):
         return "rows of different shapes"
@@ -247,10 +244,7 @@ def _lengths(rows: Sequence[Any]) -> str:
 
 
 def check_usual(pools: Sequence[Pool]) -> None:
-    """Warns of what is unusual in all pools of a source; raises as `check_samples` does.
-
-    Of inputs that are read as they are needed nothing is said.
-    """
+    """Warn of unusual properties of a source's pools, and raise as `check_samples` does; skip lazy inputs."""
     check_samples(pools)
     told = list(_classes(pools))
     rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
@@ -261,10 +255,10 @@ def check_usual(pools: Sequence[Pool]) -> None:
 
 
 def check_samples(pools: Sequence[Pool]) -> None:
-    """Warns of pools whose inputs are all the same, and of test parts that are among the training samples.
+    """Warn of pools whose inputs are all the same, and of test samples that are all in the training part.
 
-    Raises DataError where all inputs of all pools are the same, and for a test part that is the training part. Inputs
-    that are read as they are needed are not compared.
+    Raises DataError if all inputs of all pools are the same, or if a test part equals the training part. Lazy inputs
+    are not compared.
     """
     if any(pool.lazy for pool in pools):
         return
@@ -290,7 +284,6 @@ def _classes(pools: Sequence[Pool]) -> Iterator[str]:
 
 
 def _columns(pools: Sequence[Pool]) -> Iterator[str]:
-    """What is unusual about the columns of features."""
     table, width = pools[0].table, pools[0].x.shape[1]
     names = [shown(column.name) for column in table] or [str(column) for column in range(width)]
     constant = [name for name, is_constant in zip(names, _constant(pools), strict=True) if is_constant]
@@ -303,18 +296,18 @@ def _columns(pools: Sequence[Pool]) -> Iterator[str]:
 
 
 def _constant(pools: Sequence[Pool]) -> list[bool]:
-    """Which features have one value, or none, in all samples of all pools; a missing value is one of its own."""
+    """Return which features are constant over all pools; a missing value counts as a value."""
     firsts = pools[0].x[:1]
     same = [((pool.x == firsts) | (np.isnan(pool.x) & np.isnan(firsts))).all(axis=0) for pool in pools]
     return [bool(each) for each in np.logical_and.reduce(same)]
 
 
 def _leaked(pool: Pool) -> str:
-    """That a test part is among the training samples. Raises DataError where it is all of them, in their order."""
+    """Return a warning if all test samples are training samples. Raise DataError if both parts are equal."""
     train, test = pool.x[: pool.development], pool.x[pool.development :]
     if train.shape == test.shape and _equal(train, test):
         raise DataError(f"{_named(pool)}: the test inputs are the training inputs, expected others")
-    # Few training samples look like the first test sample already at some places.
+    # Cheap filter: few training samples equal the first test sample at 32 positions.
     flat, first = train.reshape(len(train), -1), test[0].ravel()
     places = np.linspace(0, len(first) - 1, 32).astype(int)
     alike = np.flatnonzero((flat[:, places] == first[places]).all(axis=1))
@@ -327,7 +320,7 @@ def _leaked(pool: Pool) -> str:
 
 
 def _all_same(x: Array) -> bool:
-    # Most inputs differ from the first already in the second or the last.
+    # Cheap filter: most inputs differ already in the second or the last.
     return all(_equal(x[at], x[0]) for at in (1 % len(x), -1)) and all(_equal(each, x[0]) for each in x)
 
 

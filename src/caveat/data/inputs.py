@@ -23,15 +23,15 @@ from .tables.files import SUFFIX, read_sheet
 from .tables.harmonize import declared_labels
 
 ARRAYS = ("x", "x_test", "x_train")
-"""The arrays of an npz file that hold inputs, the first one found is taken."""
+"""The arrays of an npz file that can hold inputs; the first one found is used."""
 
 
 def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Tensor:
-    """The inputs of a file as the silo's model takes them, (N, *shape) float32, images by file name.
+    """Read a file as inputs of a silo's model, (N, *shape) float32, images sorted by file name.
 
-    They are not rotated or made noisy: they are taken to come from the silo's domain already. Images are resized
-    and recoloured where those of training were. Raises DataError for an unknown silo, an unreadable file, or inputs of
-    another shape than those trained on. Warns of rows unlike those of training: `noted_inputs` says which.
+    Inputs are not rotated or made noisy: they are assumed to come from the silo's domain. Images are resized and
+    recolored as in training. Raises DataError for an unknown silo, an unreadable file, or inputs whose shape differs
+    from training. Warns of rows unlike those of training; `noted_inputs` returns which.
     """
     found = noted_inputs(path, silos, silo_name)
     if found.told:
@@ -40,9 +40,9 @@ def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId)
 
 
 def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Inputs:
-    """The inputs of a file, read likewise, with a note on each that is unlike those of training.
+    """Read a file as `read_inputs` does, with a note on each input that is unlike those of training.
 
-    A silo's predictor takes them too, and its prediction has the notes.
+    A silo's predictor accepts the result, and its prediction has the notes.
     """
     preparation = silos.preparation if isinstance(silos, Silos) else silos
     preparation.check_name(silo_name)
@@ -75,36 +75,36 @@ def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
 
 
 def _files(path: Path) -> list[Path]:
-    """The images of a folder, or the image itself; none where it is something else."""
+    """Return the images of a folder, or the image itself; none for other files."""
     if path.is_dir():
         return image_files(path)
     return [path] if path.suffix.lower() in SUFFIXES else []
 
 
 def _printed(name: str) -> str:
-    """A file's name, with what is no text in it written out."""
+    """Return a file's name with undecodable bytes escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
-    """Pictures; grey ones with equal colour channels where the silos have colour, as in training."""
+    """Read images; grey ones get three equal channels if the silos have color images, as in training."""
     images = read_images(files, preparation.image_format.size, preparation.image_format.exif_rotation)
     return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images
 
 
 class Labeled(NamedTuple):
-    """Inputs as a model takes them, and their labels."""
+    """Model inputs and their labels."""
 
     inputs: Inputs
     y: Tensor  # (N,) int64
 
 
 def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, target: str | None = None) -> Labeled:
-    """The inputs of a file as `noted_inputs` reads them, and their labels.
+    """Read the inputs of a file as `noted_inputs` does, and their labels.
 
-    Labels are the array `y` of an npz file (`y_test`, `y_train` beside inputs of these names), the column `target` of a
-    table, or the names of folders of images below a folder. Raises ConfigurationError for a `target` where none is
-    read, DataError for labels that the run does not know.
+    Labels are the array `y` of an npz file (`y_test` for `x_test`, `y_train` for `x_train`), the column `target` of a
+    table, or the names of a folder's folders of images. Raises ConfigurationError for a `target` if the file is no
+    table, DataError for labels that are no class of the run.
     """
     found = locate(str(path))
     if found.is_dir():
@@ -125,7 +125,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         arrays = read_npz(found) if found.suffix.lower() == ".npz" else {}
         name = next((name for name in ARRAYS if name in arrays), "x").replace("x", "y", 1)
         if name not in arrays:
-            raise DataError(f"{found}: no array {name!r} of labels beside the inputs")
+            raise DataError(f"{found}: no array {name!r} of labels for the inputs")
         y = labels_of(arrays[name], preparation.classes, str(found))
     inputs = noted_inputs(found, preparation, silo)
     if len(inputs.x) != len(y):
@@ -134,9 +134,9 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
 
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
-    """(N,) int64 numbers of classes, from those numbers or from names.
+    """Return labels as (N,) int64 class indices, from indices or names.
 
-    Raises DataError, naming the first, for what is neither.
+    Raises DataError, naming the first wrong label, if one is neither.
     """
     array = np.asarray(labels)
     if array.ndim != 1 or not len(array):

@@ -1,4 +1,4 @@
-"""Test inputs that a silo does not know: what only other silos know, and what nobody knows."""
+"""Out-of-distribution test inputs: known to other silos only, or to no silo."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ def with_streams(
     per_silo: int | None = None,
     seed: int = 0,
 ) -> Silos:
-    """The same silos with new streams in place of those they had; their splits stay as they are.
+    """Return the silos with new out-of-distribution streams; their splits do not change.
 
-    Stream "ood_local" is drawn without repetition from the test splits of other silos, which other silos can answer:
-    with "classes" where the label is none of the silo's training labels, with "domains" where the other silo is of
-    another domain. Inputs are as the other silo sees them, labels are kept, and `indices["ood_local"]` has their
-    positions in the source of the silo that each is from. Stream "ood_global" is drawn from raw inputs, as
-    `Silos.prepare` takes them, that no silo knows; its labels are -1, and nothing shifts it.
+    Stream "ood_local" is drawn without replacement from the test splits of other silos, whose models can answer: with
+    "classes", samples whose label is not among the silo's training labels; with "domains", samples of silos of other
+    domains. Inputs are as the other silo sees them, labels are kept, and `indices["ood_local"]` has their positions in
+    the other silo's source. Stream "ood_global" is drawn from raw inputs (as for `Silos.prepare`) that no silo knows;
+    its labels are -1, and it is never shifted.
 
-    A stream has `per_silo` samples, by default as many as the silo's test split, fewer where there are not as many;
-    a silo to which nothing is unknown has none. Raises DataError if that is so for all silos, or if the inputs do not
-    fit; and for "ood_local" of tables, as each silo encodes its rows in its own way.
+    A stream has `per_silo` samples, by default as many as the silo's test split, or as many as there are; a silo that
+    knows everything has no stream. Raises DataError if that holds for all silos, if the inputs do not fit, and for
+    "ood_local" of tables, because each silo encodes rows in its own way.
     """
-    check_type(silos, Silos, "silos", "Silos, as caveat.data.from_arrays and others make them")
+    check_type(silos, Silos, "silos", "Silos, such as caveat.data.from_arrays makes")
     check_seed(seed)
     if per_silo is not None and not per_silo >= 1:
         raise ConfigurationError(f"per_silo = {per_silo}, expected at least 1")
@@ -67,13 +67,13 @@ class Drawn(NamedTuple):
 
     data: Data
     origin: Tensor | None
-    """Positions of the samples in the data source; None where these are not known."""
+    """Positions of the samples in the data source, if known."""
 
 
 def _ood_local(silos: Silos, what: Unknown, sizes: Sequence[int], seed: int) -> list[Drawn | None]:
-    """Per silo, what is drawn from the test samples that only others know; None where there are no such samples."""
+    """Draw, for each silo, test samples that only other silos know; None if there are no such samples."""
     candidates = _elsewhere(silos, what)
-    # Once over all test splits rather than once per silo.
+    # Concatenated once, not once per silo.
     x, y = torch.cat([silo.test.x for silo in silos]), torch.cat([silo.test.y for silo in silos])
     traced = all("test" in silo.indices for silo in silos)
     index = torch.cat([silo.indices["test"] for silo in silos]) if traced else None
@@ -86,28 +86,28 @@ def _ood_local(silos: Silos, what: Unknown, sizes: Sequence[int], seed: int) -> 
 
 
 def _draw(candidates: int, size: int, seed: int, silo: Silo, stream: str) -> Tensor:
-    # A key per stream: asking for one must not change the other.
+    # One key per stream: requesting one must not change the other.
     generator = np.random.default_rng(key(seed, "data", "streams", silo.name, stream))
     return torch.from_numpy(np.sort(generator.choice(candidates, min(size, candidates), replace=False)))
 
 
 def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
-    """Per silo, positions in all test splits, one after the other, of the samples that only others know."""
+    """Return, for each silo, positions in the concatenated test splits of the samples that only other silos know."""
     if silos.encoders:
         raise DataError(
-            f"local = {what!r}: each silo encodes the rows of its table by its own training split, so that another "
-            "silo's test inputs mean something else here; expected images or features that are ready to use"
+            f"local = {what!r}: each silo encodes table rows with its own training split, so test inputs of another "
+            "silo cannot be used here; expected images or features that are ready to use"
         )
     if len(set(silos.scalings.values())) > 1:
         raise DataError(
-            f"local = {what!r}: each silo standardises its series by its own training split, so that another "
-            "silo's test inputs mean something else here; set data.standardize to 'federation'"
+            f"local = {what!r}: each silo standardizes series with its own training split, so test inputs of "
+            "another silo cannot be used here; set data.standardize to 'federation'"
         )
     labels = torch.cat([silo.test.y for silo in silos])
     owners = torch.cat([torch.full((len(silo.test),), number) for number, silo in enumerate(silos)])
     if what == "classes":
         unknown = [(owners != n) & ~torch.isin(labels, silo.train.y) for n, silo in enumerate(silos)]
-        why = f"every silo trains on all of the {len(silos.classes)} classes that are tested"
+        why = f"every silo trains on all of the {len(silos.classes)} tested classes"
     elif what == "domains":
         domains = [silo.domain for silo in silos]
         unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
@@ -115,14 +115,14 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
     else:
         raise ConfigurationError(f"local = {what!r}, expected none, classes or domains")
     if not any(bool(each.any()) for each in unknown):
-        raise DataError(f"local = {what!r}: {why}, so that nothing is unknown to any silo")
+        raise DataError(f"local = {what!r}: {why}, so no test input is out-of-distribution")
     return [each.nonzero()[:, 0] for each in unknown]
 
 
 def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
-    """The pools with label -1 for samples of the classes `names`, and the remaining classes renumbered from 0.
+    """Return pools in which the classes `names` have label -1 and the other classes are renumbered from 0.
 
-    Raises ConfigurationError for a name that is no class, or if fewer than two classes are left.
+    Raises ConfigurationError for an unknown class, or if fewer than two classes are left.
     """
     if not names:
         return pools
@@ -145,10 +145,10 @@ def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
 
 
 def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Silos, origin: str) -> Array | None:
-    """Raw inputs that nobody knows: test samples of held-out classes and of an outside source called `origin`.
+    """Return raw inputs that no silo knows: test samples of held-out classes and of the outside source `origin`.
 
-    Images have the silos' size and colours, as far as these can be had. None where neither is asked for. Raises
-    DataError if the outside inputs are not of the silos' shape.
+    Images get the silos' size and channels if possible. None if neither is requested. Raises DataError if the shape of
+    the outside inputs differs from the silos'.
     """
     shape = (*silos.shape[1:], silos.shape[0]) if silos.images else silos.shape
     image_format = ImageFormat(silos.image_format.size, shape[-1]) if silos.images else ImageFormat()
@@ -164,7 +164,7 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
             )
     if held_out and not any(map(len, held_out)):
         raise DataError("data.ood.held_out_classes: none of the test samples is of a held-out class")
-    # A source without a test part has trained nobody here: all of it is unknown.
+    # No silo has trained on the outside source: without a test part, all of it is unknown.
     tests = [pool.x[pool.development :] if pool.own_test else pool.x for pool in outside]
     parts = [image_format(x) for x in (*held_out, *tests)]
     return np.concatenate(parts) if parts else None

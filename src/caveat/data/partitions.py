@@ -1,4 +1,4 @@
-"""Partitions of one pool into silos, at random or with skewed labels, and label noise."""
+"""Partitions of a pool into silos, at random or with label skew, and label noise."""
 
 from collections.abc import Callable
 
@@ -12,20 +12,22 @@ from .settings import Partition
 MINIMUM = 10
 TRIES = 100
 Shares = NDArray[np.float64]
-"""(classes, silos): each silo's share of each class; a class that nobody has is a row of zeros."""
+"""(classes, silos): each silo's share of each class; a class of no silo is a row of zeros."""
 
 
 def partition(
     labels: Partition, y: LabelArray, classes: int, silos: int, per_silo: int | None, rng: np.random.Generator
 ) -> tuple[list[Index], Shares | None]:
-    """Positions in `y` for each silo, and the shares by which to deal a test part; none for iid.
+    """Return positions in `y` for each silo, and the shares for dealing a test part (None for iid).
 
     Raises DataError if no draw gives every silo `labels.minimum` samples of two classes or more.
     """
     least = MINIMUM if labels.minimum is None else labels.minimum
     wanted = least if per_silo is None else per_silo
     if len(y) < silos * wanted:
-        raise DataError(f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are {len(y)}")
+        raise DataError(
+            f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are only {len(y)}"
+        )
     if labels.scheme == "iid":
         return deal(y, silos, per_silo, None, rng), None
     draw = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}[labels.scheme](labels, classes, silos)
@@ -43,9 +45,9 @@ def partition(
 def deal(
     y: LabelArray, silos: int, per_silo: int | None, shares: Shares | None, rng: np.random.Generator
 ) -> list[Index]:
-    """Positions in `y` for each silo, no position twice: by the shares of each class, equal shares without.
+    """Return disjoint positions in `y` for each silo: by the shares of each class, or equally without shares.
 
-    `per_silo` is the number that each silo gets, on average where there are shares; none deals all.
+    `per_silo` is the number of samples per silo, on average if there are shares; None deals all.
     """
     order = rng.permutation(len(y))
     if shares is not None:
@@ -76,7 +78,7 @@ def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random
     def draw(rng: np.random.Generator) -> Shares:
         owners = np.zeros((classes, silos))
         for silo in range(silos):
-            # The classes that fewest silos have so far, at random among equals: all get used as evenly as can be.
+            # The classes that the fewest silos have so far, ties at random: all are used as evenly as possible.
             rarest = np.lexsort((rng.random(classes), owners.sum(axis=1)))
             owners[rarest[:per_silo], silo] = 1
         return np.asarray(owners / np.maximum(owners.sum(axis=1, keepdims=True), 1), dtype=np.float64)
@@ -85,7 +87,7 @@ def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random
 
 
 def _draws(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """FedPN's scheme: all classes and as many more at random as there are draws, shuffled and dealt to the silos."""
+    """FedPN's scheme: all classes once and the remaining draws at random, shuffled and dealt to the silos."""
     per_silo = 3 if labels.per_silo is None else labels.per_silo
 
     def draw(rng: np.random.Generator) -> Shares:
@@ -99,7 +101,7 @@ def _draws(labels: Partition, classes: int, silos: int) -> Callable[[np.random.G
 
 
 def mislabeled(y: LabelArray, share: float, classes: int, rng: np.random.Generator) -> LabelArray:
-    """The labels with a share of them wrong, rounded to whole labels: each another class, any with the same chance."""
+    """Return the labels with a share of them (rounded) replaced by another class, drawn uniformly."""
     wrong = rng.choice(len(y), round(share * len(y)), replace=False)
     changed = y.copy()
     changed[wrong] = (y[wrong] + rng.integers(1, classes, len(wrong))) % classes

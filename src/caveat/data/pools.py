@@ -20,7 +20,7 @@ Array = NDArray[Any]
 LabelArray = NDArray[np.int64]
 Index = NDArray[np.int64]
 Kind = Literal["images", "features", "tokens", "series"]
-"""What arrays of inputs can hold."""
+"""The kinds of inputs."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class TableColumn:
 
     name: str
     categories: tuple[str, ...] | None = None
-    """The texts that the column's values are codes of; none for a column of numbers."""
+    """The texts that the column's values are codes for; None for a column of numbers."""
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How the text of csv files is written."""
+    """The format of csv files."""
 
     separator: str | None = None
-    """What stands between the values of a row; None finds it in the header."""
+    """The separator of values; None detects it in the header."""
     decimal: str = "."
     """The decimal mark of numbers."""
     declared: Declared = NOTHING
-    """What is declared of their columns and labels."""
+    """The declarations of columns and labels."""
 
 
 AS_USUAL = CsvFormat()
@@ -49,24 +49,24 @@ AS_USUAL = CsvFormat()
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Samples of one domain, or of one silo where the source comes in silos."""
+    """Samples of one domain, or of one silo if the source comes in silos."""
 
     x: Array
-    """(N, H, W, C) uint8 images, (N, D) float32 features, (N, T) int64 ids of tokens, or (N, T, C) float32 series. In a
+    """(N, H, W, C) uint8 images, (N, D) float32 features, (N, T) int64 token ids, or (N, T, C) float32 series. In a
     table NaN is a missing number, -1 a missing text."""
     y: LabelArray
-    """(N,) class indices, -1 where a class is held out."""
+    """(N,) class indices, -1 for held-out classes."""
     classes: tuple[str, ...]
     domain: str = ""
     """The name of the domain or silo."""
     own_test: int = 0
-    """How many samples, the last ones, are the source's own test part."""
+    """Number of samples in the source's own test part, which are the last ones."""
     table: tuple[TableColumn, ...] = ()
-    """The columns of a table as it was read; empty for images and for features that are ready to use."""
+    """The columns of a table as read; empty for images and for features that are ready to use."""
     csv_format: CsvFormat = AS_USUAL
-    """How the files of the table were written, and those with rows to predict are."""
+    """The format of the table's files, and of files with rows to predict."""
     origin: str = ""
-    """The pool's name in error messages: its file, or the silo of one's own arrays."""
+    """The pool's name in error messages: its file, or the silo of a user's arrays."""
 
     @property
     def images(self) -> bool:
@@ -74,7 +74,7 @@ class Pool:
 
     @property
     def lazy(self) -> bool:
-        """Whether inputs are read when they are needed."""
+        """Whether inputs are read only when needed."""
         return not isinstance(self.x, np.ndarray)
 
     @property
@@ -87,30 +87,30 @@ class Pool:
 
     @property
     def development(self) -> int:
-        """How many samples, the first ones, are not in the source's own test part."""
+        """Number of samples, the first ones, that are not in the source's own test part."""
         return len(self.y) - self.own_test
 
 
 @dataclass(frozen=True, eq=False)
 class DataSource:
-    """All that a source holds."""
+    """The content of a source."""
 
     pools: tuple[Pool, ...]
     given: bool = False
-    """Whether the data comes in silos: each pool is one."""
+    """Whether the data comes in silos, one per pool."""
 
 
 LONGEST = 60
-"""Characters of a value that an error shows."""
+"""Maximum number of characters of a value in errors."""
 
 
 def shown(text: str) -> str:
-    """A text of the data as an error shows it: in quotes, escaped and cut."""
+    """Return a text of the data for errors: quoted, escaped and truncated."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def ordered(names: Sequence[str]) -> tuple[str, ...]:
-    """Names without repetition, as numbers where all are whole numbers ("2" before "10"), else as text."""
+    """Return distinct names, sorted as numbers if all are whole numbers ("2" before "10"), else as text."""
     distinct = set(names)
     try:
         return tuple(sorted(distinct, key=lambda name: (int(name), name)))
@@ -119,16 +119,16 @@ def ordered(names: Sequence[str]) -> tuple[str, ...]:
 
 
 AT_ONCE = 1 << 20
-"""Values of rows that are looked at together, at most."""
+"""Maximum number of values of rows that are processed at once."""
 
 
 class LazyRows:
-    """Inputs (N, ...) somewhere else than in memory; looks like an array, of which rows are read by their numbers."""
+    """Inputs (N, ...) that are not in memory; like an array whose rows are read when indexed."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], ready: bool = False) -> None:
         self.shape, self.dtype = shape, dtype
         self.ready = ready
-        """Whether what is read is what a model takes; else images are normalised first."""
+        """Whether rows are model inputs; otherwise images are normalized first."""
 
     @property
     def ndim(self) -> int:
@@ -138,7 +138,7 @@ class LazyRows:
         return self.shape[0]
 
     def read(self, index: Index) -> Array:
-        """The rows with these numbers, checked, (n, ...)."""
+        """Return the rows with these numbers, checked, (n, ...)."""
         raise NotImplementedError
 
     def __getitem__(self, index: Any) -> Array:
@@ -147,7 +147,7 @@ class LazyRows:
 
 
 class ArrayRows(LazyRows):
-    """Rows of an array that is mapped into memory, of which pages are read when they are needed."""
+    """Rows of a memory-mapped array."""
 
     def __init__(self, array: Array, check: Callable[[Array, str], Array], origin: str) -> None:
         checked = check(np.asarray(array[:1]), origin)
@@ -157,25 +157,25 @@ class ArrayRows(LazyRows):
         self.written = size_and_time(self.file)
 
     def read(self, index: Index) -> Array:
-        """Raises DataError for a file that was written since: the rows before would not go with those after."""
+        """Read rows. Raise DataError if the file has changed since, because rows would no longer belong together."""
         if size_and_time(self.file) != self.written:
-            raise DataError(f"{self.file}: was written while it was read; begin again from what it held")
+            raise DataError(f"{self.file} changed while caveat was reading it. Restore its contents and start again.")
         found = np.asarray(self.array[index])
         ends = f", rows {index.min()} to {index.max()}" if len(index) else ""
         return self.check(found, f"{self.origin}{ends}")
 
 
 def size_and_time(file: Path | None) -> tuple[int, int] | None:
-    """Size and time of the last change of a file that is read in parts; None of none."""
+    """Return the size and modification time of a file that is read in parts; None without a file."""
     try:
         found = None if file is None else os.stat(file)
-    except FileNotFoundError:  # what was mapped stays readable
+    except FileNotFoundError:  # a mapped file stays readable
         return None
     return found and (found.st_size, found.st_mtime_ns)
 
 
 class JoinedRows(LazyRows):
-    """The rows of two parts, one after the other."""
+    """The rows of two parts, concatenated."""
 
     def __init__(self, first: LazyRows | Array, second: LazyRows | Array) -> None:
         super().__init__(
@@ -192,7 +192,7 @@ class JoinedRows(LazyRows):
 
 
 class PartRows(LazyRows):
-    """Some rows of others, in an order of their own."""
+    """A selection of rows, in any order."""
 
     def __init__(self, rows: LazyRows, index: Index) -> None:
         super().__init__((len(index), *rows.shape[1:]), rows.dtype, rows.ready)
@@ -203,7 +203,7 @@ class PartRows(LazyRows):
 
 
 class ChangedRows(LazyRows):
-    """Others' rows (N, ...), changed by a function to as many of the same shape."""
+    """Rows (N, ...) transformed by a function that keeps their number and shape."""
 
     def __init__(self, rows: LazyRows, change: Callable[[Array], Array]) -> None:
         super().__init__(rows.shape, rows.dtype, rows.ready)
@@ -214,7 +214,7 @@ class ChangedRows(LazyRows):
 
 
 class LazyInputs(PartedInputs):
-    """Model inputs (N, ...) that are read in parts, where they are."""
+    """Model inputs (N, ...) that are read in parts."""
 
     def __init__(self, rows: LazyRows, finish: Callable[[Array], Tensor]) -> None:
         self.rows, self.finish = rows, finish
@@ -226,26 +226,26 @@ class LazyInputs(PartedInputs):
 
 
 def lazy_inputs(rows: LazyRows, finish: Callable[[Array], Tensor]) -> Tensor:
-    """Rows as the inputs of a split. They are no tensor, but all that is asked of inputs can be asked of them."""
+    """Return rows as the inputs of a split. They are not a tensor, but support all operations needed of inputs."""
     return cast(Tensor, LazyInputs(rows, finish))
 
 
 def in_parts(x: Tensor) -> Iterator[Tensor]:
-    """The inputs of a split as they are, or one part after the other where they are read as needed."""
+    """Yield the inputs of a split as one part, or in several parts if they are lazy."""
     return iter(x.split(PART)) if isinstance(x, LazyInputs) else iter((x,))
 
 
 def some_rows(rows: Array, index: Index) -> Array:
-    """The rows with these numbers, which stay where they are if they are read as needed."""
+    """Return the rows with these numbers; lazy rows stay lazy."""
     return cast(Array, PartRows(rows, index)) if isinstance(rows, LazyRows) else rows[index]
 
 
 def changed(rows: Array, change: Callable[[Array], Array]) -> Array:
-    """The rows (N, ...), changed to as many of the same shape, at once or when they are read."""
+    """Transform rows (N, ...) with a function that keeps their shape; lazy rows when they are read."""
     return cast(Array, ChangedRows(rows, change)) if isinstance(rows, LazyRows) else change(rows)
 
 
 def row_parts(rows: Array) -> Iterator[Array]:
-    """Rows (N, ...) in parts that memory holds, from the first to the last."""
+    """Yield rows (N, ...) in order, in parts that fit into memory."""
     count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
     return (rows[start : start + count] for start in range(0, len(rows), count))

@@ -29,22 +29,22 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SequenceFormat:
-    """The length that sequences are brought to, and what the steps are that they lack."""
+    """The common length of sequences, and their padding."""
 
     kind: SequenceKind
     length: int
-    """T, the steps of every input."""
+    """T, the number of steps of every input."""
     pad: int = 0
-    """tokens: the id behind the end of a shorter sequence."""
+    """tokens: the id that shorter sequences are padded with."""
     masked: bool = False
-    """series: whether the last channel is a mask, 1 where a step is real and 0 behind the end."""
+    """series: whether the last channel is a mask, 1 for real steps and 0 for padding."""
     cut: bool = False
-    """Whether a longer sequence loses what is behind `length`; else it is refused."""
+    """Whether longer sequences are truncated; otherwise they are refused."""
 
     def __call__(self, rows: Any, origin: str) -> Array:
-        """(N, T) int64 of tokens or (N, T, C) float32 of series, from an array of that form or a list of sequences.
+        """Return tokens (N, T) int64 or series (N, T, C) float32, from such an array or a list of sequences.
 
-        Raises DataError for rows that are none, and for longer ones unless they are to be cut.
+        Raises DataError for other rows, and for longer sequences unless they are truncated.
         """
         sequences = whole_or_rows(rows, self.kind, origin)
         if isinstance(sequences, np.ndarray) and sequences.shape[1] == self.length and not self.masked:
@@ -72,9 +72,9 @@ class SequenceFormat:
 def sequence_format(
     given: Sequence[tuple[str, Any]], kind: SequenceKind, pad: int = 0, length: int | None = None
 ) -> SequenceFormat:
-    """The format that all sequences fit into, from the rows of each origin: of the longest one, or cut to `length`.
+    """Return the format that fits all sequences, given (origin, rows): as long as the longest, or `length`.
 
-    Series get a mask where some are shorter than others. Raises DataError for rows that are no sequences.
+    Series get a mask if their lengths differ. Raises DataError for rows that are no sequences.
     """
     lengths = {n for origin, rows in given for n in _lengths(whole_or_rows(rows, kind, origin))}
     count = sum(len(rows) for _, rows in given)
@@ -89,7 +89,7 @@ def _lengths(sequences: Sequence[Array] | Array) -> set[int]:
 
 
 def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array] | Array:
-    """Sequences as one array (N, T) or (N, T, C) if they are of one length, else as a list of (T,) or (T, C) each."""
+    """Return sequences as an array (N, T) or (N, T, C) if they have one length, else as a list of (T,) or (T, C)."""
     checked = token_array if kind == "tokens" else series_array
     if isinstance(rows, (list, tuple)) or (isinstance(rows, np.ndarray) and rows.dtype == object):
         each = [plain_array(row, f"{origin}, row {number}") for number, row in enumerate(rows)]
@@ -104,16 +104,16 @@ def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array]
 
 @dataclass(frozen=True)
 class Scaling:
-    """What is taken off the channels of a series, and what they are divided by then."""
+    """Standardization of the channels of a series."""
 
     means: tuple[float, ...]
     scales: tuple[float, ...]
-    """Standard deviations; 1 for a channel that is the same everywhere."""
+    """Standard deviations; 1 for constant channels."""
     masked: bool = False
-    """Whether one more channel, the last, is a mask: padded steps stay zeros."""
+    """Whether an additional last channel is a mask: padded steps stay zero."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(N, T, C) float32 standardised, with the mask as it was where there is one."""
+        """Standardize series (N, T, C) float32; a mask does not change."""
         rest = (0.0,) * self.masked, (1.0,) * self.masked
         means, scales = (torch.tensor([*own, *more]) for own, more in zip((self.means, self.scales), rest, strict=True))
         found = (x - means) / scales
@@ -122,7 +122,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class StepMoments:
-    """How many real steps there are, and per channel their mean and the summed squares of distances from it."""
+    """Number of real steps, and per channel their mean and sum of squared deviations."""
 
     count: int
     mean: Numbers
@@ -137,14 +137,14 @@ class StepMoments:
         return StepMoments(count, self.mean + apart * share, squares)
 
     def scaling(self, masked: bool) -> Scaling:
-        """What standardises these steps."""
+        """Return the standardization of these steps."""
         scales = np.sqrt(self.squares / max(self.count, 1))
-        scales[scales <= 10 * np.finfo(np.float64).eps * np.abs(self.mean)] = 1  # constant, but for rounding
+        scales[scales <= 10 * np.finfo(np.float64).eps * np.abs(self.mean)] = 1  # constant, except for rounding
         return Scaling(tuple(self.mean.tolist()), tuple(scales.tolist()), masked)
 
 
 def moments(x: Array, masked: bool) -> StepMoments:
-    """Of the real steps of series (N, T, C), or (N, T, C + 1) with a mask, a part of which is looked at at a time."""
+    """Return the moments of the real steps of series (N, T, C), or (N, T, C + 1) with a mask, read in parts."""
     channels = x.shape[2] - masked
     nothing = StepMoments(0, np.zeros(channels), np.zeros(channels))
     return reduce(StepMoments.__add__, (_moments(part, masked) for part in row_parts(x)), nothing)
@@ -157,7 +157,7 @@ def _moments(x: Array, masked: bool) -> StepMoments:
 
 
 def scalings(train: Mapping[SiloId, Array], standardize: Standardize, masked: bool) -> dict[SiloId, Scaling]:
-    """By silo, what standardises its series, from training splits (N, T, C); nothing unless it is asked for."""
+    """Return each silo's standardization from training splits (N, T, C); empty for "none"."""
     if standardize == "none":
         return {}
     own = {silo: moments(x, masked) for silo, x in train.items()}
@@ -171,39 +171,39 @@ def _together(several: Iterable[StepMoments]) -> StepMoments:
 
 
 def check_standardize(pool: Pool, standardize: Standardize) -> None:
-    """Raises ConfigurationError for inputs that are no series."""
+    """Raise ConfigurationError for standardization of inputs that are no series."""
     if standardize != "none" and not pool.series:
         raise ConfigurationError(
-            f"data.standardize = {standardize!r} is for series, these inputs are none; tables are standardised anyway",
+            f"data.standardize = {standardize!r} is for series only; tables are always standardized",
             "data.standardize",
         )
 
 
 def sequences_of(pool: Pool) -> SequenceFormat | None:
-    """The format of sequences that are of one length already; None for other inputs."""
+    """Return the format of sequences that already have one length; None for other inputs."""
     if pool.series or (pool.tokens and pool.x.ndim == 2):
         return SequenceFormat("tokens" if pool.tokens else "series", pool.x.shape[1])
     return None
 
 
 SHOWN = 3
-"""Kinds of notes that a line names."""
+"""Number of different notes in a summary line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Inputs without labels as a model takes them, and what is unusual about each."""
+    """Model inputs without labels, and notes about unusual ones."""
 
     x: Tensor
-    """(N, *shape) float32, or int64 for ids of tokens."""
+    """(N, *shape) float32, or int64 for token ids."""
     notes: tuple[str, ...] = ()
-    """(N,) what a prediction of a raw input cannot rest on, "" for most; empty where the inputs were not raw."""
+    """(N,) properties of raw inputs that make predictions unreliable, mostly ""; empty if the inputs were not raw."""
     files: tuple[str, ...] = ()
-    """(N,) the name of each input's file; empty where inputs have no files of their own."""
+    """(N,) the name of each input's file; empty if inputs have no files of their own."""
 
     @property
     def told(self) -> str:
-        """How many inputs have which notes, in a line; "" where none has any."""
+        """The notes with their counts, in a line; "" without notes."""
         noted = Counter(note for note in self.notes if note)
         if not noted:
             return ""
@@ -214,29 +214,29 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What it takes to read new inputs of silos, and to show them: all that a prediction needs of the data."""
+    """Preprocessing fitted on the training data: how to read new inputs and turn them back into images."""
 
     names: Sequence[SiloId]
-    """The silos whose inputs it prepares, in their order."""
+    """The names of the silos, in order."""
     classes: tuple[str, ...]
-    """The name of each class."""
+    """The class names."""
     shape: tuple[int, ...]
     """The shape of one model input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
     dtype: torch.dtype = torch.float32
-    """The type of model inputs: float32, or int64 for ids of tokens."""
+    """The type of model inputs: float32, or int64 for token ids."""
     normalize: Normalize | None = None
-    """The constants that images are normalised with; none where the inputs are not images."""
+    """Normalization constants of images; None for other inputs."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
-    """What makes each silo's features from the rows of a table; empty where inputs come ready to use."""
+    """Each silo's encoder of table rows; empty for other inputs."""
     image_format: ImageFormat = field(default_factory=ImageFormat)
-    """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
+    """The size and channels that raw images are converted to."""
     sequence_format: SequenceFormat | None = None
-    """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
+    """The format that raw sequences are padded to; None for other inputs."""
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
-    """What standardises each silo's series; empty where nothing does."""
+    """Each silo's standardization of series; empty without."""
 
     def __repr__(self) -> str:
-        """Number, shape and classes; not what silos' tables came to."""
+        """Return number, shape and classes, but no statistics of the silos' data."""
         return f"Preparation({len(self.names)} silos, inputs {self.shape}, {len(self.classes)} classes)"
 
     @property
@@ -244,18 +244,16 @@ class Preparation:
         return self.normalize is not None
 
     def check_name(self, silo: SiloId) -> None:
-        """Raises DataError if there is no silo of this name."""
+        """Raise DataError if there is no silo of this name."""
         if silo not in self.names:
             raise DataError(no_silo(silo, self.names))
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:
-        """Model inputs (N, *shape) from tensors of that shape, which are left as they are, or from raw ones, which are
-        prepared. Raises DataError for another shape, and for none.
-        """
+        """Return model inputs (N, *shape): tensors unchanged, raw inputs prepared. Raise DataError for other shapes."""
         return self.noted(x, silo).x
 
     def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None) -> Inputs:
-        """Such inputs with what is unusual about them, where they are raw or have been."""
+        """Return model inputs as `inputs` does, with notes if they are or were raw."""
         if isinstance(x, Inputs):
             found = x
         elif isinstance(x, (Tensor, LazyInputs)):
@@ -272,11 +270,11 @@ class Preparation:
         return found
 
     def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
-        """Model inputs (N, *shape) from raw ones: uint8 images (N,H,W) or (N,H,W,C), features (N,D), ids of tokens
+        """Prepare raw inputs as model inputs (N, *shape): uint8 images (N,H,W) or (N,H,W,C), features (N,D), token ids
         (N,T) or series (N,T,C), or a list of such sequences of any lengths.
 
-        Images are brought to the silos' size and channels, sequences to their length. The rows of a table, and series
-        that are standardised, need the silo that they are of. Raises DataError for another shape, and for no inputs.
+        Images get the silos' size and channels, sequences their length. Table rows and standardized series need `silo`.
+        Raises DataError for other shapes and for no inputs.
         """
         if self.sequence_format is not None:
             _check_any(inputs)
@@ -284,7 +282,7 @@ class Preparation:
             if not self.scalings:
                 return found
             if silo is None:
-                raise DataError("series that are standardised need the silo that they are of")
+                raise DataError("standardized series need the silo that they come from")
             self.check_name(silo)
             return self.scalings[silo](found)
         if not inputs.ndim or not len(inputs):
@@ -292,12 +290,12 @@ class Preparation:
         needed = len(inputs) * math.prod(self.shape) * FLOAT
         if needed > memory():
             raise DataError(
-                f"{len(inputs):,} inputs take {needed / 1e9:,.0f} GB as a model takes them, this machine has "
-                f"{memory() / 1e9:,.0f} of memory: give them in parts"
+                f"{len(inputs):,} inputs need {needed / 1e9:,.0f} GB of memory; this machine has "
+                f"{memory() / 1e9:,.0f} GB. Predict in smaller batches."
             )
         if self.encoders:
             if silo is None:
-                raise DataError("rows of a table need the silo whose encoder is to read them")
+                raise DataError("rows of a table need the silo whose encoder reads them")
             self.check_name(silo)
             if inputs.dtype.kind not in "fiub" or np.isinf(inputs).any():
                 raise DataError(
@@ -320,7 +318,7 @@ class Preparation:
         return normalized(self.image_format(images), self.normalize)
 
     def to_image(self, x: Tensor) -> Array:
-        """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
+        """Return uint8 images (..., H, W, C) of normalized inputs (..., C, H, W). Raise DataError for other inputs."""
         if self.normalize is None:
             raise DataError("these inputs are not images")
         x, channels = x.detach().cpu(), x.shape[-3]
@@ -329,28 +327,28 @@ class Preparation:
 
 
 def no_silo(name: SiloId, names: Sequence[SiloId]) -> str:
-    """What to tell where no silo has a name."""
+    """Return the error message for an unknown silo."""
     return f"no silo {name!r}, expected one of {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
 
 
 def _array(x: ArrayLike) -> Array:
-    """The inputs as one array. Raises DataError if there are none, and for rows of different lengths."""
+    """Return inputs as one array. Raise DataError for no inputs and for rows of different lengths."""
     array = plain_array(x, "inputs")
     _check_any(array)
     return array
 
 
 def _check_any(inputs: Any) -> None:
-    """Raises DataError unless there are inputs."""
+    """Raise DataError unless there are inputs."""
     shape = np.shape(inputs) if isinstance(inputs, np.ndarray) else (len(inputs),) if isinstance(inputs, list) else ()
     if not shape or not shape[0]:
         raise DataError(f"inputs of shape {shape}, expected at least one")
 
 
 def normalized(images: Array, normalize: Normalize) -> Tensor:
-    """Model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
+    """Return model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
 
-    Raises ConfigurationError if there is neither one constant for all channels nor one for each.
+    Raises ConfigurationError unless there is one constant for all channels, or one for each.
     """
     channels = images.shape[-1]
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
@@ -366,6 +364,6 @@ def _constants(values: tuple[float, ...], channels: int) -> Tensor:
 
 
 def check_normalize(images: bool, normalize: Normalize) -> None:
-    """Raises ConfigurationError for constants of `data.normalize` where inputs are features, which have none."""
+    """Raise ConfigurationError for `data.normalize` if inputs are not images."""
     if not images and normalize != Normalize():
         raise ConfigurationError("data.normalize is for images, these inputs are features")

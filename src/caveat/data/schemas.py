@@ -1,6 +1,6 @@
-"""Schemas: what one silo tells of its data, and what all silos share.
+"""Schemas: one silo's description of its data, and the schema that all silos share.
 
-Both hold labels, names of columns and categories, and nothing else: no counts, and no value of a column of numbers.
+Both contain labels, column names and categories only: no counts, and no values of numeric columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .sources.images import ImageFormat
 from .tables.encoding import TableLayout
 
 MOST = 10_000
-"""How many labels, columns, or categories of a column there can be."""
+"""Maximum number of labels, of columns, and of categories of a column."""
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=MOST)]
 Said = TypeVar("Said")
@@ -31,11 +31,11 @@ class ColumnSchema:
 
     name: Text
     holds: Literal["numbers", "texts", "nothing"]
-    """What all rows of the silo hold; a column that holds nothing here can hold numbers or texts elsewhere."""
+    """The content of the silo's rows; a column with nothing here can have numbers or texts elsewhere."""
     categories: Texts = ()
     """The texts of the silo's training split."""
     missing: bool = False
-    """Whether the silo's training split misses a number."""
+    """Whether a number is missing in the silo's training split."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories)
@@ -45,7 +45,7 @@ class ColumnSchema:
 
 @frozen_settings
 class DataSchema:
-    """A silo's description of its data, told before anything is trained."""
+    """A silo's description of its data, sent before training."""
 
     labels: Annotated[Texts, Field(min_length=1)]
     """The names of the silo's classes, in its own order."""
@@ -69,7 +69,7 @@ class DataSchema:
     @classmethod
     def of_json(cls, value: object) -> DataSchema:
         """The inverse of `to_json`; raises DataError for anything else."""
-        return _of_json(TypeAdapter(DataSchema), value, "a silo's sketch")
+        return _of_json(TypeAdapter(DataSchema), value, "a silo's schema")
 
 
 @frozen_settings
@@ -78,9 +78,9 @@ class SharedColumn:
 
     name: Text
     categories: Texts | None = None
-    """The texts of all training splits; none for a column of numbers."""
+    """The texts of all training splits; None for a column of numbers."""
     flagged: bool = False
-    """Whether a number is missing in some training split, so that a feature says where."""
+    """Whether a number is missing in some training split; an indicator feature marks such rows."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories or ())
@@ -90,7 +90,7 @@ class SharedColumn:
 
 @frozen_settings
 class SharedSchema:
-    """The description that fits the data of all silos, and by which each encodes its own."""
+    """The schema of all silos' data, with which each silo encodes its own."""
 
     classes: Annotated[Texts, Field(min_length=2)]
     shape: Shape
@@ -113,7 +113,7 @@ class SharedSchema:
 
     @property
     def image_format(self) -> ImageFormat:
-        """The size and channels that every silo's images are brought to."""
+        """The size and channels of every silo's images."""
         return (
             ImageFormat(self.size, self.shape[-1] if self.shape[-1] in (1, 3) else None)
             if self.images
@@ -122,7 +122,7 @@ class SharedSchema:
 
     @property
     def layout(self) -> TableLayout:
-        """The features that every silo's rows are encoded to."""
+        """The features that every silo encodes its rows to."""
         return TableLayout(
             tuple(TableColumn(column.name, column.categories) for column in self.columns),
             tuple(column.name for column in self.columns if column.flagged),
@@ -130,7 +130,7 @@ class SharedSchema:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input as models take it: (C, H, W) of an image, (D,) of features."""
+        """The shape of one model input: (C, H, W) of an image, (D,) of features."""
         if self.images:
             height, width, channels = self.shape
             return (channels, height, width)
@@ -142,7 +142,7 @@ class SharedSchema:
     @classmethod
     def of_json(cls, value: object) -> SharedSchema:
         """The inverse of `to_json`; raises DataError for anything else."""
-        return _of_json(TypeAdapter(SharedSchema), value, "an agreement")
+        return _of_json(TypeAdapter(SharedSchema), value, "the shared schema")
 
 
 def _check_input(shape: Sequence[int], columns: Sequence[str]) -> None:
@@ -158,7 +158,7 @@ def _check_categories(categories: Sequence[tuple[str, ...]]) -> None:
 
 def _distinct(what: str, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise DataError(f"{what}: a name is doubled, expected each once")
+        raise DataError(f"{what}: a name is duplicated, expected each once")
 
 
 def _to_json(value: DataSchema | SharedSchema) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _of_json(adapter: TypeAdapter[Said], value: object, what: str) -> Said:
 
 
 def reason(error: ValidationError) -> str:
-    """What is wrong, and where, without the value: it can be long."""
+    """Return the first problem and its place, without the value, which can be long."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {first['msg']}" if where else first["msg"]

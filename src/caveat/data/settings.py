@@ -14,7 +14,7 @@ from .tables.columns import Reading
 from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
-"""How images can be changed at random as they are trained on."""
+"""Random changes of training images."""
 
 
 def _test_samples(value: object) -> object:
@@ -30,7 +30,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @frozen_settings
 class Shift:
-    """What makes the inputs of silos differ. A list shorter than the silos gives each entry to a block of silos."""
+    """Feature shift between silos. A list shorter than the number of silos assigns each entry to a block of silos."""
 
     angles: tuple[Annotated[float, Field(ge=-3600, le=3600)], ...] = ()
     """Rotations in degrees, counter-clockwise; as many as there are silos, or a divisor of that number."""
@@ -40,19 +40,19 @@ class Shift:
 
 @frozen_settings
 class Partition:
-    """What makes the labels of silos differ, for data that does not come in silos."""
+    """Label skew between silos, for data that does not come in silos."""
 
     scheme: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
     """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
-    draws: per_silo draws of a class at each silo, of which two can be the same, each class split evenly over its draws
-    (FedPN, arXiv 2312.11230)."""
+    draws: per_silo draws of a class at each silo, with repetition, each class split evenly over its draws (FedPN, arXiv
+    2312.11230)."""
     alpha: Annotated[float, Field(gt=0)] | None = None
     """dirichlet: concentration, lower is more unequal (0.5 by default)."""
     per_silo: Annotated[int, Field(ge=2)] | None = None
-    """classes: how many classes each silo has (2 by default); draws: how many each silo draws (3 by default)."""
+    """classes: number of classes per silo (2 by default); draws: number of draws per silo (3 by default)."""
     minimum: Annotated[int, Field(ge=4)] | None = None
-    """All but iid: samples, without the test split, that every silo gets at least (10 by default); shares that give
-    one fewer are drawn anew."""
+    """All but iid: minimum number of samples per silo, without the test split (10 by default); shares are redrawn until
+    every silo has as many."""
 
     def __post_init__(self) -> None:
         for name, owners in (
@@ -70,16 +70,16 @@ class Partition:
 
 @frozen_settings
 class Split:
-    """The four disjoint splits of a silo: shares of its samples."""
+    """Fractions of a silo's samples in its four disjoint splits."""
 
     train: Share = 0.8
-    """Share to train on, of all samples that are not test samples."""
+    """Fraction of the non-test samples used for training."""
     validation: Share = 0.1
     """Fraction of the non-test samples used for validation (model selection)."""
     calibration: Share = 0.1
-    """Share to calibrate uncertainties and thresholds on, of all samples that are not test samples."""
+    """Fraction of the non-test samples used to calibrate uncertainties and thresholds."""
     test: Share = 0.2
-    """Share of all samples to test on; used only where the source has no test part of its own."""
+    """Fraction of all samples used for testing, if the source has no test part of its own."""
 
     def __post_init__(self) -> None:
         total = self.train + self.validation + self.calibration
@@ -91,7 +91,7 @@ class Split:
 
 @frozen_settings
 class Normalize:
-    """Images become (pixel / 255 - mean) / std, with constants that never come from test data."""
+    """Normalization of images: (pixel / 255 - mean) / std, with constants that never come from test data."""
 
     mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
     """Per channel, or one for all, on the 0..1 scale."""
@@ -101,17 +101,17 @@ class Normalize:
 
 @frozen_settings
 class OodSettings:
-    """Test inputs that a silo does not know, to evaluate on beside its test split; nothing is trained on them."""
+    """Out-of-distribution test inputs, evaluated in addition to the test split and never used for training."""
 
     local: Literal["none", "classes", "domains"] = "none"
-    """What a silo does not know but others do: none; classes: test samples of other silos, of classes that its training
-    split lacks; domains: test samples of the silos of other domains."""
+    """Inputs that only other silos know: none; classes: their test samples of classes that the silo's training split
+    lacks; domains: test samples of silos of other domains."""
     global_source: str = ""
-    """What nobody knows: the test part of another source (all of it if it has none), written like data.source."""
+    """Inputs that no silo knows: the test part of another source, or all of it; written like data.source."""
     held_out_classes: tuple[str, ...] = ()
-    """Names of classes that are taken from every silo; their test samples belong to what nobody knows."""
+    """Classes to remove from every silo; their test samples become inputs that no silo knows."""
     per_silo: Annotated[int, Field(ge=1)] | None = None
-    """Samples of a stream at a silo, fewer where there are not as many; by default as many as its test split has."""
+    """Maximum number of samples per stream and silo; by default the size of the silo's test split."""
 
     def __post_init__(self) -> None:
         check_different(self.held_out_classes, "data.ood.held_out_classes")
@@ -119,7 +119,8 @@ class OodSettings:
             parsed(self.global_source, "ood.global_source")
         if self.per_silo is not None and self.local == "none" and not self.global_source and not self.held_out_classes:
             raise ConfigurationError(
-                f"data.ood.per_silo = {self.per_silo} is ignored: no stream is asked for", "data.ood.per_silo"
+                f"data.ood.per_silo = {self.per_silo} is ignored: no out-of-distribution inputs are configured",
+                "data.ood.per_silo",
             )
 
 
@@ -129,76 +130,72 @@ class DataSettings:
 
     source: Annotated[str, Field(description=HELP)] = "digits"
     kind: Kind | None = None
-    """npz, npy, on_site: what x holds: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
-    series (float, N,T,C). Unset, it is features where it has two dimensions, else images."""
+    """npz, npy, on_site: the kind of x: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
+    series (float, N,T,C). By default features if x has two dimensions, else images."""
     n_silos: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """How many silos to make; by default one per entry of a shift, or per file. Data that comes in silos keeps them."""
+    """Number of silos to make; by default one per shift entry, or per file. Data that comes in silos keeps them."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
-    """Samples of a silo without its test split, on average where labels are skewed; by default all are shared out."""
+    """Samples per silo without its test split, on average with label skew; by default all samples are used."""
     test_per_silo: TestSamples | None = None
-    """Test samples of a silo, or "all": all there are, shared out evenly among the silos of a domain. By default a
-    quarter of samples_per_silo, or all."""
+    """Test samples per silo, or "all": split all of them evenly among the silos of a domain. By default a quarter of
+    samples_per_silo, or all."""
     target: str | None = None
     """csv, on_site: the column to predict."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
-    """Shares of training labels that are wrong, drawn from the other classes: as many as there are silos, or a divisor
-    of that number, so that each is that of a block of silos. Other splits have their true labels."""
+    """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
+    silos. Other splits keep their true labels."""
     positive_class: str | None = None
-    """The class, of two, that sensitivity, AUROC and other figures of classification are of (the second by default)."""
+    """The positive class of two, for sensitivity, AUROC and other metrics (the second class by default)."""
     silo_column: str | None = None
-    """csv: the column that names the silo of a row; without it every file is a silo."""
+    """csv: the column with the silo of each row; by default every file is a silo."""
     classes: tuple[str, ...] = field(default=(), repr=False)
-    """csv, on_site: the names of the classes, in order; a label that is none of them is refused. By default they are
-    the labels of all silos. A federation of tables needs them, in words: what each silo's codes mean says its
-    silo.toml."""
+    """csv, on_site: class names, in order; other labels are refused. By default the labels of all silos. A federation
+    of tables needs them as words; each silo.toml maps the silo's label codes to them."""
     label_codes: tuple[LabelCode, ...] = field(default=(), repr=False)
-    """csv: what labels of the files mean, CODE = "CLASS" in a section of its own."""
+    """csv: section that maps the files' labels to classes, CODE = "CLASS"."""
     dictionary: tuple[DictionaryColumn, ...] = field(default=(), repr=False)
     """csv, on_site: the data dictionary, a TOML file with a section for each column: type, unit, range, values,
-    missing, outside. What it says is written here in place of the file's name; columns that it lacks are not read."""
+    missing, outside. Its content replaces the file's name here; columns that it lacks are not read."""
     rename_columns: tuple[OwnColumn, ...] = field(default=(), repr=False)
-    """csv: columns that are called or written otherwise in the files, OWN = "NAME", or left out, OWN = false, in a
-    section of its own."""
+    """csv: section that renames columns of the files, OWN = "NAME", or leaves them out, OWN = false."""
     categorical: tuple[str, ...] = ()
-    """csv, on_site: columns of numbers that are codes of categories, or of any text; columns with text are categories
-    anyway, but refused if they look like names, or like numbers with a mistake among them."""
+    """csv, on_site: columns whose numbers are category codes, or that hold any text. Other columns with text are
+    categories too, but are refused if they look like names, or like numbers with a typing error."""
     numeric: tuple[str, ...] = ()
-    """csv, on_site: columns that hold numbers and nothing else; other text in them is refused, however much there
-    is."""
+    """csv, on_site: columns that hold only numbers; any other text in them is refused."""
     decimal: Literal[".", ","] = "."
     """csv, on_site: the decimal mark of numbers."""
     separator: str | None = None
-    """csv, on_site: the character between the values of a row; unset, the one of comma, semicolon and tab that the
-    header has most of."""
+    """csv, on_site: the character between values; by default the most frequent of comma, semicolon and tab in the
+    header."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Pixels of both sides that all images are resized to, those of streams too; unset, images must be of one size."""
+    """Height and width in pixels that all images are resized to; by default all images must have one size."""
     lazy: bool = False
-    """images: read and decode a file whenever it is needed, instead of keeping the pixels of all of them in memory.
-    csv, parquet files alone: keep rows in a file that is mapped into memory, below $CAVEAT_CACHE."""
+    """images: decode files when needed instead of keeping all pixels in memory. csv, parquet files only: keep rows in a
+    memory-mapped file below $CAVEAT_CACHE."""
     duplicates: Literal["together", "drawn"] = "together"
-    """csv, on_site: rows of a silo's table that are the same, label included, are all in one split ("together"): of
-    those they were drawn for, the first of test, calibration, validation, train. "drawn" leaves each where it was
-    drawn."""
+    """csv, on_site: "together" puts equal rows of a silo's table, label included, into one split: the first of test,
+    calibration, validation and train that one of them was drawn for. "drawn" leaves each row where it was drawn."""
     exif_rotation: bool = True
-    """images, on_site: turn images upright as their EXIF data say."""
+    """images, on_site: rotate images according to their EXIF orientation."""
     channels: Literal[1, 3] | None = None
-    """1 makes all images grey, 3 coloured; unset, grey images become coloured if some are."""
+    """1 converts all images to grayscale, 3 to color; by default to color if some images have color."""
     augment: tuple[ImageChange, ...] = ()
-    """Random changes of images, drawn anew for every batch of training and made in this order: flip (left to right),
-    crop (moved by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
+    """Random augmentation of training images, redrawn for every batch, in this order: flip (left to right), crop
+    (translation by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
     standardize: Literal["none", "silo", "federation"] = "none"
-    """series: every channel less its mean and over its standard deviation, over training samples and steps, without
-    padded ones: silo: of the silo's own; federation: of all silos together. Tables are, each by the silo's own."""
+    """series: standardize every channel by the mean and standard deviation of training steps, without padding: of the
+    silo (silo), or of all silos together (federation). Tables are always standardized per silo."""
     shift: Shift = field(default_factory=Shift)
-    """What makes the inputs of silos differ."""
+    """Feature shift between silos."""
     partition: Partition = field(default_factory=Partition)
-    """What makes the labels of silos differ."""
+    """Label skew between silos."""
     split: Split = field(default_factory=Split)
-    """Shares of train, validation, calibration and test."""
+    """Fractions of train, validation, calibration and test."""
     normalize: Normalize = field(default_factory=Normalize)
-    """Constants that images are normalised with."""
+    """Normalization constants of images."""
     ood: OodSettings = field(default_factory=OodSettings)
-    """Test inputs that silos do not know."""
+    """Out-of-distribution test inputs."""
 
     def __post_init__(self) -> None:
         check_different(self.categorical, "data.categorical")
@@ -214,24 +211,24 @@ class DataSettings:
             )
         if any(self.label_noise) and self.ood.local == "classes":
             raise ConfigurationError(
-                "data.label_noise: wrong labels hide which classes a silo does not know, on which "
-                "data.ood.local = 'classes' depends",
+                "data.label_noise: with wrong labels the classes that a silo does not know, needed by "
+                "data.ood.local = 'classes', cannot be determined",
                 "data.label_noise",
             )
         self._check_table()
 
     @property
     def reading(self) -> Reading:
-        """How tables are to be read."""
+        """How to read tables."""
         return Reading.of(self)
 
     @property
     def declared(self) -> Declared:
-        """What is declared of a table's columns and labels."""
+        """Declarations of a table's columns and labels."""
         return Declared(self.classes, self.label_codes, self.rename_columns, self.dictionary)
 
     def _check_keys(self) -> None:
-        """Raises ConfigurationError for a key that none of the sources reads."""
+        """Raise ConfigurationError for a key that none of the sources reads."""
         sources = parsed(self.source) + (parsed(self.ood.global_source) if self.ood.global_source else ())
         for each in fields(self):
             value, owners = getattr(self, each.name), [kind for kind in SOURCES.values() if each.name in kind.keys]
@@ -245,7 +242,7 @@ class DataSettings:
             )
 
     def _check_table(self) -> None:
-        """Raises ConfigurationError for keys of tables that contradict each other, and for a table without a target."""
+        """Raise ConfigurationError for contradictory keys of tables, and for a table without a target."""
         if self.source.startswith("csv:") and not self.target:
             raise ConfigurationError(
                 f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
@@ -261,7 +258,7 @@ class DataSettings:
             )
 
     def _check_silos(self) -> None:
-        """Raises ConfigurationError for what needs the data of several silos, where no machine has these."""
+        """Raise ConfigurationError for keys that need the data of several silos, which no single machine has."""
         for name in ("label_codes", "rename_columns"):
             if getattr(self, name):
                 raise ConfigurationError(

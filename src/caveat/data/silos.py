@@ -1,4 +1,4 @@
-"""The silos of a federation, in memory or made on demand, and what reads and shows their inputs."""
+"""The silos of a federation, in memory or made on demand."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .splits import NAMES
 from .tables.encoding import Encoder
 
 KEPT = 4
-"""How many silos stay in memory: one that takes part is asked for a few times in a row."""
+"""Silos that stay in memory: a silo that takes part is requested a few times in a row."""
 
 
 class InputForm(NamedTuple):
-    """What the inputs of all silos have in common."""
+    """The common shape and type of all silos' inputs."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -38,10 +38,10 @@ class InputForm(NamedTuple):
 
 
 def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
-    """Raises DataError, naming silo and split, unless a silo holds what models can take.
+    """Raise DataError, naming silo and split, unless models can use a silo's data.
 
-    That is, per split, inputs (N, ...) of finite float32 or of int64 from 0, of the form of the other silos' if that is
-    known, and labels (N,) of int64 below `classes`; streams can have label -1 too.
+    Each split needs inputs (N, ...) of finite float32 or of int64 from 0, in the given form if known, and labels (N,)
+    of int64 below `classes`; streams can also have label -1.
     """
     for name in NAMES:
         form = _check_data(getattr(silo, name), f"silo {silo.name!r}, {name}", form, range(classes))
@@ -50,19 +50,16 @@ def check_silo(silo: Silo, classes: int, form: InputForm | None = None) -> None:
 
 
 def _check_data(data: object, where: str, form: InputForm | None, labels: range) -> InputForm:
-    """The form of a split's inputs."""
     if not isinstance(data, Data):
         raise DataError(f"{where}: a {type(data).__name__}, expected caveat.data.Data(x, y)")
     x, y = data
     for name, tensor in (("x", x), ("y", y)):
         check_tensor(tensor, f"{where}: {name}")
     if x.dtype not in (torch.float32, torch.int64):
-        how = "x.float() makes it" if x.is_floating_point() else "x.long() or x.float() makes it"
-        raise DataError(f"{where}: x of {dtype_name(x.dtype)}, expected float32, or int64 for ids of tokens; {how}")
+        how = "use x.float()" if x.is_floating_point() else "use x.long() or x.float()"
+        raise DataError(f"{where}: x of {dtype_name(x.dtype)}, expected float32, or int64 for token ids; {how}")
     if y.dtype != torch.int64:
-        raise DataError(
-            f"{where}: y of {dtype_name(y.dtype)}, expected int64, the numbers of classes; y.long() makes it"
-        )
+        raise DataError(f"{where}: y of {dtype_name(y.dtype)}, expected int64 class indices; use y.long()")
     if x.ndim < 2:
         raise DataError(f"{where}: x of shape {tuple(x.shape)}, expected (N, ...), a row for each sample")
     if y.ndim != 1 or len(x) != len(y):
@@ -81,7 +78,7 @@ def _check_data(data: object, where: str, form: InputForm | None, labels: range)
 
 
 def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int, SiloId], Silo]:
-    """What makes silos, with each silo looked at when it is made; all are to be of the first one's form."""
+    """Return `make` with a check of each silo it makes; all silos must have the form of the first."""
     form: list[InputForm] = []
 
     def made(number: int, name: SiloId) -> Silo:
@@ -99,7 +96,7 @@ def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int,
 
 
 class SiloNames(Sequence[SiloId]):
-    """The names silo-000, silo-001, ... in their order, without a list of them in memory."""
+    """The names silo-000, silo-001, ..., computed when needed."""
 
     def __init__(self, count: int) -> None:
         self.total, self.width = count, len(str(count - 1))
@@ -119,7 +116,7 @@ class SiloNames(Sequence[SiloId]):
         return f"silo-{index % self.total:0{self.width}d}"
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """The number of the silo with this name. Raises ValueError for any other name."""
+        """Return the number of the silo with this name. Raise ValueError for any other name."""
         number = str(value).removeprefix("silo-")
         if number.isdecimal() and int(number) < self.total and self[int(number)] == value:
             return int(number)
@@ -134,7 +131,7 @@ class SiloNames(Sequence[SiloId]):
 
 
 class Population(Sequence[Silo]):
-    """Silos made on demand: `make` gets a silo's number and name, and makes the same silo every time."""
+    """Silos made on demand: `make` maps a number and a name to the same silo every time."""
 
     def __init__(self, count: int, make: Callable[[int, SiloId], Silo]) -> None:
         self.names = SiloNames(count)
@@ -156,7 +153,7 @@ class Population(Sequence[Silo]):
 
 
 class SilosByName(Mapping[SiloId, Silo]):
-    """The silos of a population by their names, each made when it is looked up."""
+    """The silos of a population by name, made on lookup."""
 
     def __init__(self, population: Population) -> None:
         self.population = population
@@ -175,26 +172,22 @@ class SilosByName(Mapping[SiloId, Silo]):
 
 @dataclass(frozen=True, eq=False)
 class Silos(Sequence[Silo]):
-    """All silos, and what it takes to show their inputs and to read new ones."""
+    """All silos, with the preprocessing of their inputs."""
 
     silos: Sequence[Silo]
     classes: tuple[str, ...]
-    """The name of each class."""
+    """The class names."""
     normalize: Normalize | None = None
-    """The constants that images were normalised with; none where the inputs are not images."""
+    """This and the next four: see `Preparation`."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
-    """What makes each silo's features from the rows of a table; empty where the inputs came ready to use."""
     image_format: ImageFormat = field(default_factory=ImageFormat)
-    """What raw images are brought to; it changes nothing where all have one shape and no other was asked for."""
     sequence_format: SequenceFormat | None = None
-    """What raw sequences are brought to; None where the inputs are none, and where they came ready to use."""
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
-    """What standardises each silo's series; empty where nothing does."""
     positive: str | None = None
-    """Which of two classes figures of classification are of; None for the second one, and where there are more."""
+    """The positive one of two classes; None for the second one, and for more classes."""
 
     def __repr__(self) -> str:
-        """Number, shape and classes; not the data, which nobody should find in a log."""
+        """Return number, shape and classes, but no data, which must not appear in logs."""
         return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} classes)"
 
     @overload
@@ -204,7 +197,7 @@ class Silos(Sequence[Silo]):
     @overload
     def __getitem__(self, index: SiloId) -> Silo: ...
     def __getitem__(self, index: int | slice | SiloId) -> Silo | tuple[Silo, ...]:
-        """A silo by its number or its name, or several by a slice. Raises DataError for a name that none has."""
+        """Return a silo by number or name, or several by slice. Raise DataError for an unknown name."""
         if isinstance(index, str):
             return self.named(index)
         return tuple(self.silos[index]) if isinstance(index, slice) else self.silos[index]
@@ -223,18 +216,18 @@ class Silos(Sequence[Silo]):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of model inputs: float32, or int64 for ids of tokens."""
+        """The type of model inputs: float32, or int64 for token ids."""
         return self.silos[0].train.x.dtype
 
     def named(self, name: SiloId) -> Silo:
-        """The silo of this name. Raises DataError if there is none."""
+        """Return the silo of this name. Raise DataError if there is none."""
         if name in self.by_name:
             return self.by_name[name]
         raise DataError(no_silo(name, self.names))
 
     @property
     def names(self) -> Sequence[SiloId]:
-        """The names of all silos, in their order."""
+        """The names of all silos, in order."""
         return self.silos.names if isinstance(self.silos, Population) else [silo.name for silo in self.silos]
 
     @property
@@ -244,13 +237,13 @@ class Silos(Sequence[Silo]):
         return {silo.name: silo for silo in self.silos}
 
     def check(self, batch_size: int) -> None:
-        """Raises DataError for the first silo that cannot train: no usable name, inputs or labels that no model takes,
-        an empty split, one class, less than a batch.
+        """Raise DataError for the first silo that cannot train: an invalid name, unusable inputs or labels, an empty
+        split, a single class, or fewer samples than a batch.
 
-        Of a population only the first silo is looked at here; each is when it is made.
+        Only the first silo of a population is checked here; the others are checked when they are made.
         """
         if len(self.classes) < 2:
-            raise DataError(f"one class in total, {self.classes[0]!r}, expected two or more")
+            raise DataError(f"only one class, {self.classes[0]!r}, expected two or more")
         form = None
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             check_silo_name(silo.name)
@@ -270,28 +263,26 @@ class Silos(Sequence[Silo]):
 
     @cached_property
     def preparation(self) -> Preparation:
-        """What it takes to read new inputs and to show them, without the silos' data."""
+        """The preprocessing of new inputs, without the silos' data."""
         return Preparation(
             self.names, self.classes, self.shape, self.dtype, self.normalize, self.encoders, self.image_format,
             self.sequence_format, self.scalings,
         )  # fmt: skip
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:
-        """Model inputs (N, *shape) from tensors of that shape, which are left as they are, or from raw ones, which are
-        prepared. Raises DataError for another shape, and for none.
-        """
+        """See `Preparation.inputs`."""
         return self.preparation.inputs(x, silo)
 
     def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None) -> Inputs:
-        """Such inputs with what is unusual about them, where they are raw or have been."""
+        """See `Preparation.noted`."""
         return self.preparation.noted(x, silo)
 
     def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
-        """Model inputs (N, *shape) from raw ones, as `Preparation.prepare` makes them."""
+        """See `Preparation.prepare`."""
         return self.preparation.prepare(inputs, silo)
 
     def to_image(self, x: Tensor) -> Array:
-        """uint8 pictures (..., H, W, C) of normalised inputs (..., C, H, W). Raises DataError without images."""
+        """See `Preparation.to_image`."""
         return self.preparation.to_image(x)
 
 
@@ -302,14 +293,14 @@ def population(
     normalize: Normalize | None = None,
     positive: str | None = None,
 ) -> Silos:
-    """`count` silos that `make` makes from a number and a name, when a round asks for them.
+    """Return `count` silos that `make` makes on demand, when a round needs them (cross-device).
 
-    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` of model inputs
-    (N, ...) of finite float32, or of int64 from 0 for ids of tokens, and labels (N,) int64 below the number of
-    classes, for training, validation, calibration and test. Neither time nor memory grows with their number.
-    `normalize` are the constants that images were normalised with, and `positive` is that of `from_arrays`. Every silo
-    is looked at when it is made, the first one at once, whose inputs say what shape and type all are to have: raises
-    DataError naming silo, split and value.
+    ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` for training,
+    validation, calibration and test, with model inputs (N, ...) of finite float32, or int64 from 0 for token ids, and
+    labels (N,) int64 below the number of classes. Neither time nor memory grows with `count`. `normalize` has the
+    normalization constants of images, and `positive` is the positive class as in `from_arrays`. Each silo is checked
+    when it is made, the first one at once; its inputs determine the shape and type of all. Raises DataError naming
+    silo, split and value.
     """
     check_type(count, int, "count", "a whole number of silos")
     check_type(make, Callable, "make", "a function of a number and a name")  # type: ignore[arg-type]
@@ -318,5 +309,5 @@ def population(
     names = check_class_list(classes, "population")
     positive_class(positive, names)
     silos = Population(count, checked(make, len(names)))
-    silos[0]  # whose inputs the others' are compared to
+    silos[0]  # checked at once
     return Silos(silos, names, normalize, positive=positive)

@@ -1,4 +1,4 @@
-"""Four disjoint splits per silo: drawn from a seed, with equal rows in one split, and the record that proves it."""
+"""Four disjoint splits per silo, drawn from a seed, with equal rows in one split, and the record of the splits."""
 
 import hashlib
 import json
@@ -17,66 +17,66 @@ from .tables.columns import number
 
 NAMES = ("train", "validation", "calibration", "test")
 PROTECTED = ("test", "calibration", "validation", "train")
-"""The splits, the one first that has to be kept from training most."""
+"""The splits, in decreasing order of protection from training."""
 LEAST_KEPT = 0.9
-"""The share of training rows that has to stay where equal rows are put together: of more, rows are equal by chance."""
+"""Minimum fraction of training rows left after grouping equal rows; below it, rows are equal by chance."""
 HASH = 16
 """Bytes of a keyed hash."""
 APART = (
-    "{} rows equal a row of a split that is kept from training, and stay where they were drawn: either too little "
-    "would be left to train on, or data.duplicates = 'drawn'"
+    "{} rows equal a row of a more protected split, and stay where they were drawn: either too few rows would be left "
+    "to train on, or data.duplicates = 'drawn'"
 )
 logger = logging.getLogger(__name__)
 Splits = Mapping[str, Index]
-"""Per split, positions in a pool."""
+"""Positions in a pool, per split."""
 Rearrange = Callable[[Pool, Splits], Splits]
-"""What becomes of the splits of a pool after they were drawn."""
+"""Changes the splits of a pool after they are drawn."""
 
 
 def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
-    """Positions in `y` for parts of the given sizes, each with about the class shares of the whole.
+    """Return positions in `y` for stratified parts of the given sizes.
 
-    Every class has a sample in the first part, if that is large enough. What the sizes leave over is dropped.
+    Every class has a sample in the first part, if that is large enough. Remaining positions are dropped.
     """
     order = rng.permutation(len(y))
     place = np.empty(len(y))
     for label in np.unique(y):
         members = order[y[order] == label]
         place[members] = (np.arange(len(members)) + rng.random()) / len(members)
-        place[members[0]] = 0  # a rare class could miss the first part otherwise
+        place[members[0]] = 0  # otherwise the first part could lack a rare class
     by_place = order[np.argsort(place[order], kind="stable")]
     ends = np.cumsum(sizes)
     return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
 def reserve_test(y: LabelArray, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
-    """Positions to develop with and positions to test on, for a source without a test part of its own."""
+    """Return positions for development and for testing, for a source without a test part."""
     test = min(max(1, round(len(y) * share)), len(y) - 1)
     development, held_out = stratified(y, (len(y) - test, test), rng)
     return development, held_out
 
 
 def development_splits(y: LabelArray, split: Split, silo: str, rng: np.random.Generator) -> dict[str, Index]:
-    """Positions of the splits train, validation and calibration among a silo's labels, without its test split."""
+    """Return positions of the splits train, validation and calibration in a silo's labels without its test split."""
     validation, calibration = (max(1, round(len(y) * share)) for share in (split.validation, split.calibration))
     train = len(y) - validation - calibration
     if train < 1:
-        raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 to split beside the test split")
+        raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 in addition to the test split")
     parts = stratified(y, (train, validation, calibration), rng)
     return dict(zip(NAMES, parts, strict=False))
 
 
 def hashes(silo: Silo) -> dict[str, str]:
-    """SHA-256 of each index array, of a split or a stream, as bytes of little-endian int64."""
+    """Return the SHA-256 of the positions of each split and stream, as little-endian int64 bytes."""
     return {
         name: hashlib.sha256(index.numpy().astype("<i8").tobytes()).hexdigest() for name, index in silo.indices.items()
     }
 
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
-    """What `splits.json` holds: each silo's domain, and the size, class counts and hash of its splits and streams.
+    """Return the content of `splits.json`: each silo's domain, and size, class counts and hash of splits and streams.
 
-    Counts are of at least `classes` classes, and of all that some silo has.
+    Counts cover at least `classes` classes, and all classes that some silo has.
     """
     silos = list(silos)
     largest = (int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
@@ -88,7 +88,6 @@ def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
 
 
 def _content(data: Data) -> str:
-    """SHA-256 of what a model sees: inputs and labels."""
     digest = hashlib.sha256()
     for part in in_parts(data.x):
         digest.update(part.contiguous().numpy().tobytes())
@@ -110,26 +109,23 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
 
 
 def _augmented(data: Data) -> dict[str, object]:
-    """How the batches of a split are changed; empty where they are not."""
     return {"augment": list(data.names)} if isinstance(data, AugmentedData) else {}
 
 
 def _streams(streams: Mapping[str, Data], classes: int) -> dict[str, object]:
-    """The entry "streams" of a silo's record; empty for a silo without streams, whose record has no such entry."""
     entries = {name: _sizes(data, classes) | {"content_sha256": _content(data)} for name, data in streams.items()}
     return {"streams": entries} if entries else {}
 
 
 def _sizes(data: Data, classes: int) -> dict[str, object]:
-    """How many samples there are, and how many of each class; a label of -1 is of no class."""
     return {"examples": len(data), "class_counts": torch.bincount(data.y[data.y >= 0], minlength=classes).tolist()}
 
 
 def together(pool: Pool, splits: Splits) -> Splits:
-    """The splits with all rows of a table that are the same, label included, in the most protected that one is in.
+    """Move equal rows of a table, label included, into the most protected split that has one of them.
 
-    Splits without equal rows in two of them stay as they are. So do all where too little would be left to train on:
-    rows of such a table say too little to tell people apart, which is logged.
+    Splits without shared rows do not change. Nothing changes, with a log message, if too few rows would be left to
+    train on: the rows of such a table do not identify a person.
     """
     where, drawn, place = _protected(pool, splits)
     before, after = (np.bincount(each, minlength=len(PROTECTED)) for each in (drawn, place))
@@ -140,14 +136,14 @@ def together(pool: Pool, splits: Splits) -> Splits:
 
 
 def apart(pool: Pool, splits: Splits) -> str:
-    """What is to be said of a table with rows that equal one of a more protected split; "" if it has none."""
+    """Return a note on rows that equal a row of a more protected split; "" if there are none."""
     _, drawn, place = _protected(pool, splits)
     count = int((place != drawn).sum())
     return APART.format(count) if count else ""
 
 
 def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArray]:
-    """All positions of the splits, the number of the split of each, and that of the first with an equal row."""
+    """Return all positions, the split of each, and the most protected split with an equal row."""
     where = np.concatenate([splits[name] for name in PROTECTED])
     drawn, group = _places(splits), _alike(pool, where)
     first = np.full(len(where), len(PROTECTED))
@@ -156,7 +152,7 @@ def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArra
 
 
 def _alike(pool: Pool, where: Index) -> LabelArray:
-    """The number of the group of equal rows that each row is of, (N,): of rows with equal hashes of 128 bits."""
+    """Return the group (N,) of equal rows, that is, of rows with equal 128-bit hashes."""
     odd = np.random.default_rng(0).integers(1 << 63, size=(pool.x.shape[1] + 1, 2), dtype=np.uint64) * 2 + 1
     rows = np.concatenate([_hashes(part, odd[1:]) for part in row_parts(pool.x)])[where]
     rows += odd[0] * pool.y[where, None].astype(np.uint64)
@@ -165,8 +161,8 @@ def _alike(pool: Pool, where: Index) -> LabelArray:
 
 
 def _hashes(rows: Array, odd: Array) -> Array:
-    """(N, 2) uint64: sums of the bits of rows (N, D), times odd numbers (D, 2)."""
-    # Of bits rather than of numbers, since missing ones are equal too; 0 for -0.
+    """Return (N, 2) uint64: sums of the bits of rows (N, D) times odd numbers (D, 2)."""
+    # Bits, not numbers, because missing values must be equal; -0 becomes 0.
     found = np.zeros((len(rows), 2), np.uint64)
     for column, factors in zip(rows.T, odd, strict=True):
         found += np.ascontiguousarray(column + np.float32(0)).view(np.uint32).astype(np.uint64)[:, None] * factors
@@ -174,9 +170,9 @@ def _hashes(rows: Array, odd: Array) -> Array:
 
 
 def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
-    """What each sample is, without its label: the same wherever it stands, whatever stands beside it.
+    """Return the content of each sample without its label, independent of its position and of other samples.
 
-    A row of a table is its cells in the order of its columns' names, or of those named; numbers are as models see them.
+    A table row consists of its cells in the order of column names, all or those named; numbers are as models see them.
     """
     if not pool.table:
         return [f"{x.dtype.str}{x.shape}".encode() + np.ascontiguousarray(x).tobytes() for x in map(np.asarray, pool.x)]
@@ -188,7 +184,7 @@ def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
 def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
     if column.categories is None:
         return ["" if value != value else repr(value) for value in (values + np.float32(0)).tolist()]
-    # A column of numbers becomes one of texts where a single text is added to it.
+    # A column of numbers becomes a column of texts if a single text is added to it.
     known = [number(text, pool.csv_format.decimal) for text in column.categories]
     texts = [
         text if value is None else repr(float(np.float32(value) + np.float32(0)))
@@ -198,7 +194,7 @@ def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
 
 
 def keyed(values: Iterable[bytes], key: bytes) -> list[bytes]:
-    """Hashes of 16 bytes (BLAKE2b), which tell nothing to anybody without the key of at most 64 bytes."""
+    """Return 16-byte hashes (BLAKE2b), which reveal nothing without the key (at most 64 bytes)."""
     return [hashlib.blake2b(value, key=key, digest_size=HASH).digest() for value in values]
 
 
@@ -206,18 +202,18 @@ class HeldOut(NamedTuple):
     """The rows of earlier federations that were in the test or the calibration split."""
 
     columns: tuple[str, ...]
-    """Of a table, the columns that the rows are known by."""
+    """The table columns that identify the rows."""
     test: Counter[bytes]
-    """How many rows of each keyed hash."""
+    """Number of rows per keyed hash."""
     calibration: Counter[bytes]
 
 
 def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: bytes) -> Splits:
-    """The splits with rows back in test or calibration that once were there, so that they are never trained on.
+    """Move rows that were once in test or calibration back there, so they are never trained on.
 
-    Each takes the place of a row of the same label that was never held out, as long as there is one: sizes stay what
-    they were drawn to be. Nothing changes where all are where they were, or in the test split. Rows that are known by
-    columns that the table has no more are not recognised.
+    Each row swaps with a row of the same label that was never held out, as long as there is one, so sizes do not
+    change. Nothing changes if all rows are in their earlier split or in the test split. Rows identified by columns that
+    the table no longer has are not recognized.
     """
     names = {column.name for column in pool.table}
     known = [each for each in known if bool(each.columns) == bool(names) and set(each.columns) <= names]
@@ -234,11 +230,10 @@ def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: by
 def _put_back(
     place: LabelArray, row: Sequence[bytes], wanted: Sequence[Counter[bytes]], y: LabelArray, never: Sequence[bool]
 ) -> None:
-    """Change places so that each of the first splits, with those before it, has as many of each row as are wanted."""
     for rank, held in enumerate(wanted):
         have = Counter(each for each, at in zip(row, place.tolist(), strict=True) if at <= rank)
         free = [i for i in np.flatnonzero(place == rank).tolist() if never[i]]
-        for i in sorted(np.flatnonzero(place > rank).tolist(), key=lambda i: -place[i]):  # those to train on first
+        for i in sorted(np.flatnonzero(place > rank).tolist(), key=lambda i: -place[i]):  # training rows first
             if have[row[i]] >= held[row[i]]:
                 continue
             have[row[i]] += 1
@@ -254,7 +249,6 @@ def _places(splits: Splits) -> LabelArray:
 
 
 def _split(splits: Splits, where: Index, place: LabelArray) -> Splits:
-    """The splits with every row in its place, in the order of the pool; those that are what they were stay so."""
     found = {name: where[place == rank] for rank, name in enumerate(PROTECTED)}
     return {
         name: index if np.array_equal(found[name], index) else np.sort(found[name]) for name, index in splits.items()

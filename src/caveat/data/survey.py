@@ -1,4 +1,4 @@
-"""What a data source holds, before anything is partitioned or trained."""
+"""Survey of a data source, before partitioning and training."""
 
 import warnings
 from collections import Counter
@@ -21,18 +21,17 @@ from .tables.harmonize import Refusals, surveyed_sheets
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:
-    """What a source, or a bare path, holds, as plain values.
+    """Describe the content of a source or a path, as plain values.
 
-    "source", "in_silos" (whether the data comes in silos), "shape" of one input, where all have one, "classes", and
-    "parts": the domains or silos, each with "name", "examples", "test" (in the source's own test part), "class_counts"
-    (per class, test part included), "shape" of one input, where shapes differ, and, of a table, "missing" per column.
+    Keys: "source"; "in_silos", whether the data comes in silos; "shape" of one input, if all have the same; "classes";
+    and "parts", the domains or silos, each with "name", "examples", "test" (examples in the source's test part),
+    "class_counts" (test part included), "shape" if shapes differ, and for tables "missing" per column.
 
-    A table has "columns", in the order of the file: each with "name", what it "holds" (numbers, texts, nothing),
-    "missing" and "distinct" values, "range", "mean" and "std" of its numbers, their "unit" by the dictionary,
-    "categories" of its texts, what it "becomes", and, where it cannot be read, why it is "refused"; all others are
-    described nevertheless. `declared` are `categorical`, `numeric`, `decimal`, `separator`, `classes`, `codes`,
-    `columns` and `dictionary` as in `[data]`. A csv without `target` has no classes yet. Raises DataError, and warns of
-    what is unusual.
+    A table has "columns", in file order, each with "name", "holds" (numbers, texts, nothing), "missing" and "distinct"
+    values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
+    encoding), and "refused", the reason if it cannot be read. `declared` has `categorical`, `numeric`, `decimal`,
+    `separator`, `classes`, `label_codes`, `rename_columns` and `dictionary` as in `[data]`. A table without `target`
+    has no classes. Raises DataError, and warns of unusual data.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
@@ -99,7 +98,6 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
 def _parts(
     sheets: Sequence[Sheet], names: Sequence[str], counts: Counter[str], classes: Sequence[str], reading: Reading
 ) -> list[dict[str, Any]]:
-    """What is known of the rows of each silo; every column is read once."""
 
     def with_silos(column: str) -> Iterator[tuple[str, str]]:
         for sheet in sheets:
@@ -120,7 +118,6 @@ def _parts(
 
 
 def _lacking(name: str, refusal: Refused) -> dict[str, Any]:
-    """A column that the dictionary has and the table lacks."""
     return {
         "name": name,
         "holds": "nothing",

@@ -1,6 +1,6 @@
 """Transforms of inputs: the shifts of silos, and random augmentation of training batches.
 
-Augmentation is drawn on the CPU, the same wherever the inputs lie.
+Augmentation is drawn on the CPU, so it does not depend on the device of the inputs.
 """
 
 import math
@@ -21,24 +21,24 @@ from .preparation import SequenceFormat
 from .settings import DataSettings, ImageChange, Normalize, Shift
 
 CHUNK = 1024
-"""Images rotated at a time: bounds the memory for float32 copies."""
+"""Images rotated at once: bounds the memory for float32 copies."""
 SHIFT = 1 / 8
-"""crop: the most that an image is moved, as a share of its sides."""
+"""crop: maximum translation, as a fraction of the image's sides."""
 DEGREES = 15.0
-"""rotate: the most that an image is turned, either way."""
+"""rotate: maximum angle in either direction."""
 LEAST, MOST = 1 / 8, 3 / 8
-"""erase: the sides of the rectangle, as shares of those of the image."""
+"""erase: minimum and maximum sides of the rectangle, as fractions of the image's sides."""
 BRIGHTER = 0.2
-"""brightness: the most that is added to or taken from all pixels, on the 0..1 scale."""
+"""brightness: maximum change of all pixels, on the 0..1 scale."""
 Augment = Callable[[Tensor], Tensor]
-"""A batch of inputs (B, ...) to one of the same shape, drawn from torch's global generator."""
+"""A function of a batch (B, ...) that keeps its shape and draws from torch's global generator."""
 
 
 def rotate(images: Array, degrees: float) -> Array:
-    """Rotate images counter-clockwise, bilinearly, with black where nothing was; (N, H, W, C) uint8 in and out.
+    """Rotate images (N, H, W, C) uint8 counter-clockwise, bilinearly, filling with black.
 
-    The centre is the pixel coordinate (W / 2, H / 2), half a pixel right of and below the middle: that is what
-    OpenCV users write, and so the images are those of the published experiments.
+    The center is the pixel coordinate (W / 2, H / 2), half a pixel right of and below the middle, as in OpenCV code
+    and in the published experiments.
     """
     height, width = images.shape[1:3]
     corners = _corners(height, width, degrees)
@@ -54,7 +54,7 @@ def rotate(images: Array, degrees: float) -> Array:
 
 
 def _corners(height: int, width: int, degrees: float) -> list[tuple[Array, Array]]:
-    """For each of the four neighbours of where an output pixel comes from: flat index and weight, both (H * W,)."""
+    """Return, for each of the four neighbors of an output pixel's origin, flat index and weight, both (H * W,)."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     y, x = np.mgrid[:height, :width].reshape(2, -1) - np.array([[height / 2], [width / 2]])
     from_x, from_y = cos * x - sin * y + width / 2, sin * x + cos * y + height / 2
@@ -71,26 +71,26 @@ def _corners(height: int, width: int, degrees: float) -> list[tuple[Array, Array
 
 
 def add_noise(x: Array, std: float, generator: np.random.Generator) -> Array:
-    """Inputs plus noise N(0, std²): uint8 images on the scale of 0..255, rounded and clipped; features as they are."""
+    """Add noise N(0, std²) to inputs; uint8 images on the 0..255 scale are rounded and clipped."""
     noisy: Array = x + std * generator.standard_normal(x.shape, dtype=np.float32)
     return np.clip(np.rint(noisy), 0, 255).astype(np.uint8) if x.dtype == np.uint8 else noisy.astype(x.dtype)
 
 
 def apply_shift(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
-    """The inputs with noise of this standard deviation, then rotated by the angle in degrees; 0 leaves them alone."""
+    """Add noise of this standard deviation to inputs, then rotate them by an angle in degrees; 0 changes nothing."""
     if std:
         x = add_noise(x, std, generator)
     return rotate(x, angle) if angle else x
 
 
 def shifts_per_silo(shift: Shift, silos: int) -> list[tuple[float, float]]:
-    """Angle and noise of each silo; raises ConfigurationError if a list's length does not divide the silos."""
+    """Return angle and noise of each silo. Raise ConfigurationError if a list's length does not divide their number."""
     angles = spread(shift.angles, silos, "data.shift.angles")
     return list(zip(angles, spread(shift.noise_std, silos, "data.shift.noise_std"), strict=True))
 
 
 def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
-    """The name of a shifted domain, for example "rotate(120)+noise(10)", after the name `source` if there is one."""
+    """Return the name of a shifted domain such as "rotate(120)+noise(10)", prefixed with `source` if not empty."""
     parts = [source] if source else []
     if shift.angles:
         parts.append(f"rotate({angle:g})")
@@ -100,9 +100,9 @@ def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
 
 
 def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
-    """The value of each silo, where each entry is that of a block of them; 0 for all if there is none.
+    """Return the value of each silo, each entry for a block of silos; 0 for all without entries.
 
-    Raises ConfigurationError, naming the key, if the number of entries does not divide the silos.
+    Raises ConfigurationError, naming the key, if the number of entries does not divide the number of silos.
     """
     if not values:
         return [0.0] * silos
@@ -114,12 +114,12 @@ def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
 
 
 def random_flip(x: Tensor) -> Tensor:
-    """Images (B, C, H, W), each mirrored left to right with probability 1/2."""
+    """Mirror each image of (B, C, H, W) left to right with probability 1/2."""
     return torch.where(brought(torch.rand(len(x), 1, 1, 1) < 0.5, x.device), x.flip(3), x)
 
 
 def random_crop(x: Tensor) -> Tensor:
-    """Images moved by up to an eighth of their sides, their edges repeated into what becomes free."""
+    """Translate images by up to an eighth of their sides, repeating their edges."""
     for axis in (2, 3):
         size = x.shape[axis]
         most = max(round(size * SHIFT), 1)
@@ -130,7 +130,7 @@ def random_crop(x: Tensor) -> Tensor:
 
 
 def random_rotation(x: Tensor) -> Tensor:
-    """Images turned by up to 15 degrees either way, bilinear, their edges repeated into what becomes free."""
+    """Rotate images bilinearly by up to 15 degrees in either direction, repeating their edges."""
     angle = (torch.rand(len(x)) * 2 - 1) * math.radians(DEGREES)
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros(len(x))
     ratio = x.shape[2] / x.shape[3]
@@ -140,7 +140,7 @@ def random_rotation(x: Tensor) -> Tensor:
 
 
 def random_erasing(x: Tensor) -> Tensor:
-    """Images of which a rectangle, 1/8 to 3/8 of the sides long, has the image's mean colour (Zhong et al., 2020)."""
+    """Fill a rectangle, 1/8 to 3/8 of the sides long, with the image's mean color (Zhong et al., 2020)."""
     inside = torch.ones(len(x), 1, 1, 1, dtype=torch.bool)
     for axis in (2, 3):
         size = x.shape[axis]
@@ -153,7 +153,7 @@ def random_erasing(x: Tensor) -> Tensor:
 
 
 def random_brightness(x: Tensor, std: tuple[float, ...] = (0.5,)) -> Tensor:
-    """Images with up to 0.2 of the range of pixels added to or taken from all; `std` is what they were divided by."""
+    """Add up to 0.2 of the pixel range, or subtract it; `std` is the normalization constant of the images."""
     added = (torch.rand(len(x), 1, 1, 1) * 2 - 1) * BRIGHTER
     return x + brought(added / torch.tensor(std).view(1, -1, 1, 1), x.device)
 
@@ -165,12 +165,12 @@ CHANGES: dict[ImageChange, Augment] = {
 
 
 def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
-    """Training data whose batches are changed at random whenever training takes one.
+    """Return training data whose batches are changed at random in every training step, and only there.
 
-    `augment` is a function of a batch of inputs (B, ...) as models take them, which draws from torch's global generator
-    (seeded by seed, round and silo) and returns one of the same shape; or for images names of such, one after the
-    other: "flip", "crop", "rotate", "erase", "brightness". `normalize` are the constants of the images. Nothing but
-    steps of training sees changed inputs. Raises ConfigurationError for what is none of these.
+    `augment` is a function of a batch of model inputs (B, ...) that draws from torch's global generator (seeded by
+    seed, round and silo) and returns a batch of the same shape; or, for images, names of such functions, applied in
+    order: "flip", "crop", "rotate", "erase", "brightness". `normalize` has the constants of the images. Raises
+    ConfigurationError for other values.
     """
     if callable(augment):
         name = f"{getattr(augment, '__module__', '')}.{getattr(augment, '__qualname__', type(augment).__name__)}"
@@ -200,18 +200,18 @@ def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Nor
 
 
 def check_noise(pool: Pool, shift: Shift, sequence_format: SequenceFormat | None) -> None:
-    """Raises ConfigurationError for noise on what is no quantity: ids of tokens, and a mask."""
+    """Raise ConfigurationError for noise on token ids and on a mask."""
     masked = sequence_format is not None and sequence_format.masked
     if any(shift.noise_std) and (pool.tokens or masked):
-        what = "a mask" if masked else "ids of tokens"
-        raise ConfigurationError(f"data.shift.noise_std: {what} cannot be made noisy", "data.shift.noise_std")
+        what = "a mask" if masked else "token ids"
+        raise ConfigurationError(f"data.shift.noise_std: noise cannot be added to {what}", "data.shift.noise_std")
 
 
 def check_lazy(settings: DataSettings) -> None:
-    """Raises ConfigurationError for what needs all inputs in memory."""
+    """Raise ConfigurationError for shifts of lazy inputs, which need all inputs in memory."""
     for name, value in (("shift.angles", settings.shift.angles), ("shift.noise_std", settings.shift.noise_std)):
         if value:
             raise ConfigurationError(
-                f"data.{name} needs all inputs in memory, but these are read as they are needed; shift them beforehand",
+                f"data.{name} needs all inputs in memory, but these are read lazily; shift them beforehand",
                 f"data.{name}",
             )

@@ -1,4 +1,4 @@
-"""Silos of data in Python: one pool rotated, arrays, and data sets whose items are read as they are needed."""
+"""Silos from data in Python: rotated shares of a pool, arrays, and data sets whose items are read lazily."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from .sources.arrays import pools_of
 from .transforms import Augment, augmented
 
 PARTS = ("x", "y", "x_test", "y_test")
-"""What the arrays of a silo are called, in their order."""
+"""The names of a silo's arrays, in order."""
 Columns = tuple[str, str]
 
 
@@ -48,11 +48,11 @@ def rotated(
     split: Split | None = None,
     normalize: Normalize | None = None,
 ) -> Silos:
-    """Silos that each rotate their own share of the pool's images by one of the angles, in degrees counter-clockwise.
+    """Make silos that rotate their share of the pool's images by one of the angles, in degrees counter-clockwise.
 
-    `noise_std` has one entry per silo, or a number of entries that divides the silos.
+    `noise_std` has one entry per silo, or a number of entries that divides the number of silos.
     """
-    check_type(pool, Pool, "pool", "a Pool, as caveat.data.digits() is one")
+    check_type(pool, Pool, "pool", "a Pool, such as caveat.data.digits()")
     check_type(angles, (Sequence, np.ndarray), "angles", "a list of degrees")
     check_type(noise_std, (Sequence, np.ndarray), "noise_std", "a list of numbers")
     check_type(silos_per_angle, (int, np.integer), "silos_per_angle", "a whole number")
@@ -86,27 +86,26 @@ def from_arrays(
     standardize: Standardize = "none",
     augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
-    """Silos of one's own arrays: per name (x, y), or (x, y, x_test, y_test) with a test part of its own.
+    """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
-    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos says how many there are. Of two,
-    `positive_class` names the one that figures such as sensitivity are of, by default the second. What x holds says
-    `kind`:
+    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos determines their number.
+    `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
-    - "images": uint8 (N, H, W) or (N, H, W, C). They are brought to one shape: `size` x `size` pixels, without which
-      they must be of one size, and `channels`, by default 3 where some are coloured.
+    - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have one size)
+      and converted to `channels`, by default 3 if some have color.
     - "features": finite numbers (N, D).
-    - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; models take them as int64 (N, T), and
-      shorter ones are filled up with the id `pad` (0 by default) at their ends.
-    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. Where lengths differ, shorter
-      ones are filled up with zeros, and the last of C + 1 channels is a mask: 1 for a step that is real, else 0.
-      `standardize` has every channel standardised over the real steps of training splits: "silo" by the silo's own,
-      "federation" by those of all silos together.
+    - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; model inputs are int64 (N, T), and
+      shorter sequences are padded at the end with the id `pad` (0 by default).
+    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. If lengths differ, shorter
+      series are padded with zeros, and the last of C + 1 channels is a mask: 1 for a real step, else 0. `standardize`
+      standardizes every channel over the real steps of training splits: of the silo ("silo") or of all silos together
+      ("federation").
 
-    T is that of the longest sequence of all silos, or `length`, to which longer ones are cut; so are those to predict.
-    Without `kind`, x is features if it has two dimensions, else images; whole numbers in two dimensions other than
-    uint8 are refused, since they could be ids. A `numpy.memmap`, as ``numpy.load(path, mmap_mode="r")`` makes one, is
-    read as it is needed and never held in memory whole. `augment` changes training batches at random, as `augmented`
-    says. Raises DataError naming the silo.
+    T is the length of the longest sequence of all silos, or `length`; longer sequences, also those to predict, are
+    truncated. Without `kind`, x is features if it has two dimensions, else images; two-dimensional whole numbers other
+    than uint8 are refused, because they could be token ids. A `numpy.memmap` such as
+    ``numpy.load(path, mmap_mode="r")`` is read when needed and never held in memory as a whole. `augment` changes
+    training batches at random (see `augmented`). Raises DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
@@ -120,7 +119,7 @@ def from_arrays(
     sequences = None
     mapped = any(isinstance(part, np.memmap) for x, _, x_test, _ in parts for part in (x, x_test))
     if mapped and length is not None:
-        raise ConfigurationError("length: arrays that are mapped into memory are read as they are", "length")
+        raise ConfigurationError("length: memory-mapped arrays cannot be truncated", "length")
     if kind in ("tokens", "series") and not mapped:
         sequences = _common_sequences(parts, origins, kind, pad or 0, length)
         parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
@@ -141,7 +140,7 @@ def from_arrays(
 
 
 def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) -> Silos:
-    """The silos with their training batches changed at random; as they are without `augment`."""
+    """Return the silos with random augmentation of their training batches; unchanged without `augment`."""
     if augment is None:
         return silos
     changed = (replace(silo, train=augmented(silo.train, augment, silos.normalize)) for silo in silos)
@@ -149,7 +148,7 @@ def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) ->
 
 
 def _check_kind(kind: str | None, pad: int | None, length: int | None) -> None:
-    """Raises ConfigurationError for a kind that there is not, and for what belongs to another one."""
+    """Raise ConfigurationError for an unknown kind, and for options of another kind."""
     if kind not in (None, *get_args(Kind)):
         raise ConfigurationError(f"kind = {kind!r}, expected one of {', '.join(get_args(Kind))}", "kind")
     for name, value, least, owners in (("pad", pad, 0, ("tokens",)), ("length", length, 1, ("tokens", "series"))):
@@ -169,7 +168,6 @@ def _common_sequences(
     pad: int,
     length: int | None,
 ) -> SequenceFormat:
-    """The format of the sequences of all silos, those of test parts included."""
     given = [(of, x) for (x, *_), of in zip(parts, origins, strict=True)]
     given += [(f"{of} (test)", x) for (_, _, x, _), of in zip(parts, origins, strict=True) if x is not None]
     return sequence_format(given, kind, pad, length)
@@ -189,19 +187,19 @@ def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
 def _arrays(
     parts: tuple[Any, Any, Any, Any], name: SiloId, kind: Kind | None
 ) -> tuple[Array, Array, Array | None, Array | None]:
-    """What a silo was given as arrays. Raises DataError for what is none, and for ids without a kind."""
+    """Return a silo's parts as arrays. Raise DataError for other values, and for possible ids without a kind."""
     named = [(f"silo {name!r}: {called}", part) for called, part in zip(PARTS, parts, strict=True) if part is not None]
     x, y, *test = (plain_array(part, where) for where, part in named)
     if kind is None and whole_numbers(x):
         raise DataError(
-            f"silo {name!r}: x of {x.dtype} in two dimensions; say kind='tokens' if these are ids of tokens, "
+            f"silo {name!r}: x of {x.dtype} in two dimensions; set kind='tokens' if these are token ids, "
             "kind='features' if they are numbers"
         )
     return (x, y, test[0], test[1]) if test else (x, y, None, None)
 
 
 class DatasetRows(LazyRows):
-    """The inputs of a data set's items."""
+    """The inputs of a data set, read item by item."""
 
     def __init__(self, dataset: Any, columns: Columns | None, origin: str) -> None:
         self.dataset, self.columns, self.origin = dataset, columns, origin
@@ -209,7 +207,7 @@ class DatasetRows(LazyRows):
         super().__init__((_length(dataset, origin), *first.shape), first.numpy().dtype, ready=True)
 
     def item(self, number: int) -> tuple[Any, Any]:
-        """The input and the label of an item."""
+        """Return the input and the label of an item."""
         where = f"{self.origin}, item {number}"
         try:
             item = self.dataset[number]
@@ -222,13 +220,13 @@ class DatasetRows(LazyRows):
             return item[self.columns[0]], item[self.columns[1]]
         if isinstance(item, Mapping):
             names = ", ".join(map(str, item))
-            raise DataError(f"{where}: a mapping of {names}; name two of them: columns=(INPUT, LABEL)")
+            raise DataError(f"{where}: a mapping of {names}; set columns=(INPUT, LABEL)")
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise DataError(f"{where}: a {type(item).__name__}, expected (x, y)")
         return item[0], item[1]
 
     def input(self, number: int) -> Tensor:
-        """The input of an item as a model takes it."""
+        """Return an item's input as a model input."""
         where = f"{self.origin}, item {number}: x"
         x = self.item(number)[0]
         x = x if isinstance(x, Tensor) else torch.from_numpy(_numeric(plain_array(x, where), where))
@@ -255,17 +253,16 @@ class DatasetRows(LazyRows):
         return found
 
     def labels(self) -> Array:
-        """The labels of all items."""
+        """Return the labels of all items."""
         found = [self.item(number)[1] for number in range(len(self))]
         return plain_array([y.item() if isinstance(y, Tensor) and y.numel() == 1 else y for y in found], self.origin)
 
 
 def _length(dataset: Any, origin: str) -> int:
-    """How many items a data set has, one at least."""
     try:
         length = len(dataset)
     except Exception as error:
-        raise DataError(f"{origin}: asking for its length fails: {message_of(error)}") from error
+        raise DataError(f"{origin}: len() fails: {message_of(error)}") from error
     if not length:
         raise DataError(f"{origin}: no samples")
     return length
@@ -287,14 +284,14 @@ def from_datasets(
     split: Split | None = None,
     augment: str | Sequence[str] | Augment | None = None,
 ) -> Silos:
-    """Silos of one's own data sets: per name what has a length and items, as `torch.utils.data.Dataset` has them, or a
-    tuple of two, to train on and to test on.
+    """Make silos from data sets: per name a map-style data set such as `torch.utils.data.Dataset`, or a tuple of a
+    training and a test data set.
 
-    An item is (x, y), or a mapping of which `columns` names input and label, as those of Hugging Face's
-    `datasets.Dataset` are (Parquet, Arrow). x is what a model takes, of one shape: float32, or int64 for ids of tokens;
-    y a whole number from 0. `classes` and `positive` are those of `from_arrays`. Items are read when they are needed,
-    and all of them once at the start, for their labels. An item has to be the same every time: random changes are for
-    `augment`, as `augmented` says. Splits hold positions alone. Raises DataError naming silo and item.
+    An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`.
+    x is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes` and
+    `positive_class` are as in `from_arrays`. Items are read when needed, and all of them once at the start for their
+    labels. An item must be the same every time: use `augment` for random changes (see `augmented`). Splits hold
+    positions only. Raises DataError naming silo and item.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
@@ -315,7 +312,6 @@ def from_datasets(
 
 
 def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
-    """The items of a silo's data set, or of two of which one is to test on, without names of classes yet."""
     origin = f"silo {name!r}"
     if not isinstance(name, str):
         raise DataError(f"{origin}: expected a name, which is text")
@@ -336,7 +332,6 @@ def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
 
 
 def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRows, LabelArray]:
-    """The inputs of a data set, to be read as they are needed, and its labels."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or isinstance(dataset, (str, Mapping)):
         raise DataError(f"{origin}: a {type(dataset).__name__}, expected a data set with a length and items")
     _length(dataset, origin)

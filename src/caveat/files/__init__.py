@@ -1,4 +1,4 @@
-"""Every file that caveat reads or writes: how it is written, and what it holds."""
+"""The files that caveat reads and writes."""
 
 from .._lazy import attach
 

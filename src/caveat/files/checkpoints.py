@@ -1,8 +1,8 @@
-"""Checkpoints and private state on disk: safetensors and JSON, replaced atomically, and known by their hashes.
+"""Checkpoints and private states on disk: safetensors and JSON, replaced atomically and identified by hashes.
 
-A silo's state is one immutable file per round in which it changed, of which those stay that a run may still continue
-from: after its newest checkpoint, after the last one that is certain to be there when the power was cut, and after the
-last rounds of training, to which a command may go back.
+A silo's state is one immutable file per round in which it changed. The files that a run may continue from are kept:
+those of its newest checkpoint, of the last checkpoint synced to disk, and of the training rounds that a run can be
+rolled back to.
 """
 
 import os
@@ -12,29 +12,28 @@ from pathlib import Path
 
 from ..core import CaveatError, DataError, RunError, SiloId, State
 from .reading import GROWING, check_file, checked, lines_of, record_of, sum_of_bytes
-from .schema import Checkpoint, KeptState, RunState, Sums
-from .schema.record import SCHEMA
+from .schema import SCHEMA, Checkpoint, KeptState, RunState, Sums
 from .tensors import payload_of, read_payload, to_bytes
 from .writing import refuse_link, sync, write_bytes, write_record
 
 NEWEST, DURABLE = "checkpoint.json", "checkpoint-durable.json"
-"""The last checkpoint, and the last one that was waited for until it was on the disk."""
+"""The last checkpoint, and the last one that was synced to disk."""
 KEPT = "checkpoint-[0-9]*.json"
-"""The checkpoints after the last rounds of training, as `kept_place` calls them."""
+"""The checkpoints after the last training rounds, named by `kept_place`."""
 
 
 class StateLost(RunError):
-    """A silo's private state is not there, or not the one that it kept: names the silo, the round and the file."""
+    """A silo's private state is missing or damaged; names the silo, the round and the file."""
 
 
 class SiloStore:
-    """The private states of silos, each in a folder of its own under `root`."""
+    """The private states of silos, each in its own folder below `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def load(self, kept: KeptState) -> State:
-        """The state that a silo kept. Raises StateLost if it is not there, or is another."""
+        """Load a silo's state. Raise StateLost if it is missing or differs."""
         path = self._file(kept.silo, kept.t)
         if path.exists() and not path.is_file():
             raise StateLost(f"{_whose(kept)}, {path}, is no file", kept.silo)
@@ -43,12 +42,11 @@ class SiloStore:
         except OSError as error:
             raise StateLost(f"{_whose(kept)}, {path}, cannot be read: {error.strerror}", kept.silo) from None
         if sum_of_bytes(data).sha256 != kept.sha256:
-            told = f"{_whose(kept)}, {path}, is not the one that was kept: the file is damaged or another's"
-            raise StateLost(told, kept.silo)
+            raise StateLost(f"{_whose(kept)}, {path}, does not match its hash: the file is damaged", kept.silo)
         return payload_of(data, path)
 
     def save(self, silo: SiloId, t: int, state: State, needed: Collection[int] = ()) -> KeptState:
-        """Keep the state after round t and the one before it, and those that belong to the rounds that are `needed`."""
+        """Save the state after round t; keep the one before it and those that belong to the `needed` rounds."""
         folder, data = self._folder(silo), to_bytes(state)
         refuse_link(folder)
         try:
@@ -64,35 +62,35 @@ class SiloStore:
         return KeptState(silo=silo, t=t, sha256=sum_of_bytes(data).sha256)
 
     def begin(self) -> None:
-        """Make the folder of all states; until then none can be saved."""
+        """Create the folder of all states; until then none can be saved."""
         refuse_link(self.root)
         self.root.mkdir(parents=True, exist_ok=True)
 
     def forget(self, silo: SiloId, after: int) -> None:
-        """Drop the states of rounds that were never counted."""
+        """Delete a silo's states of rounds after `after`."""
         refuse_link(self._folder(silo))
         for version in self.versions(silo):
             if version > after:
                 self._file(silo, version).unlink()
 
     def forget_all(self, after: int) -> None:
-        """Drop the states of rounds that were never counted, of every silo that has any."""
+        """Delete the states of rounds after `after` of all silos."""
         for silo in self.silos():
             self.forget(silo, after)
 
     def silos(self) -> list[SiloId]:
-        """All that have a folder."""
+        """Return the silos that have a folder."""
         if not self.root.is_dir():
             return []
         with os.scandir(self.root) as entries:
             return [entry.name for entry in entries]
 
     def versions(self, silo: SiloId) -> list[int]:
-        """The rounds of which there are states of a silo, oldest first."""
+        """Return the rounds of a silo's states, oldest first."""
         return sorted(int(path.stem) for path in self._folder(silo).glob("[0-9]*.safetensors"))
 
     def sync(self, kept: KeptState) -> None:
-        """Wait until a state is on the disk."""
+        """Sync a state to disk."""
         path = self._file(kept.silo, kept.t)
         if path.exists():  # a later one may have taken its place
             sync(path)
@@ -111,39 +109,38 @@ def _whose(kept: KeptState) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a run continues from."""
+    """The state that a run continues from."""
 
     server: State
     checkpoint: Checkpoint
     damage: str = ""
-    """What is damaged, where it is not the newest checkpoint."""
+    """The damage to the newest checkpoint, if this is an older one."""
 
 
 class ServerStore:
-    """The server's newest checkpoint: its state and a run's records beside it, and the hashes of what belongs to it.
+    """The server's checkpoints: its state, the run's counters, and the hashes of the files that belong to them.
 
-    `root` is the folder "state" of a run's folder. Of rounds of training the last `keep` checkpoints stay, if that is
-    more than 1.
+    `root` is the folder "state" of a run's folder. The checkpoints of the last `keep` training rounds are kept, if that
+    is more than 1.
     """
 
     def __init__(self, root: Path, keep: int = 1) -> None:
         self.root, self.keep = root, keep
         self.durable: Checkpoint | None = None
-        """The checkpoint that is certain to be on the disk."""
+        """The last checkpoint that was synced to disk."""
 
     @property
     def needed(self) -> list[int]:
-        """The rounds after which the run may have to continue, beside the newest one."""
+        """The rounds after which the run may have to continue, in addition to the newest one."""
         durable = [] if self.durable is None else [self.durable.t]
         return sorted({*kept_positions(self.root), *durable})
 
     def save(
         self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False, trains: bool = False
     ) -> None:
-        """Make round t the one that a resumed run continues after; if it is `durable`, wait until it is on the disk.
+        """Save the checkpoint after round t, from which a run resumes; sync it to disk if `durable`.
 
-        `files` are the other files of the run's folder that belong to it; `trains` says whether the round is one of
-        training.
+        `files` are the other files of the run's folder that belong to it; `trains`: whether it is a training round.
         """
         name, data = server_place(t), to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -152,7 +149,7 @@ class ServerStore:
             "schema": SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
             "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
         })  # fmt: skip
-        if trains and self.keep > 1:  # before the newest one, so that none is lacking of the rounds before that
+        if trains and self.keep > 1:  # before the newest one, so no earlier round is ever missing
             write_record(self.root / kept_place(t), checkpoint, durable)
         write_record(self.root / NEWEST, checkpoint, durable)
         if durable:
@@ -161,14 +158,13 @@ class ServerStore:
         self._forget_older(name)
 
     def tidy(self, saved: Saved) -> None:
-        """What a process that was killed had no time for; what the run continues from becomes its newest checkpoint."""
+        """Clean up after a killed process; the checkpoint that the run continues from becomes the newest."""
         if saved.damage:
             write_record(self.root / NEWEST, saved.checkpoint, lasting=True)
         forget_kept(self.root, saved.checkpoint.t)
         self._forget_older(saved.checkpoint.server)
 
     def _forget_older(self, newest: str) -> None:
-        """Delete the server states that no checkpoint needs any more; the newest one's is the file of that name."""
         kept = kept_positions(self.root)
         for t in kept[: -self.keep] if self.keep > 1 else kept:
             (self.root / kept_place(t)).unlink()
@@ -179,10 +175,9 @@ class ServerStore:
                 old.unlink()
 
     def load(self) -> Saved | None:
-        """What the run continues from, or None before the first checkpoint.
+        """Load the newest checkpoint, or the last durable one if a file of the newest is damaged.
 
-        That is the newest checkpoint, or where one of its files is damaged the last durable one. Raises RunError,
-        which names the file, if neither is whole.
+        Returns None before the first checkpoint. Raises RunError, naming the file, if both are damaged.
         """
         found: list[Saved] = []
         damage: list[CaveatError] = []
@@ -196,36 +191,36 @@ class ServerStore:
             except CaveatError as error:
                 damage.append(error)
         if damage and not found:
-            raise RunError(f"{damage[0]}; no other checkpoint is whole. Without {self.root} the run begins again")
+            raise RunError(f"{damage[0]}; no other checkpoint is intact. Delete {self.root} to start the run again")
         return found[0] if found else None
 
     def _whole(self, checkpoint: Checkpoint, damage: str) -> Saved:
-        """A checkpoint with the server's state. Raises DataError or RunError if a file of it is damaged."""
+        """Return a checkpoint with the server's state. Raise DataError or RunError if one of its files is damaged."""
         for place, known in checkpoint.files.items():
             check_file(self.root.parent / place, known, growing=place.endswith(GROWING))
         if Path(checkpoint.server).name != checkpoint.server:
-            raise DataError(f"{self.root}: server = {checkpoint.server!r}, expected the name of a file beside it")
+            raise DataError(f"{self.root}: server = {checkpoint.server!r}, expected the name of a file in this folder")
         return Saved(read_payload(self.root / checkpoint.server), checkpoint, damage)
 
 
 def server_place(t: int) -> str:
-    """The file of the server's state after round t."""
+    """Return the name of the file with the server's state after round t."""
     return f"server-{t:06d}.safetensors"
 
 
 def kept_place(t: int) -> str:
-    """The file of the checkpoint after round t, of those after the last rounds of training."""
+    """Return the name of the kept checkpoint after training round t."""
     return f"checkpoint-{t:06d}.json"
 
 
 def kept_positions(root: Path) -> list[int]:
-    """The positions in the schedule of the checkpoints that were kept, oldest first."""
+    """Return the positions in the schedule of the kept checkpoints, oldest first."""
     numbers = (path.stem.partition("-")[2] for path in root.glob(KEPT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def forget_kept(root: Path, after: int) -> None:
-    """Delete the checkpoints that were kept of rounds after that one, which never counted or count no more."""
+    """Delete the kept checkpoints of rounds after `after`."""
     for t in kept_positions(root):
         if t > after:
             (root / kept_place(t)).unlink()
@@ -235,10 +230,7 @@ COUNTED = set(RunState.model_fields)
 
 
 def read_kept(path: Path) -> dict[SiloId, KeptState]:
-    """The last state of each silo that has kept one; empty where there is no such file.
-
-    Raises DataError if it is damaged.
-    """
+    """Return the last state of each silo, from a file that may be missing. Raise DataError if it is damaged."""
     found: dict[SiloId, KeptState] = {}
     for value, where in lines_of(path):
         kept = checked(value, KeptState, where)

@@ -1,8 +1,7 @@
-"""The privacy ledger: what left which silo, when, with name, shape, type and bytes of every tensor.
+"""The privacy ledger: what left which silo, and when, with name, shape, type and bytes of every tensor.
 
-`ledger.jsonl` has a line per message, with "split" where it was a measurement on one; and a line per form, that is
-per set of tensors, before the first message that has it. `read_sent` adds lines up as it reads them, since there may be
-very many.
+`ledger.jsonl` has a line per message, with "split" for evaluations, and a line per form (a set of tensors) before the
+first message of that form. `read_sent` aggregates lines as it reads them, because there may be very many.
 """
 
 import hashlib
@@ -15,8 +14,7 @@ from typing import TypedDict, Unpack
 from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.aggregation import size
 from .reading import check_version, checked, lines_of
-from .schema import FileSum, Form, Message, TensorForm
-from .schema.record import Record, as_json
+from .schema import FileSum, Form, Message, Record, TensorForm, as_json
 from .writing import AppendLog
 
 Tensors = dict[str, TensorForm]
@@ -24,7 +22,7 @@ Tensors = dict[str, TensorForm]
 
 
 class About(TypedDict, total=False):
-    """What a line of a file is about: its round, its phase, and the split where it is a measurement."""
+    """Round and phase of a line, and the split of an evaluation."""
 
     round: int
     phase: str
@@ -32,7 +30,7 @@ class About(TypedDict, total=False):
 
 
 class AboutMessage(About, total=False):
-    """What a ledger says of a message beside, in the order in which the keys are given."""
+    """Further keys of a message, in the given order."""
 
     t: int
     task: str
@@ -49,24 +47,24 @@ def tensors_of(payload: Payload) -> Tensors:
 
 
 class Ledger:
-    """Appends to a ledger's file."""
+    """A ledger's file, open for appending."""
 
     def __init__(self, path: Path) -> None:
         self.log = AppendLog(path)
         self.forms: set[str] = set()
 
     def rewind(self, known: FileSum | None) -> None:
-        """Drop what was written after what is known. Raises RunError where that is not there, or was changed."""
+        """Truncate the ledger to its known part. Raise RunError if that is missing or has changed."""
         self.log.rewind(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def recover(self, known: FileSum | None) -> None:
-        """As `rewind`, but lines stay that a process wrote before it was killed: what they tell may have been sent."""
+        """Truncate as `rewind` does, but keep the lines of a killed process: their messages may have been sent."""
         self.log.recover(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
     def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
-        """Append a line per update, and its form if it is new."""
+        """Append a line per update, and a line for each new form."""
         lines = list[Record]()
         for silo, update in updates.items():
             form = _form(update.payload)
@@ -80,7 +78,6 @@ class Ledger:
 
 
 def _form(payload: Payload) -> Form:
-    """The payload's tensors, named by a hash of what is written of them."""
     tensors = tensors_of(payload)
     text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()})
     return Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
@@ -88,29 +85,29 @@ def _form(payload: Payload) -> Form:
 
 @dataclass(frozen=True)
 class Entries:
-    """What a ledger holds."""
+    """The content of a ledger."""
 
     forms: dict[str, Tensors] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
 
     @property
     def counted(self) -> dict[SiloId, int]:
-        """The last round of which each silo's update was counted, measurements apart."""
+        """The last round in which each silo's update was aggregated, evaluations excluded."""
         updates = [message for message in self.messages if message.split is None]
         return {message.silo: message.t for message in updates if message.t is not None}
 
 
 def read_ledger(path: Path) -> Entries:
-    """A ledger's whole lines; empty where there is no such file.
+    """Read a ledger's complete lines; empty without a file.
 
-    Raises RunError, naming file and line, for another kind of file, DataError for what another version of caveat wrote.
+    Raises RunError, naming file and line, for invalid lines, DataError for files of another version of caveat.
     """
     found, where = Entries(), str(path)
     try:
         text = path.read_text() if path.exists() else ""
         for number, line in enumerate(text.splitlines(keepends=True), 1):
             if not line.endswith("\n") and "\0" not in line:
-                break  # the last one, of a process that was killed
+                break  # the last line, of a killed process
             where = f"{path}, line {number}"
             entry = json.loads(line)
             check_version(entry, where)
@@ -126,15 +123,15 @@ def read_ledger(path: Path) -> Entries:
 
 @dataclass
 class Total:
-    """What messages come to. Bytes are those of their tensors."""
+    """Totals over messages. Bytes are those of their tensors."""
 
     messages: int = 0
     training: int = 0
-    """Bytes of the method's rounds, of those also that score or calibrate."""
+    """Bytes of the method's rounds, including scoring and calibration."""
     measuring: int = 0
-    """Bytes of figures on a split."""
+    """Bytes of evaluations."""
     rounds: set[int] = field(default_factory=set)
-    """In which there was an update; empty in a silo's own ledger, which does not number them."""
+    """The rounds with updates; empty in a silo's own ledger, which does not number rounds."""
 
     @property
     def bytes(self) -> int:
@@ -152,14 +149,14 @@ class Total:
 
 @dataclass(frozen=True)
 class Sent:
-    """A ledger, added up."""
+    """Totals of a ledger."""
 
     forms: dict[str, Form] = field(default_factory=dict)
     uses: dict[tuple[str, str], Total] = field(default_factory=dict)
-    """By form and purpose, in the order in which they first occur."""
+    """By form and purpose, in order of first occurrence."""
     silos: dict[str, Total] = field(default_factory=dict)
     rounds: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Bytes by round and silo, measurements included."""
+    """Bytes by round and silo, including evaluations."""
     total: Total = field(default_factory=Total)
 
     def add(self, message: Message) -> None:
@@ -175,7 +172,7 @@ class Sent:
 
 
 def read_sent(path: Path) -> Sent | None:
-    """A ledger's file, added up; None where there is none, or no message in it. Raises DataError if it is damaged."""
+    """Return the totals of a ledger's file; None without messages. Raise DataError if it is damaged."""
     sent = Sent()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "tensors" in value:

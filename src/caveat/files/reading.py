@@ -1,4 +1,4 @@
-"""Reading what runs wrote: JSON and lines of JSON as checked records, and the hashes of a folder's files."""
+"""Reading the files of runs: JSON and JSON lines as validated records, and the hashes of a folder's files."""
 
 import hashlib
 import json
@@ -12,17 +12,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ..core import DataError
-from .schema import Checkpoint, Comparison, FileSum
-from .schema.record import FROM_FILE, SCHEMA, Record, check_seal
-from .schema.summary import Summary
+from .schema import FROM_FILE, SCHEMA, Checkpoint, Comparison, FileSum, Record, Summary, check_seal
 
 RecordType = TypeVar("RecordType", bound=Record)
 LARGEST_INT, LARGEST_FLOAT = 1 << 64, 1e150
-"""Numbers of files are smaller: whole ones fit 64 bits, and others can be squared and added up."""
+"""Bounds of numbers in files: whole numbers fit into 64 bits, others can be squared and summed."""
 
 
 def text_of(path: Path) -> str | None:
-    """None where there is no such file. Raises DataError for a folder, a pipe, and what is no UTF-8 text."""
+    """Read a UTF-8 text; None without a file. Raise DataError for other text, a folder or a pipe."""
     if not _is_there(path):
         return None
     try:
@@ -32,20 +30,20 @@ def text_of(path: Path) -> str | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file. Raises DataError for a folder, a pipe or a device: nobody may ever write to a pipe."""
+    """Return whether a file exists. Raise DataError for a folder, a pipe (reading could block) or a device."""
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no file: it is a folder, a pipe or a device; put the file back from a copy")
+        raise DataError(f"{path} is a folder, a pipe or a device; restore the file from a copy")
     return path.exists()
 
 
 def record_of(path: Path, kind: type[RecordType]) -> RecordType | None:
-    """The record that a JSON file is; None where there is no such file. Raises DataError for anything else."""
+    """Read a JSON file as a record; None without a file. Raise DataError for other content."""
     text = text_of(path)
     return None if text is None else checked(decoded(text, str(path)), kind, str(path))
 
 
 def read(path: Path, kind: type[RecordType]) -> RecordType:
-    """The record that a JSON file is. Raises DataError if there is none."""
+    """Read a JSON file as a record. Raise DataError if it is missing or has other content."""
     record = record_of(path, kind)
     if record is None:
         raise DataError(f"{path} does not exist")
@@ -53,17 +51,17 @@ def read(path: Path, kind: type[RecordType]) -> RecordType:
 
 
 def read_plain(path: Path) -> Any:
-    """The value of a JSON file that is compared as a whole. Raises DataError if there is none."""
+    """Read the value of a JSON file without validation. Raise DataError if there is none."""
     value = decoded(text_of(path) or "", str(path))
     check_version(value, str(path))
     return value
 
 
 def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
-    """The values of a file with one per line, each with its place, one at a time; none where there is no such file.
+    """Yield the values of a JSON lines file, each with its place; nothing without a file.
 
-    A process that was killed while it appended leaves half a line behind, the only one without a newline. Raises
-    DataError, naming file and line, for anything else that is no JSON.
+    A partial last line without a newline, left by a killed process, is skipped. Raises DataError, naming file and line,
+    for other invalid JSON.
     """
     if not _is_there(path):
         return
@@ -72,7 +70,7 @@ def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
             for i, line in enumerate(file, 1):
                 where = f"{path}, line {i}"
                 if b"\0" in line:
-                    raise DataError(f"{where}: bytes that are zero, as a loss of power leaves them; expected JSON")
+                    raise DataError(f"{where}: zero bytes, as after a power loss; expected JSON")
                 if (line.strip() and line.endswith(b"\n")) or _is_json(line):
                     yield decoded(line, where), where
     except OSError as error:
@@ -80,25 +78,25 @@ def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
 
 
 def decoded(text: str | bytes, where: str) -> Any:
-    """The value of a JSON text in UTF-8. Raises DataError, naming its place, for anything else."""
+    """Parse a JSON text in UTF-8. Raise DataError, naming its place, for other text."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{where} cannot be read as UTF-8 text: {error}") from error
-    except (ValueError, RecursionError) as error:  # also of numbers with too many digits, and of too many brackets
+    except (ValueError, RecursionError) as error:  # also for numbers with too many digits and for too deep nesting
         raise DataError(f"{where}: not valid JSON: {error}") from error
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
-    """A value of a file as a record.
+    """Validate a value of a file as a record.
 
-    Raises DataError, naming its place, for one of another version or form, or that is not as it was sealed.
+    Raises DataError, naming its place, for another version, an invalid value or a wrong checksum.
     """
     check_version(value, where)
     if kind.SEALED:
         check_seal(value, where)
     if (place := _beyond(value)) is not None:
-        raise DataError(f"{where}: {place}: a number beyond all that a run can come to")
+        raise DataError(f"{where}: {place}: the number is larger than any that a run can write")
     try:
         return kind.model_validate(value, context=FROM_FILE)
     except ValidationError as error:
@@ -108,7 +106,7 @@ def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
 
 
 def _beyond(value: Any) -> str | None:
-    """Where a value has a finite number that nothing can be computed with; None if it has none."""
+    """Return the place of a finite number that is too large to compute with; None if there is none."""
     if isinstance(value, dict | list):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if (place := _beyond(each)) is not None:
@@ -121,7 +119,7 @@ def _beyond(value: Any) -> str | None:
 
 
 def check_version(value: Any, where: str) -> None:
-    """Raises DataError for what another version of caveat wrote, in a form of its own."""
+    """Raise DataError for a schema of another version of caveat."""
     version = value.get("schema") if isinstance(value, dict) else None
     if isinstance(version, int) and version != SCHEMA:
         raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {SCHEMA}")
@@ -136,13 +134,13 @@ def _is_json(line: bytes) -> bool:
 
 
 BLOCK = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes that are read at once."""
 GROWING = ".jsonl"
-"""The suffix of files that only grow: until a run is finished they may hold more than its checkpoint knows of."""
+"""The suffix of append-only files: they may hold more than the checkpoint of an unfinished run knows."""
 APART = frozenset({"state", "baselines"})
-"""Folders that have their own books."""
+"""Folders with their own hashes."""
 FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json"})
-"""Files that say themselves what they are of, are compared as settings, or only show what others hold."""
+"""Files without a hash: they have a checksum, are compared as settings, or only display other files."""
 
 
 def sum_of_bytes(data: bytes) -> FileSum:
@@ -150,7 +148,7 @@ def sum_of_bytes(data: bytes) -> FileSum:
 
 
 def sum_of(path: Path, first: int | None = None) -> FileSum:
-    """What a file holds, or its first bytes. Raises DataError if it cannot be read."""
+    """Return size and hash of a file or of its first bytes. Raise DataError if it cannot be read."""
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as file:
@@ -163,12 +161,12 @@ def sum_of(path: Path, first: int | None = None) -> FileSum:
 
 
 def check_file(path: Path, known: FileSum, growing: bool = False) -> None:
-    """Raises DataError, naming the file, unless it holds what is known, and if it is not `growing` nothing more."""
+    """Raise DataError, naming the file, unless it has the known content; a `growing` file may have more."""
     if not path.is_file():
-        raise DataError(f"{path} is missing, or is no file: put it back from a copy")
+        raise DataError(f"{path} is missing or not a file: restore it from a copy")
     found = sum_of(path, known.bytes if growing else None)
     if (found.bytes, found.sha256) != (known.bytes, known.sha256):
-        raise DataError(f"{path} is not what was written: it is damaged, was edited, or is of another time or run")
+        raise DataError(f"{path} differs from what was written: it is damaged, edited, or from another time or run")
 
 
 @dataclass(frozen=True)
@@ -177,26 +175,23 @@ class Manifest:
 
     folder: Path
     sums: Mapping[str, FileSum]
-    """By their place in the folder."""
+    """By path in the folder."""
     finished: bool = True
 
     def check(self, *places: str) -> None:
-        """Raises DataError for the first of these files that is not what was written, or that should not be there.
-
-        A file that is neither known nor there is none of a run's.
-        """
+        """Raise DataError for the first of these files that was changed, or added after the run had finished."""
         for place in places:
             known = self.sums.get(place)
             if known is not None:
                 check_file(self.folder / place, known, not self.finished and place.endswith(GROWING))
             elif self.finished and (self.folder / place).exists():
-                raise DataError(f"{self.folder / place} is no part of the run: it was put there after it had finished")
+                raise DataError(f"{self.folder / place} is not part of the run: it was added after it had finished")
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """What a finished run's summary, or an interrupted one's newest checkpoint, says of its files.
+    """Return the file hashes in a finished run's summary, or in an interrupted run's newest checkpoint.
 
-    Raises DataError where that is damaged. A run without either has nothing that can be compared.
+    Empty for a run without either. Raises DataError if the summary or checkpoint is damaged.
     """
     if (summary := record_of(folder / "summary.json", Summary)) is not None:
         return Manifest(folder, summary.files)
@@ -205,7 +200,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def sums_of_folder(folder: Path) -> dict[str, FileSum]:
-    """What all files of a finished run's folder hold, but for those that have their own books or none."""
+    """Return the hashes of a finished run's files, except those with their own hashes or without."""
     found: dict[str, FileSum] = {}
     for place, folders, names in os.walk(folder):
         here = Path(place)
@@ -220,15 +215,15 @@ def sums_of_folder(folder: Path) -> dict[str, FileSum]:
 
 
 RUN = "run.json"
-"""The description of the run."""
+"""The description of a run."""
 STATES = "state/states.jsonl"
-"""Which states silos have kept, by round and hash."""
+"""The states that silos have stored, by round and hash."""
 
 
 def read_comparison(path: Path) -> Comparison:
-    """The comparison in the file `path`, or in that folder's comparison.json.
+    """Read a comparison from the file `path`, or from comparison.json in that folder.
 
-    Raises DataError if there is none, or if it is not what caveat writes.
+    Raises DataError if it is missing or invalid.
     """
     file = path / "comparison.json" if path.is_dir() else path
     record = record_of(file, Comparison)

@@ -1,8 +1,8 @@
-"""Going back: to one of the last rounds of training by command, or to the very last one for more rounds.
+"""Rollback: to a recent training round by command, or to the last one in order to train for more rounds.
 
-The server's checkpoints of the last rounds are kept, and of silos' own states those that belong to them. What is undone
-of rows and ledger is moved to the folder `undone` of the run, since it has left the silos all the same. A finished run
-keeps the states after its last round of training in `state/trained`.
+The server's checkpoints of the last training rounds are kept, with the silo states that belong to them. Undone rows and
+ledger lines are moved to the run's folder `undone`, because their messages did leave the silos. A finished run keeps
+the states after its last training round in `state/trained`.
 """
 
 import os
@@ -19,46 +19,43 @@ from .schema import Checkpoint, FileSum, KeptState, Message, Rollback, RunState
 from .writing import AppendLog, refuse_link, refuse_links, write_bytes, write_record
 
 UNDONE = "undone"
-"""The folder of a run that has what is undone, in a folder for each time."""
+"""A run's folder with undone lines, in one folder per rollback."""
 LEDGER, ROWS = "ledger.jsonl", "rounds.jsonl"
 RESULT = ("summary.json", "report.html", "gallery.json", "features.json", "delivered")
-"""What a run has once it is finished, beside its model, which the next result takes the place of."""
+"""Results of a finished run, in addition to its model, that the next result replaces."""
 
 
 def kept_rounds(run: Path) -> list[Checkpoint]:
-    """The checkpoints after the last rounds of training of the run in a folder, oldest first.
-
-    Raises DataError for one that is damaged.
-    """
+    """Return the checkpoints after a run's last training rounds, oldest first. Raise DataError for a damaged one."""
     newest = record_of(run / "state" / NEWEST, Checkpoint)
     positions = [] if newest is None else [t for t in kept_positions(run / "state") if t <= newest.t]
     return [read(run / "state" / kept_place(t), Checkpoint) for t in positions]
 
 
 def can_go_back(run: Path) -> bool:
-    """Whether there is a round that the run in a folder could go back to."""
+    """Return whether a run can be rolled back."""
     return len(kept_positions(run / "state")) > 1
 
 
 def roll_back(run: Path, to: int) -> Rollback:
-    """Have the run in a folder continue after its round of training `to`, whatever came then.
+    """Roll a run back, so it continues after training round `to`.
 
-    A crash on the way leaves what the same call goes on with. The caller holds the lock. Raises ConfigurationError for
-    a round that it cannot go back to, DataError or RunError where something is damaged, before anything is changed.
+    After a crash the same call completes the rollback. The caller holds the lock. Raises ConfigurationError for a round
+    that is not kept, DataError or RunError for damaged files, before anything is changed.
     """
     store = ServerStore(run / "state")
     if (saved := store.load()) is None:
-        raise ConfigurationError(f"{run}: no round is counted yet: there is nothing to go back to")
+        raise ConfigurationError(f"{run}: no round is complete yet: there is nothing to roll back to")
     now, kept = saved.checkpoint, {each.number: each for each in kept_rounds(run)}
     if to not in kept:
         raise ConfigurationError(f"--to {to}: {_there_are(run, sorted(kept))}")
     if now.t == kept[to].t and not (run / "summary.json").exists():
-        raise ConfigurationError(f"--to {to}: {run} goes on after round {to} as it is")
+        raise ConfigurationError(f"--to {to}: {run} already continues after round {to}")
     target = kept[to]
     _check(run, target)
     place = run / UNDONE / str(len(now.rollbacks) + 1)
     back = Rollback(to=to, undone=now.number, ledger=_set_aside(run, place, target))
-    # What stays as it is while a run goes on, as it is now: more rounds may have been asked for since.
+    # Files that do not change by round keep their current hashes: more rounds may have been requested.
     fixed = {name: known for name, known in now.files.items() if not _of_round(name)}
     files = fixed | {name: known for name, known in target.files.items() if _of_round(name)}
     new = target.model_copy(update={"files": files, "rollbacks": [*now.rollbacks, back]})
@@ -72,37 +69,35 @@ def roll_back(run: Path, to: int) -> Rollback:
 
 
 def undone_messages(run: Path, run_state: RunState) -> list[Message]:
-    """What left the silos in rounds that are undone, each round as one of its own.
+    """Return the messages of undone rounds, with a distinct `t` for each rollback.
 
-    Raises DataError where what a rollback has set aside is damaged or gone.
+    Raises DataError if the undone lines are damaged or missing.
     """
     found = list[Message]()
     for number, back in enumerate(run_state.rollbacks, 1):
         path = run / UNDONE / str(number) / LEDGER
         check_file(path, back.ledger)
-        apart = -number * 10**9  # no position of the schedule
+        apart = -number * 10**9  # not a position in the schedule
         found += [each.model_copy(update={"t": apart + (each.t or 0)}) for each in read_ledger(path).messages]
     return found
 
 
 def _there_are(run: Path, rounds: list[int]) -> str:
-    """To which rounds a run can go back, in words."""
     if not rounds:
-        return (
-            f"{run} keeps no round to go back to: engine.keep_checkpoints says how many are kept, before a run begins"
-        )
-    return f"{run} can go back to {', '.join(map(str, rounds))}, of its rounds of training"
+        return f"{run} keeps no round to roll back to: set engine.keep_checkpoints before a run starts"
+    return f"{run} can be rolled back to the training rounds {', '.join(map(str, rounds))}"
 
 
 def _of_round(place: str) -> bool:
-    """Whether a file of a run's folder is another one in each round."""
     return place.endswith(GROWING) or place.startswith("state/")
 
 
 def _check(run: Path, target: Checkpoint) -> None:
-    """Raises DataError, StateLost or RunError unless all is there that a checkpoint needs."""
+    """Raise DataError, StateLost or RunError unless all files of a checkpoint are intact."""
     if target.server != server_place(target.t) or f"state/{target.server}" not in target.files:
-        raise DataError(f"{run / 'state' / kept_place(target.t)}: server = {target.server!r}, expected its own state")
+        raise DataError(
+            f"{run / 'state' / kept_place(target.t)}: server = {target.server!r}, expected the state of its round"
+        )
     for place, known in target.files.items():
         if _of_round(place):
             check_file(run / place, known, growing=place.endswith(GROWING))
@@ -112,7 +107,6 @@ def _check(run: Path, target: Checkpoint) -> None:
 
 
 def _states(run: Path, target: Checkpoint) -> list[KeptState]:
-    """The state that each silo had kept last, of those that keep no books of their own."""
     found = dict[str, KeptState]()
     lines = _first(run / STATES, target.files.get(STATES)).splitlines()
     for number, line in enumerate(lines, 1):
@@ -124,7 +118,6 @@ def _states(run: Path, target: Checkpoint) -> list[KeptState]:
 
 
 def _set_aside(run: Path, place: Path, target: Checkpoint) -> FileSum:
-    """Move what will be undone to a folder of its own; return what the ledger there holds."""
     try:
         for folder in (place.parent, place, place / "result"):
             refuse_link(folder)
@@ -141,39 +134,36 @@ def _set_aside(run: Path, place: Path, target: Checkpoint) -> FileSum:
 
 
 def _undone_ledger(run: Path, target: Checkpoint) -> bytes:
-    """The lines that are undone, behind those that say of which form messages are."""
     lines = _first(run / LEDGER, target.files.get(LEDGER)).splitlines(keepends=True)
     forms = [line for line in lines if "tensors" in decoded(line, str(run / LEDGER))]
     return b"".join(forms) + _rest(run / LEDGER, target.files.get(LEDGER))
 
 
 def _first(path: Path, known: FileSum | None) -> bytes:
-    """What is known of a file that grows."""
     return path.read_bytes()[: known.bytes] if known else b""
 
 
 def _rest(path: Path, known: FileSum | None) -> bytes:
-    """What was written to it after that, in whole lines."""
     text = path.read_bytes()[known.bytes if known else 0 :] if path.exists() else b""
     return text[: text.rfind(b"\n") + 1]
 
 
 FOLDER = "trained"
 PLACE = f"state/{FOLDER}/{NEWEST}"
-"""The checkpoint that is kept, below a run's folder."""
+"""The checkpoint after the last training round, below a run's folder."""
 
 
 class TrainedStore:
-    """`state/trained` of a run's folder: the checkpoint after its last round of training, and all that belongs to it.
+    """`state/trained` of a run's folder: the checkpoint after its last training round, and its states.
 
-    Files of states never change: those that are kept here are the same ones by another name, where a disk can do so.
+    State files never change, so they are hard links if the disk supports them.
     """
 
     def __init__(self, run: Path) -> None:
         self.run, self.state, self.root = run, run / "state", run / "state" / FOLDER
 
     def keep(self, states: Iterable[KeptState]) -> None:
-        """Keep the newest checkpoint and the states that silos have then, in place of what was kept before."""
+        """Store the newest checkpoint and its silo states, replacing those stored before."""
         refuse_link(self.root)
         if self.root.exists():
             refuse_links(self.root)
@@ -190,7 +180,7 @@ class TrainedStore:
         write_record(self.root / NEWEST, checkpoint)
 
     def load(self) -> Checkpoint | None:
-        """What is kept; None if nothing is. Raises DataError for what is damaged of it, RunError for links in it."""
+        """Load the checkpoint; None if there is none. Raise DataError if it is damaged, RunError for links."""
         refuse_link(self.root)
         refuse_links(self.root)
         checkpoint = record_of(self.root / NEWEST, Checkpoint)
@@ -207,7 +197,7 @@ class TrainedStore:
         return checkpoint
 
     def restore(self) -> None:
-        """Have the run continue after its last round of training, whatever came then."""
+        """Restore the run to the end of its last training round."""
         checkpoint = read(self.root / NEWEST, Checkpoint)
         self._check_server(checkpoint)
         for kept in self._states(checkpoint):
@@ -216,19 +206,18 @@ class TrainedStore:
         self.free(checkpoint)
 
     def free(self, checkpoint: Checkpoint) -> None:
-        """Make it the newest checkpoint, of a run whose settings may be others from now on."""
+        """Make it the newest checkpoint; from now on the run's settings may differ."""
         files = {place: known for place, known in checkpoint.files.items() if place != RUN}
         write_record(self.state / NEWEST, checkpoint.model_copy(update={"files": files}), lasting=True)
         (self.state / DURABLE).unlink(missing_ok=True)
 
     def _check_server(self, checkpoint: Checkpoint) -> None:
-        """Raises DataError unless the server's state is a file beside the checkpoint, of a hash that is known."""
+        """Raise DataError unless the server's state is a file next to the checkpoint with a known hash."""
         name = checkpoint.server
         if Path(name).name != name or f"state/{name}" not in checkpoint.files:
-            raise DataError(f"{self.root / NEWEST}: server = {name!r}, expected the name of a file beside it")
+            raise DataError(f"{self.root / NEWEST}: server = {name!r}, expected the name of a file in this folder")
 
     def _states(self, checkpoint: Checkpoint) -> list[KeptState]:
-        """The last state of each silo until then."""
         found: dict[str, KeptState] = {}
         for value, where in lines_of(self.run / STATES):
             kept = checked(value, KeptState, where)
@@ -238,13 +227,12 @@ class TrainedStore:
 
 
 def _place(kept: KeptState) -> Path:
-    """Where a state is below a folder of states. Raises DataError for a silo's name that leads elsewhere."""
+    """Return the path of a state below a folder of states. Raise DataError for an invalid silo name."""
     check_silo_name(kept.silo, f"{STATES}: ")
     return Path(kept.silo, f"{kept.t:06d}.safetensors")
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file another name, in place of what has it; or copy it."""
     refuse_link(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -254,4 +242,4 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, part)
     part.replace(target)
-    part.unlink(missing_ok=True)  # two names of one file: nothing was replaced
+    part.unlink(missing_ok=True)  # two links to one file: nothing was replaced

@@ -1,4 +1,4 @@
-"""A run's folder, read and checked; a run that did not finish is one of which less is there."""
+"""A run's folder, read and validated; parts may be missing if the run has not finished."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ from ..core import DataError
 from ..core.errors import MissingError
 from .ledger import Sent, read_sent
 from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
-from .schema import Failure, Features, FederationFile, Gallery, JoinFile, LeftOut, NotedUpdate, RoundRow
-from .schema.figures import Metrics
-from .schema.run import RunFile
-from .schema.summary import SiloRecord, Summary, Worst
+from .schema import (
+    Failure,
+    Features,
+    FederationFile,
+    Gallery,
+    JoinFile,
+    LeftOut,
+    Metrics,
+    NotedUpdate,
+    RoundRow,
+    RunFile,
+    SiloRecord,
+    Summary,
+    Worst,
+)
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (
@@ -25,35 +36,35 @@ _CHECKED = (
 )  # fmt: skip
 FAILURE = "failure.json"
 _COMMON = ("seed", "init_from", "data", "model", "federation", "evaluation", "privacy", "server")
-"""What the descriptions of a run and of the methods beside it have in common."""
+"""The sections that the descriptions of a run and of its baselines share."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a run's folder holds. Every part may be missing but at least one of the files is there."""
+    """The content of a run's folder. Every part may be missing, but not all of them."""
 
     path: Path
     config: str | None = None
-    """config.toml, verbatim: for readers, nothing decides by it."""
+    """config.toml, verbatim; for display only."""
     record: RunFile | None = None
     """run.json."""
     rows: Sequence[RoundRow] = ()
     left_out: Sequence[LeftOut] = ()
     noted: Sequence[NotedUpdate] = ()
-    """Silos that were asked and are not counted."""
+    """Silos that were asked in a round but are not included, and remarkable updates."""
     summary: Summary | None = None
     failure: Failure | None = None
-    """What it failed of, if it did and has not gone on."""
+    """The error of a run that failed and has not continued."""
     gallery: Gallery | None = None
     features: Features | None = None
     sent: Sent | None = None
-    """What left the silos."""
+    """Totals of what left the silos."""
     greeting: FederationFile | None = None
-    """What silos told before the first round, where each has data of its own."""
+    """What silos sent before the first round, if each has its own data."""
     joined: JoinFile | None = None
-    """The federation that its silos joined when that was finished."""
+    """The finished federation that its silos joined."""
     baselines: Mapping[str, RunFolder] = field(default_factory=dict)
-    """Other methods on the same data, by the name of their folder."""
+    """The baselines, by the name of their folder."""
 
     @property
     def method(self) -> str | None:
@@ -62,13 +73,13 @@ class RunFolder:
         return _text(self.section("method").get("name"))
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """A section of the run's specification, as `run.json` has it; empty where that has none."""
+        """Return a section of the run's specification in `run.json`; empty if it is missing."""
         found = self.record.spec.get(name) if self.record is not None else None
         return found if isinstance(found, Mapping) else {}
 
     @property
     def title(self) -> str:
-        """The method, where it is known, or the folder."""
+        """The method if known, else the folder's name."""
         return self.method or self.path.name
 
     @property
@@ -77,24 +88,23 @@ class RunFolder:
 
     @property
     def federated(self) -> bool:
-        """Whether Flower carries it, so that its project continues it."""
+        """Whether it is a federation over Flower, which its project continues."""
         return self.record is not None and self.record.federated
 
     @property
     def plugins(self) -> list[str]:
-        """The options that name the code of methods, as who began it did: to be shown, and never followed."""
+        """The `--plugin` options the run was started with: for display, never executed."""
         return self._options("--plugin", "plugins")
 
     @property
     def resumed(self) -> str:
-        """What to type to continue it."""
+        """The command that continues the run."""
         if self.record is not None and self.record.in_python:
             return f"caveat.run(..., out={self.path.name!r})"
         words = ["caveat", "resume", self.path.name, *self.plugins, *self._options("--model", "models")]
         return shlex.join(words + (["--project", "DIR"] if self.federated else []))
 
     def _options(self, option: str, kind: str) -> list[str]:
-        """An option for each code of one's own that this run, or one beside it, was begun with."""
         records = [each.record for each in (self, *self.baselines.values())]
         known = [each.code for each in records if each is not None and each.code is not None]
         return [
@@ -107,7 +117,7 @@ class RunFolder:
 
     @property
     def lacking(self) -> list[str]:
-        """Methods that were to run beside a finished run, and have no result there."""
+        """Baselines of a finished run without a result."""
         names = self.section("baselines") if self.complete else {}
         there = {self.method, *(name for name, other in self.baselines.items() if other.summary is not None)}
         return [name for name in names if name not in there]
@@ -123,17 +133,17 @@ class RunFolder:
 
     @property
     def split(self) -> str:
-        """Where the figures of `silos` come from: a run without a summary has no test figures."""
+        """The split of the metrics in `silos`: a run without a summary has no test metrics."""
         return "test" if self.summary else "validation"
 
     @property
     def newcomers(self) -> list[SiloRecord]:
-        """The final figures of silos that took no part."""
+        """The final metrics of held-out silos."""
         return [silo for silo in self.summary.silos if silo.newcomer] if self.summary else []
 
     @property
     def silos(self) -> list[SiloRecord]:
-        """The final figures of silos that took part; before there is a summary, those of their last validation rows."""
+        """The final metrics of the other silos; without a summary, those of their last validation rows."""
         if self.summary:
             return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
@@ -150,12 +160,12 @@ class RunFolder:
 
     @property
     def absent(self) -> list[str]:
-        """Silos that gave no test figures, so that the final ones are without them."""
+        """Silos without test metrics, which are missing in the final metrics."""
         return self.summary.absent if self.summary else []
 
     @property
     def mean(self) -> Metrics:
-        """The mean over silos, each counted once."""
+        """The unweighted mean over silos."""
         if self.summary and self.summary.mean:
             return self.summary.mean
         return Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
@@ -172,7 +182,7 @@ class RunFolder:
     def curve_rows(self) -> list[RoundRow]:
         """One validation row per round and silo, in the order of rounds.
 
-        Several models may have rows (local, global, switched): the curves show the one that most rounds have.
+        If several models have rows (local, global, switched), those of the model with the most rounds are returned.
         """
         validation = [row for row in self.rows if row.split == "validation"]
         match_rounds: dict[str, set[int]] = {}
@@ -184,15 +194,15 @@ class RunFolder:
 
     @property
     def comparable(self) -> dict[str, RunFolder]:
-        """The runs beside this one whose figures come from the same split."""
+        """The baselines whose metrics come from the same split."""
         return {name: other for name, other in self.baselines.items() if other.silos and other.split == self.split}
 
 
 def read_run(path: Path) -> RunFolder:
-    """Read a run's folder, and those of the methods beside it.
+    """Read a run's folder, and those of its baselines.
 
-    Raises MissingError if it is no run's folder, DataError if a file in it is not what caveat writes. An incomplete run
-    is no error: `complete` is false and what has not been written is missing.
+    Raises MissingError if it is not the folder of a run, DataError for a file that caveat did not write. An incomplete
+    run is no error: `complete` is false, and parts are missing.
     """
     if not path.is_dir():
         raise MissingError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
@@ -204,7 +214,7 @@ def read_run(path: Path) -> RunFolder:
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
     summary = record_of(path / "summary.json", Summary)
     return RunFolder(
-        path=path.resolve(),  # so that it has a name, even if it is .
+        path=path.resolve(),  # resolved, so "." has a name too
         config=config,
         record=record_of(path / RUN, RunFile),
         joined=record_of(path / "join.json", JoinFile),
@@ -224,34 +234,34 @@ def read_run(path: Path) -> RunFolder:
 
 
 def other_kind(folder: Path) -> str:
-    """What a folder is instead of a run's, in words that follow its name; empty if it is nothing that is known."""
+    """Describe a folder that is not a run's, in words that follow its name; "" for an unknown folder."""
     if (folder / "grid.json").exists():
-        return "is a comparison: the command that began it continues it, and its runs are in the folders below runs"
+        return "is a comparison: the command that started it continues it, and its runs are in the folders below runs"
     if (folder / "plan.json").exists():
-        return "is an audit: the command that began it continues it, and audit.html is its page"
+        return "is an audit: the command that started it continues it, and audit.html is its page"
     if (folder / "silo.toml").exists():
-        return "is of a silo; what it keeps of a run is in STATE/FEDERATION/METHOD"
+        return "is the folder of a silo; its copy of a run is in STATE/FEDERATION/METHOD"
     if methods := sorted(path.parent.name for path in folder.glob("*/silo.json")):
-        return f"is what a silo keeps of a federation; expected the folder of a method in it: {', '.join(methods)}"
+        return f"is a silo's copy of a federation; expected the folder of a method in it: {', '.join(methods)}"
     return ""
 
 
 def _beside(folder: Path, main: Path) -> RunFolder:
-    """What ran beside a run. Raises DataError if it is of another run."""
+    """Read a baseline. Raise DataError if it belongs to another run."""
     splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, RunFile)
     if (folder / splits).exists() and text_of(folder / splits) != text_of(main / splits):
-        raise DataError(f"{folder / splits} is not that of {main}: it is of another run")
+        raise DataError(f"{folder / splits} differs from that of {main}: it belongs to another run")
     if found.record is not None and of_main is not None:
         for name in _COMMON:
             if found.record.spec.get(name) != of_main.spec.get(name):
-                raise DataError(f"{folder / RUN}: {name} is not that of {main}: it is of another run")
+                raise DataError(f"{folder / RUN}: {name} differs from {main}: it belongs to another run")
     if found.summary is not None and found.summary.method != folder.name:
         raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
     return found
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """A key that sorts silo-2 before silo-10."""
+    """Return a sort key that puts silo-2 before silo-10."""
     digits_apart = "".join(c if c.isdigit() else f" {c} " for c in name).split()
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in digits_apart)
 
@@ -261,9 +271,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpdate]]:
-    """The figures of a `rounds.jsonl`, and apart from them who gave none, and updates of which there is something to
-    say. Raises DataError if it is damaged.
-    """
+    """Read `rounds.jsonl`: metrics, silos that were left out, and remarkable updates. Raise DataError if damaged."""
     rows, left_out, noted = list[RoundRow](), list[LeftOut](), list[NotedUpdate]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:

@@ -18,16 +18,16 @@ from .writing import refuse_link, write_bytes
 
 
 def to_bytes(payload: Payload) -> bytes:
-    """A payload in the safetensors format, tensors named "group/name"."""
+    """Return a payload in the safetensors format, with tensors named "group/name"."""
     flat = {
         f"{group}/{name}": tensor.contiguous() for group, named in payload.items() for name, tensor in named.items()
     }
-    # A group may be empty, and must still be there when the payload is read.
+    # Stored separately because a group may be empty.
     return save(flat, {"groups": json.dumps(list(payload))})
 
 
 def from_bytes(data: bytes) -> Payload:
-    """The inverse of `to_bytes`; raises SafetensorError or ValueError on anything else."""
+    """Return the payload of bytes from `to_bytes`. Raise SafetensorError or ValueError for other bytes."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     payload: Payload = {group: {} for group in json.loads(header["__metadata__"]["groups"])}
     for path, tensor in load(data).items():
@@ -37,7 +37,7 @@ def from_bytes(data: bytes) -> Payload:
 
 
 def payload_of(data: bytes, path: Path) -> Payload:
-    """The payload in the bytes of a file. Raises RunError naming a file that holds none."""
+    """Return the payload in a file's bytes. Raise RunError, naming the file, if there is none."""
     try:
         return from_bytes(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -45,9 +45,9 @@ def payload_of(data: bytes, path: Path) -> Payload:
 
 
 def read_payload(path: Path) -> Payload:
-    """A payload from a file; raises RunError naming a file that cannot be read."""
+    """Read a payload. Raise RunError, naming the file, if it cannot be read."""
     if not path.is_file():
-        raise RunError(f"{path} is missing, or is no file")
+        raise RunError(f"{path} is missing or not a file")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -61,13 +61,18 @@ Rows = npt.NDArray[np.float32]
 
 
 def hashes(inputs: npt.NDArray[np.generic]) -> list[bytes]:
-    """A hash of the content of each input (N, ...)."""
+    """Return a hash of the content of each input (N, ...)."""
     flat = np.ascontiguousarray(inputs).reshape(len(inputs), -1).view(np.uint8)
     return [hashlib.blake2b(row.tobytes(), digest_size=HASH).digest() for row in flat]
 
 
 class FeatureCache:
-    """The rows of one encoder, each `width` numbers."""
+    """The cached features of one frozen encoder, `width` numbers per input, on the machine that has the inputs.
+
+    The encoder's folder holds blocks that never change: `BLOCK.npy` with rows, and `BLOCK.ids.npy` with the hashes of
+    their inputs. A block's name is a hash of both, which reveals damage when a process first reads it. Rows are read
+    through a memory map. Two processes that compute the same rows write two blocks, which does no harm.
+    """
 
     def __init__(self, folder: Path, width: int) -> None:
         self.folder, self.width = folder, width
@@ -75,10 +80,7 @@ class FeatureCache:
         self.read_blocks: set[str] = set()
 
     def take(self, ids: list[bytes], into: Rows) -> list[int]:
-        """Put the rows of inputs that have some into (N, width), and return the positions of those that have none.
-
-        Blocks that are damaged or gone count as none.
-        """
+        """Copy cached rows into (N, width), and return the positions of inputs without rows or with damaged blocks."""
         if any(each not in self.places for each in ids):
             self._look()
         by_block: dict[Path, list[tuple[int, int]]] = {}
@@ -91,15 +93,15 @@ class FeatureCache:
             here, there = map(list, zip(*pairs, strict=True))
             try:
                 into[here] = np.load(block, mmap_mode="r", allow_pickle=False)[there]
-            except (OSError, ValueError, IndexError):  # deleted or changed since it was read
+            except (OSError, ValueError, IndexError):  # deleted or changed since
                 missing |= set(here)
         return sorted(missing)
 
     def add(self, ids: list[bytes], rows: Rows) -> None:
-        """Keep rows (N, width) of inputs. Raises OSError or RunError where that cannot be done."""
-        for folder in (self.folder.parent, self.folder):  # what is above them the user has named
+        """Store rows (N, width) of inputs. Raise OSError or RunError on failure."""
+        for folder in (self.folder.parent, self.folder):  # the user has named the folders above them
             refuse_link(folder)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it was made of private data
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # derived from private data
         block = self.folder / f"{self._sum(ids, rows)}.npy"
         write_bytes(block, _bytes(rows))
         write_bytes(_ids_of(block), _bytes(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, HASH)))
@@ -120,7 +122,6 @@ class FeatureCache:
                 self._know(block, ids)
 
     def _sum(self, ids: list[bytes], rows: Rows) -> str:
-        """A block's name: a hash of the encoder, which the folder is called by, and of all that is in the block."""
         return hashlib.sha256(self.folder.name.encode() + b"".join(ids) + rows.tobytes()).hexdigest()[:32]
 
     def _know(self, block: Path, ids: list[bytes]) -> None:

@@ -15,14 +15,13 @@ from typing import Any
 
 from ..core import RunError
 from .reading import BLOCK
-from .schema import FileSum
-from .schema.record import Record, as_json, sealed
+from .schema import FileSum, Record, as_json, sealed
 
 
 def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
-    """Raises RunError for a link in a folder, at any depth; what lies in folders called `unread` is left to others.
+    """Raise RunError for a link in a folder, at any depth except in folders called `unread`.
 
-    The folder itself may be reached through a link.
+    The path of the folder itself may contain links.
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -31,34 +30,34 @@ def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Raises RunError if the path is a link."""
+    """Raise RunError if the path is a link."""
     if path.is_symlink():
         raise RunError(
             f"{path} is a link to {str(path.readlink())!r}: caveat writes and deletes nothing through links in a run's "
-            "folder; put what it names in its place"
+            "folder; replace the link by its target"
         )
 
 
 def without_following(path: str, flags: int) -> int:
-    """An `opener` for `open`, which fails on a link, and waits for nobody where there is a pipe."""
+    """An `opener` for `open` that fails for a link and does not block on a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def privately(path: str, flags: int) -> int:
-    """An `opener` like `without_following`, of files that nobody but their owner may read or write."""
+    """An `opener` like `without_following`, for files that only their owner may read or write."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 _PART = re.compile(r"\..+\.(\d+)\.part")
-"""The names that files have while they are written."""
+"""The names of files while they are written."""
 
 
 Opener = Callable[[str, int], int]
-"""Opens a file to be written, and decides who may read it."""
+"""Opens a file for writing and sets its permissions."""
 
 
 def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener = without_following) -> None:
-    """Write a file so that it is there whole or not at all, and if it is `lasting`, also after the power was cut."""
+    """Write a file atomically; if `lasting`, sync it to disk so it survives a power loss."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         _forget_parts_of(path)
@@ -76,7 +75,7 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener =
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or which files a folder has, is on the disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
@@ -85,7 +84,7 @@ def sync(path: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add to a file; what a failure leaves of `text` is for the caller to cut off again."""
+    """Append to a file; after a failure the caller must truncate a partial `text`."""
     try:
         with open(path, "ab", opener=without_following) as file:
             file.write(text.encode())
@@ -94,7 +93,7 @@ def append(path: Path, text: str) -> None:
 
 
 def forget_parts(folder: Path) -> None:
-    """Delete what processes that were killed have left of files in a folder, at any depth."""
+    """Delete partial files of killed processes in a folder, at any depth."""
     for place, _, names in os.walk(folder):
         for name in names:
             if _PART.fullmatch(name):
@@ -102,7 +101,6 @@ def forget_parts(folder: Path) -> None:
 
 
 def _forget_parts_of(path: Path) -> None:
-    """Delete what this process, or one that is no more, has left of a file."""
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(f".{path.name}.")]
     for name in names:
@@ -111,7 +109,6 @@ def _forget_parts_of(path: Path) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether there is another process of this number."""
     if pid in (0, os.getpid()):
         return False
     try:
@@ -124,38 +121,37 @@ def _alive(pid: int) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any], lasting: bool = False, opener: Opener = without_following) -> None:
-    """Write JSON whole or not at all, with all digits of floats; NaN and infinity are refused."""
+    """Write JSON atomically, with all digits of floats; NaN and infinity are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode(), lasting, opener)
 
 
 def write_record(path: Path, record: Record, lasting: bool = False, opener: Opener = without_following) -> None:
-    """What a file holds of a record, as `write_json` writes it, with a checksum where its kind has one."""
+    """Write a record as JSON, with a checksum if its kind has one."""
     value = as_json(record)
     write_json(path, sealed(value) if record.SEALED else value, lasting, opener)
 
 
 def lines_of_records(records: Iterable[Record]) -> str:
-    """A line of JSON per record."""
+    """Return a line of JSON per record."""
     return "".join(json.dumps(as_json(record)) + "\n" for record in records)
 
 
 def _drop(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)
-    except OSError:  # as when the folder is not there any more: the first error is the one to tell
+    except OSError:  # such as a deleted folder: the first error is the one to report
         return
 
 
 OTHERS = 0o077
-"""The bits of a mode that let anybody but the owner do something."""
+"""The permission bits of group and others."""
 
 
 @contextlib.contextmanager
 def owner_only() -> Iterator[None]:
-    """Have this process make files of mode 600 and folders of mode 700 at most, in all its threads."""
+    """Create files with mode 600 and folders with mode 700 at most, in all threads of this process."""
     before = os.umask(OTHERS)
-    # Never more than was allowed before.
-    os.umask(before | OTHERS)
+    os.umask(before | OTHERS)  # never more than allowed before
     try:
         yield
     finally:
@@ -163,7 +159,7 @@ def owner_only() -> Iterator[None]:
 
 
 def close_to_others(path: Path) -> None:
-    """Take from everybody but the owner what they may do with a file or folder; another user's stays as it is."""
+    """Remove the permissions of group and others from a file or folder, unless another user owns it."""
     mode = path.stat().st_mode
     if mode & OTHERS:
         with contextlib.suppress(PermissionError):
@@ -171,16 +167,16 @@ def close_to_others(path: Path) -> None:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a cell begins with that a spreadsheet takes for a formula, or drops before it looks for one."""
+"""Characters at the start of a cell that a spreadsheet takes for a formula, or skips before one."""
 
 
 def as_text(cell: str) -> str:
-    """A cell that a spreadsheet shows and does not run: with an apostrophe before what would be a formula.
+    """Escape a cell so a spreadsheet does not evaluate it: prefix formulas with an apostrophe.
 
-    A plain number such as -1 stays as it is; a carriage return becomes a space.
+    Plain numbers such as -1 do not change; a carriage return becomes a space.
     """
     safe = cell if not cell.startswith(FORMULA) or _plain(cell) else f"'{cell}"
-    return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote it, and readers end the line there
+    return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote it
 
 
 def _plain(cell: str) -> bool:
@@ -192,7 +188,7 @@ def _plain(cell: str) -> bool:
 
 
 class AppendLog:
-    """Appends lines to a file, and hashes what it holds as it grows: the hash of a line is of all before it too."""
+    """An append-only file of lines with a running hash of its content."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -201,17 +197,17 @@ class AppendLog:
 
     @property
     def sum(self) -> FileSum:
-        """What the file holds so far."""
+        """Size and hash of the file so far."""
         return FileSum(bytes=self.bytes, sha256=self._digest.hexdigest())
 
     def rewind(self, known: FileSum | None) -> None:
-        """Drop what was written after the bytes that are known. Raises RunError if those are missing or differ."""
+        """Truncate the file to the known bytes. Raise RunError if those are missing or differ."""
         self._read(known)
         if self.path.exists():
             self._cut()
 
     def recover(self, known: FileSum | None) -> None:
-        """As `rewind`, but whole lines that a process wrote before it was killed stay."""
+        """Truncate as `rewind` does, but keep complete lines that a killed process wrote."""
         self._read(known)
         if not self.path.exists():
             return
@@ -220,13 +216,12 @@ class AppendLog:
             after = file.read()
         whole = after[: after.rfind(b"\n") + 1]
         if b"\0" in after:
-            raise RunError(f"{self.path}: there are bytes of 0 after the first {self.bytes}: it is damaged")
+            raise RunError(f"{self.path}: there are zero bytes after the first {self.bytes}: the file is damaged")
         self._digest.update(whole)
         self.bytes += len(whole)
         self._cut()
 
     def _read(self, known: FileSum | None) -> None:
-        """Hash what is known."""
         self._digest, self.bytes = hashlib.sha256(), 0
         if known is None:
             return
@@ -239,12 +234,11 @@ class AppendLog:
         if self.bytes < known.bytes:
             raise RunError(f"{self.path}: {self.bytes} bytes, expected the {known.bytes} of completed rounds")
         if known.sha256 != self._digest.hexdigest():
-            raise RunError(f"{self.path}: its first {known.bytes} bytes are not what was written: it is damaged")
+            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from those written: the file is damaged")
 
     def _cut(self) -> None:
-        """Drop what is not hashed."""
         try:
-            if self.path.stat().st_nlink > 1:  # a copy of the folder shares the file, and is to stay as it is
+            if self.path.stat().st_nlink > 1:  # a copy of the folder shares the file and must not change
                 write_bytes(self.path, self.path.read_bytes())
             with open(self.path, "r+b", opener=without_following) as file:
                 file.truncate(self.bytes)
@@ -252,42 +246,42 @@ class AppendLog:
             raise RunError(f"cannot write {self.path}: {error.strerror}") from error
 
     def append(self, text: str) -> None:
-        """Add whole lines, if any. Raises RunError if they cannot be written, or where somebody else has written."""
+        """Append complete lines, if any. Raise RunError on failure, or if another process has written to the file."""
         if not text:
             return
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != self.bytes:
-            raise RunError(f"{self.path}: {size} bytes, but {self.bytes} were written: somebody else has changed it")
+            raise RunError(f"{self.path}: {size} bytes, but {self.bytes} were written: another process has changed it")
         append(self.path, text)
         self._digest.update(text.encode())
         self.bytes += len(text.encode())
 
     def add(self, records: Iterable[Record]) -> None:
-        """Add a line of JSON per record."""
+        """Append a line of JSON per record."""
         self.append(lines_of_records(records))
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk."""
+        """Sync the file to disk."""
         if self.bytes:
             with open(self.path, "rb", opener=without_following) as file:
                 os.fsync(file.fileno())
 
 
 LOCKED = ("state", "runs")
-"""Folders of a run, and of a comparison or an audit, in which their locks lie."""
+"""Folders of a run, and of a comparison or an audit, that contain their locks."""
 PAUSE = 0.2
-"""Seconds between two tries for a lock that another process holds."""
+"""Seconds between two attempts to take a lock."""
 _held: set[Path] = set()
-"""The locks of this process, which the system would give it a second time."""
+"""The locks of this process, which the system would grant it again."""
 _mutex = threading.Lock()
 
 
 @contextmanager
 def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock file, which is made if it is not there, and so is its folder.
+    """Hold a lock file; create it and its folder if missing.
 
-    Raises RunError saying `busy` if somebody else still holds it after `wait` seconds, or if it is a link or cannot be
-    made.
+    Raises RunError with the message `busy` if another process still holds it after `wait` seconds, or if it is a link
+    or cannot be created.
     """
     refuse_link(lock)
     try:
@@ -301,7 +295,7 @@ def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
         with open(lock, "ab", opener=without_following) as file:
             while True:
                 try:
-                    # A record lock: it is this process's alone, and workers that are about to end do not hold it.
+                    # A record lock: it belongs to this process alone, so workers that are about to end do not hold it.
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except (BlockingIOError, PermissionError):
@@ -326,19 +320,17 @@ def _pause(busy: str, until: float) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder of a run or a comparison, by a file in the folder `folder` of it.
+    """Lock a run or a comparison by a file in its subfolder `folder`.
 
-    Raises RunError if somebody else holds it, and for links in it, before anything is written.
+    Raises RunError if another process holds the lock, and for links in the folder, before anything is written.
     """
-    refuse_links(folder.parent, unread={"silos"})  # which may be a million, and are looked at one by one
+    refuse_links(folder.parent, unread={"silos"})  # possibly a million, checked one by one later
     with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield
 
 
 def nothing_begun(folder: Path) -> bool:
-    """Whether a folder is not there, or has no more than a killed process leaves that wrote no file yet: half a file,
-    or a folder with no more than its lock.
-    """
+    """Return whether a folder is missing, or has only remains of a killed process: partial files and locks."""
     if not folder.exists():
         return True
     return folder.is_dir() and all(_left_behind(path) for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""The data sources: which there are, how their names are parsed, and how several are read as one."""
+"""The registry of data sources, the parsing of their names, and the joining of several sources."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from .tables import TableSource
 
 
 class EachSilosOwnSource(Source):
-    """No data here: every silo of a federation on Flower has a source of its own."""
+    """A placeholder: every silo of a federation over Flower reads its own source."""
 
     name = "on_site"
     form = "on_site"
-    about = "every silo reads its own: for a federation between machines (caveat flower init)"
+    about = "every silo reads its own data: for a federation across machines (caveat flower init)"
     keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {"silo_column", "label_codes", "rename_columns"}
     for_one_silo = False
     alone = "every silo reads its own"
 
     def read(self, settings: SourceSettings) -> DataSource:
         raise ConfigurationError(
-            "data.source = 'on_site': every silo reads its own; for a federation on Flower (`caveat flower init`)"
+            "data.source = 'on_site': every silo reads its own data, over Flower (`caveat flower init`)"
         )
 
 
@@ -32,34 +32,34 @@ SOURCES: dict[str, type[Source]] = {
     kind.name: kind
     for kind in (DigitsSource, NpzSource, TableSource, NpySource, ImageSource, HubSource, EachSilosOwnSource)
 }
-"""All sources by name. The first that recognises a bare path reads it."""
+"""All sources by name. The first that recognizes a bare path reads it."""
 JOIN = " + "
-"""What stands between the parts of a joined source."""
+"""The separator of joined sources."""
 FORMS = ", ".join(kind.form for kind in SOURCES.values() if kind is not EachSilosOwnSource)
 HELP = (
-    f'{FORMS}; or several of them, each but csv a domain or more, joined by "{JOIN}"; or on_site: every silo of a '
-    "federation on Flower reads its own."
+    f'{FORMS}; or several sources other than csv, each with one or more domains, joined by "{JOIN}"; or on_site: every '
+    "silo of a federation over Flower reads its own data."
 )
 """The help text of `data.source`."""
 
 
 def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
-    """The sources that one is joined of, usually one; `key` is that of `[data]`, for messages.
+    """Parse a source into its joined parts, usually one; `key` is its key in `[data]`, for messages.
 
-    Raises ConfigurationError unless all are written as sources and can be joined.
+    Raises ConfigurationError unless all parts are valid and can be joined.
     """
     texts = source.split(JOIN)
     parts = tuple(_parsed(text, source, key, len(texts) > 1) for text in texts)
     if alone := next((part for part in parts if part.alone and (len(parts) > 1 or key != "source")), None):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {alone.name} cannot be joined to other sources or be that of a stream: "
+            f"data.{key} = {source!r}: {alone.name} cannot be joined or used for out-of-distribution inputs: "
             f"{alone.alone}",
             f"data.{key}",
         )
     given = next((part for part in parts if part.in_silos), None)
     if given is not None and key == "source" and any(type(part) is not type(given) for part in parts):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {str(given)!r} comes in silos and can only be joined to others that do",
+            f"data.{key} = {source!r}: {str(given)!r} comes in silos and can only be joined with sources that do",
             f"data.{key}",
         )
     return parts
@@ -78,7 +78,7 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
 
 
 def guess(path: str) -> str:
-    """The source that a bare path, or several joined by " + ", stand for; a source stays as it is."""
+    """Return the source of a bare path, or of several joined by " + "; a source does not change."""
     parts = path.split(JOIN)
     if len(parts) > 1:
         return JOIN.join(map(guess, parts))
@@ -91,14 +91,14 @@ def guess(path: str) -> str:
 
 
 def kind_of(path: Path) -> type[Source] | None:
-    """The kind of source that an existing file or folder is; None if no source recognises it."""
+    """Return the kind of source of an existing file or folder; None if no source recognizes it."""
     return next((kind for kind in SOURCES.values() if kind.recognizes(path)), None)
 
 
 def read_source(source: str, settings: SourceSettings, key: str = "source") -> DataSource:
-    """All that a source holds, or several joined; images of different domains can differ in shape.
+    """Read a source, or several joined; images of different domains can differ in shape.
 
-    Raises DataError for what cannot be used, and if domains of joined sources share a name or classes differ.
+    Raises DataError for unusable data, and if domains of joined sources share a name or classes differ.
     """
     parts = parsed(source, key)
     sources = [part.read(settings) for part in parts]
@@ -124,29 +124,29 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def read_silo(settings: SourceSettings, silo: SiloId) -> Pool:
-    """The pool of one silo, from a source of its own or from the part of one that has the silo's name.
+    """Read the pool of one silo, from its own source or from the part of a source with the silo's name.
 
-    Its classes, and categories where it is a table, are its own, whatever other parts have. Raises DataError.
+    Classes and categories are the silo's own, independent of other parts. Raises DataError.
     """
     return dataclasses.replace(source_of_silo(settings.source).read_silo(settings, silo), domain=silo)
 
 
 def silo_files(settings: SourceSettings, silo: SiloId) -> tuple[Path, ...]:
-    """The files that `read_silo` reads, those of its folder if it is one. Raises DataError where there are none."""
+    """Return the files that `read_silo` reads. Raise DataError if there are none."""
     return source_of_silo(settings.source).silo_files(silo)
 
 
 def source_of_silo(source: str) -> Source:
-    """The source that one silo names. Raises ConfigurationError for several, and for one that no silo can read."""
+    """Parse the source of one silo. Raise ConfigurationError for several, and for one that no silo can read."""
     part, *others = parsed(source)
     if others or not part.for_one_silo:
         forms = ", ".join(kind.form for kind in SOURCES.values() if kind.for_one_silo)
-        raise ConfigurationError(f"data.source = {source!r} is none that one silo can read: expected one of {forms}")
+        raise ConfigurationError(f"data.source = {source!r} cannot be read by a single silo: expected one of {forms}")
     return part
 
 
 def places(source: str) -> set[str]:
-    """The files and folders that a source is read from, as absolute paths however they were written."""
+    """Return the files and folders of a source as absolute paths."""
     found = set[str]()
     for part in parsed(source):
         found |= {str(path.resolve()) for path in part.paths()} or {str(part)}

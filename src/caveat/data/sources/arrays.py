@@ -21,11 +21,11 @@ from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .images import resized
 
 LARGE = 1 << 28
-"""Bytes of arrays up to which it does not matter how small a file holds them."""
+"""Bytes of arrays up to which their compression ratio is not checked."""
 WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they are ids, else to 'features'"
-"""What is said of whole numbers in two dimensions that nobody has named."""
+"""The warning for two-dimensional whole numbers without a kind."""
 MOST_EXPANDED = 200
-"""Arrays that are so many times larger than their file hold next to nothing: images shrink to a tenth at best."""
+"""Maximum compression ratio: images are compressed to a tenth at best."""
 
 
 class DigitsSource(Source):
@@ -50,9 +50,9 @@ class NpzSource(Source):
         return DataSource(npz_pools(self.paths(), settings.kind))
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """The pool of one silo's file, whose labels need not be 0, 1, 2, ... if other silos have files of their own.
+        """Read the pool of one silo's file, whose labels need not be 0, 1, 2, ...
 
-        Its classes are those that the file names, or else the numbers that it has samples of.
+        Its classes are those named in the file, or else the labels that occur.
         """
         path = file_of_silo(self.paths(), silo)
         arrays = read_npz(path)
@@ -78,7 +78,7 @@ class NpySource(Source):
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
-        """A pool for each folder with x.npy and y.npy, and maybe x_test.npy and y_test.npy, by name."""
+        """Read a pool per folder with x.npy and y.npy, and optionally x_test.npy and y_test.npy, by name."""
         (folder,) = self.paths()
         silos = _npy_folders(folder)
         if not silos:
@@ -86,7 +86,7 @@ class NpySource(Source):
         return DataSource(_npy_pools(silos, settings.kind), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """The pool of one silo: of the folder itself, of the only one in it, or of the one with the silo's name."""
+        """Read one silo: the folder itself, the only folder in it, or the one with the silo's name."""
         (folder,) = self.paths()
         if not (folder / "x.npy").exists():
             folder = the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))
@@ -98,8 +98,8 @@ class NpySource(Source):
 
 
 def digits() -> Pool:
-    """The 1,797 grey 8x8 images of scikit-learn's `load_digits`, their 0..16 scaled to 0..255."""
-    from sklearn.datasets import load_digits  # scikit-learn takes a second to import, most sources do not need it
+    """Return the 1,797 grayscale 8x8 images of scikit-learn's `load_digits`, scaled from 0..16 to 0..255."""
+    from sklearn.datasets import load_digits  # importing scikit-learn takes a second
 
     bunch = load_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
@@ -107,12 +107,12 @@ def digits() -> Pool:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of a file; raises DataError if it is not a whole npz file of plain arrays that memory can hold."""
+    """Read all arrays of an npz file. Raise DataError if it is damaged, pickled, or larger than memory."""
     try:
         with path.open("rb") as file:
             if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
                 raise DataError(f"{path}: a single array, expected an npz file of named arrays")
-            # Numpy warns of headers that are then refused, or read as they should be.
+            # NumPy warns of headers that are refused later or read correctly.
             with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file) as archive:
                 members = {name: member for member in archive.infolist() if (name := _name(member))}
                 _check_members(path, archive, members)
@@ -120,36 +120,35 @@ def read_npz(path: Path) -> dict[str, Array]:
     except DataError:
         raise
     except MemoryError:
-        raise DataError(f"{path}: more than memory holds, expected smaller arrays") from None
+        raise DataError(f"{path}: the arrays do not fit into memory, expected smaller ones") from None
     except Exception as error:  # whatever zipfile, zlib and numpy raise for a damaged file
         why = str(error) or type(error).__name__
         raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({why})") from error
 
 
 def _name(member: zipfile.ZipInfo) -> str:
-    """Of an array; empty for what is none."""
     return member.filename.removesuffix(".npy") if member.filename.endswith(".npy") else ""
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> None:
-    """Raises DataError for two arrays of one name, and for arrays that are too large, before any is read."""
+    """Raise DataError for two arrays of one name, and for arrays that are too large, before reading any."""
     names = Counter(map(_name, archive.infolist()))
     doubled = [name for name in members if names[name] > 1]
     if doubled:
         raise DataError(f"{path}: {names[doubled[0]]} arrays are called {doubled[0]!r}, expected one")
-    # What a member is said to hold is never exceeded when it is read.
+    # Reading a member never yields more than its stated size.
     inside, outside = sum(member.file_size for member in members.values()), path.stat().st_size
     if inside > max(LARGE, MOST_EXPANDED * outside):
         raise DataError(
             f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most "
-            f"{MOST_EXPANDED} times as much from {LARGE / 1e6:,.0f} MB on; save it with np.savez if it is meant"
+            f"{MOST_EXPANDED} times as much from {LARGE / 1e6:,.0f} MB on; use np.savez if this is intended"
         )
     if inside > memory():
         raise DataError(f"{path}: {inside / 1e9:,.0f} GB of arrays, this machine has {memory() / 1e9:,.0f} of memory")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
-    """An array of a file. ValueError if its header claims another size than it has, before memory is taken for that."""
+    """Read an array. Raise ValueError if its header claims a wrong size, before memory is allocated."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -174,15 +173,15 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
 
 
 def npz(path: str | Path, kind: Kind | None = None) -> Pool:
-    """The samples of an npz file: x_train, y_train, x_test, y_test or x, y; raises DataError if it cannot be used.
+    """Read an npz file with x_train, y_train, x_test, y_test or x, y. Raise DataError if it is unusable.
 
-    `kind` says what x holds, as `data.kind` does.
+    `kind` is the kind of x, as in `data.kind`.
     """
     return npz_pools([locate(str(path))], kind)[0]
 
 
 def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ...]:
-    """One pool per file; classes are numbered alike in all of them."""
+    """Read one pool per file; all have the same numbering of classes."""
     contents = [read_npz(path) for path in paths]
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
     names = [_class_names(arrays, path) for arrays, path in zip(contents, paths, strict=True) if "classes" in arrays]
@@ -201,9 +200,9 @@ def pools_of(
     classes: Sequence[str] | None,
     kind: Kind | None = None,
 ) -> tuple[Pool, ...]:
-    """Pools of arrays (x, y, x of the test part, y of the test part), their labels checked against each other.
+    """Make pools from arrays (x, y, test x, test y), with consistent labels.
 
-    Their inputs can still differ in shape: `images.common_format` finds one for all.
+    Inputs can still differ in shape; see `images.common_format`.
     """
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
@@ -228,7 +227,6 @@ def pools_of(
 
 
 def _inputs(x: Array, origin: str, kind: Kind | None) -> Array:
-    """The inputs checked: at once, or where the array is mapped into memory, whenever some of them are read."""
     if not isinstance(x, np.memmap) or not len(x):
         return input_array(x, origin, kind)
     return cast(Array, ArrayRows(x, partial(input_array, kind=kind), origin))
@@ -277,26 +275,25 @@ def _npy_pools(silos: Sequence[Path], kind: Kind | None) -> tuple[Pool, ...]:
 
 
 def _mapped(path: Path) -> Array:
-    """The array of a file, of which pages are read when they are needed."""
     try:
         found: object = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file, expected x.npy and y.npy beside each other") from None
+        raise DataError(f"{path}: no such file, expected both x.npy and y.npy") from None
     except Exception as error:  # whatever numpy raises for a damaged file, and for one of pickled objects
         raise DataError(f"{path}: not a readable npy file ({error})") from None
     if not isinstance(found, np.ndarray):
-        raise DataError(f"{path}: several arrays, expected an npy file of one")
+        raise DataError(f"{path} contains several arrays; expected a .npy file with one array")
     return found
 
 
 class HubSource(Source):
     name = "hub"
     form = "hub:NAME"
-    about = "a data set of Hugging Face's hub (needs the extra `hub` and internet access)"
+    about = "a data set of the Hugging Face hub (needs the extra `hub` and internet access)"
     for_one_silo = False
 
     def read(self, settings: SourceSettings) -> DataSource:
-        """The images, resized if a size is given, and labels of the splits `train` and, if there is one, `test`."""
+        """Read images, resized if a size is given, and labels of the split `train` and, if it exists, `test`."""
         try:
             datasets = importlib.import_module("datasets")
         except ImportError as error:

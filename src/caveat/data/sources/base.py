@@ -1,4 +1,4 @@
-"""What a data source is: how it is written, what it reads, and which settings it has; and where files are found."""
+"""The interface of data sources, and the lookup of their files."""
 
 import os
 from abc import ABC, abstractmethod
@@ -13,11 +13,11 @@ from ..pools import DataSource, Kind, Pool
 from ..tables.columns import Reading
 
 ROOT = "CAVEAT_DATA"
-"""The environment variable with the folder where relative paths are looked up that do not exist."""
+"""The environment variable with the folder in which relative paths are looked up."""
 
 
 class SourceSettings(Protocol):
-    """The settings of `[data]` that sources read. See `DataSettings` for their meaning."""
+    """The settings of `[data]` that sources read; see `DataSettings`."""
 
     @property
     def source(self) -> str: ...
@@ -38,22 +38,22 @@ class Source(ABC):
     """A data source, written as its name or as NAME:PLACE. A new one is a subclass and an entry in `SOURCES`."""
 
     place: str = ""
-    """The path, several paths joined by commas, or the name behind the colon; empty if the source has none."""
+    """The path, several paths joined by commas, or the name after the colon; empty if the source has none."""
     name: ClassVar[str]
     form: ClassVar[str]
-    """How the source is written, in messages and lists: "npz:PATH[,PATH...]". Without a colon it has no place."""
+    """The source's syntax, for messages and lists: "npz:PATH[,PATH...]". Without a colon it has no place."""
     about: ClassVar[str]
-    """What the source reads, in one line for `caveat list datasets`."""
+    """One line for `caveat list datasets`."""
     keys: ClassVar[frozenset[str]] = frozenset()
-    """The keys of `[data]` that this source reads and not every source does."""
+    """The keys of `[data]` that this source reads but not every source."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """The suffixes of single files that are such a source."""
+    """The suffixes of files that this source reads."""
     in_silos: ClassVar[bool] = False
-    """Whether its pools are silos always, and not domains to make silos of."""
+    """Whether its pools are always silos, not domains to partition."""
     for_one_silo: ClassVar[bool] = True
-    """Whether a silo of a federation can name it as its own source."""
+    """Whether a silo of a federation can use it as its own source."""
     alone: ClassVar[str] = ""
-    """Why the source can neither be joined to others nor be the source of a stream; empty if it can."""
+    """Why the source cannot be joined with others or used for out-of-distribution inputs; empty if it can."""
 
     def __str__(self) -> str:
         return f"{self.name}:{self.place}" if self.place else self.name
@@ -63,16 +63,16 @@ class Source(ABC):
         """Read all pools. Raises DataError for data that cannot be used, ConfigurationError for settings."""
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """Read the pool of one silo, with its own classes and categories, whatever other silos have."""
-        raise NotImplementedError(f"{self.name} has `for_one_silo` and does not say how one silo is read")
+        """Read the pool of one silo, with its own classes and categories, independent of other silos."""
+        raise NotImplementedError(f"{self.name} has `for_one_silo` but no `read_silo`")
 
     def paths(self) -> list[Path]:
-        """The files and folders that the source names. Raises MissingError for one that does not exist."""
+        """Return the files and folders of the source. Raise MissingError if one does not exist."""
         names = self.place.split(",") if "," in self.form else [self.place]
         return [locate(name) for name in names if self.place]
 
     def silo_files(self, silo: SiloId) -> tuple[Path, ...]:
-        """The files that `read_silo` reads: all files of a folder, or the one file of the silo."""
+        """Return the files that `read_silo` reads: all files of a folder, or the silo's file."""
         paths = self.paths()
         folders = [path for path in paths if path.is_dir()]
         if folders or not paths:
@@ -81,18 +81,18 @@ class Source(ABC):
 
     @classmethod
     def recognizes(cls, path: Path) -> bool:
-        """Whether a path that exists is such a source, if nobody says which one it is."""
+        """Return whether an existing path without a source's name is such a source."""
         return path.is_file() and path.suffix.lower() in cls.suffixes
 
 
 def locate(path: str) -> Path:
-    """An existing file or folder: the path itself, or the one under `$CAVEAT_DATA`.
+    """Return an existing file or folder: the path itself, or the one below `$CAVEAT_DATA`.
 
-    Raises MissingError if there is none, DataError for what is neither, such as a pipe.
+    Raises MissingError if there is none, DataError for other kinds of files, such as a pipe.
     """
     try:
         here = Path(path.strip()).expanduser()
-    except RuntimeError:  # "~name" of somebody who has no home here
+    except RuntimeError:  # "~name" of an unknown user
         raise MissingError(f"{short_repr(path.strip())}: no home folder of that name") from None
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
@@ -109,17 +109,17 @@ def locate(path: str) -> Path:
 
 
 def the_one_of(named: Mapping[str, Path], silo: str, origin: str) -> Path:
-    """The file or folder of a silo: the only one, or the one with its name. Raises DataError if there is none."""
+    """Return the only file or folder, or the one with the silo's name. Raise DataError if there is none."""
     if len(named) == 1:
         return next(iter(named.values()))
     if silo not in named:
         found = ", ".join(list(named)[:10]) or "nothing"
-        raise DataError(f"{origin}: {found}; expected one called {silo!r}, as the silo is, or one alone")
+        raise DataError(f"{origin}: {found}; expected one called {silo!r}, like the silo, or a single one")
     return named[silo]
 
 
 def file_of_silo(paths: Sequence[Path], silo: SiloId) -> Path:
-    """The file of a silo: the only one, or the one with its name. Raises DataError if two have one name."""
+    """Return the only file, or the one with the silo's name. Raise DataError for two files of one name."""
     stems = [path.stem for path in paths]
     if len(set(stems)) < len(stems):
         raise DataError(f"several files are called {max(stems, key=stems.count)!r}: expected one silo each")

@@ -1,4 +1,4 @@
-"""Images: folders DIR/SILO/CLASS/*.png|jpg|jpeg, and the one size and number of channels that images are brought to."""
+"""Images: folders DIR/SILO/CLASS/*.png|jpg|jpeg, and conversion to one size and number of channels."""
 
 import warnings
 import zlib
@@ -20,53 +20,53 @@ from ..pools import Array, DataSource, Index, LazyRows, PartRows, Pool, ordered,
 from .base import Source, SourceSettings, the_one_of
 
 CHUNK = 1024
-"""Images resized at a time: bounds the memory for float32 copies."""
+"""Images resized at once: bounds the memory for float32 copies."""
 LUMA = (19595, 38470, 7471)
-"""ITU-R 601-2 weights of red, green and blue in 65,536ths, as Pillow has them for mode "L"."""
+"""ITU-R 601-2 weights of red, green and blue in 65,536ths, as in Pillow's mode "L"."""
 SUFFIXES = {".png", ".jpg", ".jpeg"}
 UNREAD = {
     ".avif", ".bmp", ".dcm", ".dib", ".emf", ".eps", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2", ".jpe", ".nii",
     ".pbm", ".pcx", ".pgm", ".pnm", ".ppm", ".ps", ".psd", ".svg", ".tga", ".tif", ".tiff", ".webp",
 }  # fmt: skip
-"""Files that are images as well, in formats that are not read."""
+"""Suffixes of image formats that are not supported."""
 FORMATS = ("PNG", "JPEG")
-"""The only decoders that a file reaches, whatever it holds and however it is called."""
+"""The only decoders that are used, whatever a file's name or content."""
 ORIENTATION = 0x0112
-"""EXIF's number for how a picture is to be turned before it is looked at."""
+"""EXIF's tag for the orientation."""
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
-"""What each orientation asks for; 1 is upright, and other numbers mean nothing."""
+"""The transposition for each orientation; 1 is upright, other numbers are ignored."""
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 OPAQUE = 255
 MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "RGBA": "RGB"}
-"""Pillow's name of how pixels are stored, and of how they are read."""
+"""Pillow's modes in which pixels may be stored, and in which they are read."""
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """The size and the number of channels that raw images (N, H, W, C) uint8 are brought to."""
+    """The size and number of channels that raw images (N, H, W, C) uint8 are converted to."""
 
     size: int | None = None
-    """Pixels of both sides; None leaves sizes as they are."""
+    """Height and width in pixels; None keeps sizes."""
     channels: int | None = None
-    """1 or 3; None leaves colours as they are."""
+    """1 or 3; None keeps channels."""
     exif_rotation: bool = True
-    """Whether the images of files are turned upright as their EXIF data say when they are read."""
+    """Whether image files are rotated according to their EXIF orientation."""
 
     def shape(self, images: Array) -> tuple[int, ...]:
-        """The shape (H, W, C) that one of the images gets."""
+        """Return the shape (H, W, C) of one image after conversion."""
         height, width, channels = images.shape[1:]
         if {channels, self.channels} == {1, 3}:
             channels = self.channels
         return (height, width, channels) if self.size is None else (self.size, self.size, channels)
 
     def __call__(self, images: Array) -> Array:
-        """The images, resized and then recoloured; the array itself where it has this shape already.
+        """Resize and recolor images; return the array itself if it already has this shape.
 
-        Raises DataError if it has neither one channel nor three and should have another number.
+        Raises DataError if channels must change from or to a number other than 1 and 3.
         """
         if self.size is not None:
             images = resized(images, self.size)
@@ -74,10 +74,10 @@ class ImageFormat:
 
 
 def common_format(pools: Sequence[Pool], size: int | None, channels: int | None) -> ImageFormat:
-    """The format that gives the inputs of all pools one shape; one that changes nothing where they have it already.
+    """Return the format that gives the inputs of all pools one shape.
 
-    Without `channels`, grey images become coloured where others are. Raises DataError, with names and shapes, for
-    inputs that cannot be brought to one shape, ConfigurationError if features are to get a size or channels.
+    Without `channels`, grayscale images become color images if others are. Raises DataError, with names and shapes, if
+    there is no common shape, ConfigurationError for a size or channels of features.
     """
     if not all(pool.images for pool in pools):
         for name, value in (("size", size), ("channels", channels)):
@@ -97,10 +97,9 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
 
 
 def resized(images: Array, size: int) -> Array:
-    """Images of `size` x `size` pixels from (N, H, W, C) uint8; the array itself where they are of that size.
+    """Resize images (N, H, W, C) uint8 to `size` x `size` pixels; return the array itself if they have that size.
 
-    Bilinear, over all the pixels that a smaller image's pixel covers (no aliasing), rounded; sides that differ are
-    stretched to one length.
+    Bilinear with antialiasing, rounded; the aspect ratio is not kept.
     """
     check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     check_type(size, (int, np.integer), "size", "a whole number of pixels")
@@ -117,21 +116,21 @@ def resized(images: Array, size: int) -> Array:
 
 
 def check_image_memory(count: int, size: int, of_pixel: int) -> None:
-    """Raises ConfigurationError if so many images of `size` x `size` pixels, of so many bytes each, cannot be kept."""
+    """Raise ConfigurationError if memory cannot hold `count` images of `size` x `size` pixels of `of_pixel` bytes."""
     check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
 
 
 def recolored(images: Array, channels: int) -> Array:
-    """Grey images (N, H, W, 1) from coloured (N, H, W, 3) by their luma, or coloured from grey by repeating; uint8.
+    """Convert uint8 images (N, H, W, 3) to grayscale (N, H, W, 1) by luma, or grayscale to color by repetition.
 
-    The array itself where it has as many channels. Raises DataError for other numbers of channels than 1 and 3.
+    Returns the array itself if it has as many channels. Raises DataError for channels other than 1 and 3.
     """
     check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     found = images.shape[-1]
     if found == channels:
         return images
     if {found, channels} != {1, 3}:
-        raise DataError(f"images of {found} channels to be made ones of {channels}, expected 1 or 3")
+        raise DataError(f"cannot convert images of {found} channels to {channels}, expected 1 or 3")
     if channels == 3:
         return np.repeat(images, 3, axis=-1)
     luma = images @ np.array(LUMA, dtype=np.uint32)
@@ -139,7 +138,7 @@ def recolored(images: Array, channels: int) -> Array:
 
 
 class ImageSource(Source):
-    """Folders of images. The classes are the class folders of all silos together."""
+    """Folders of images; the classes are the class folders of all silos."""
 
     name = "images"
     form = "images:DIR"
@@ -148,7 +147,7 @@ class ImageSource(Source):
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
-        """One pool per silo folder. Raises DataError for images that no class folder holds."""
+        """Read one pool per silo folder. Raise DataError for images outside of class folders."""
         (folder,) = self.paths()
         if not folder.is_dir():
             raise DataError(f"{folder}: a file, expected a folder SILO/CLASS/*.png|jpg")
@@ -158,10 +157,10 @@ class ImageSource(Source):
         return DataSource(_pools(_folders(folder), settings), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """The pool of one silo. Raises DataError if it is not there.
+        """Read the pool of one silo. Raise DataError if it does not exist.
 
-        The folder is the silo's own, CLASS/*.png|jpg, or one of silos, SILO/CLASS/*.png|jpg: then the silo is the one
-        called so, or the only one.
+        The folder is the silo's own, CLASS/*.png|jpg, or a folder of silos, SILO/CLASS/*.png|jpg, of which the one with
+        the silo's name, or the only one, is read.
         """
         (folder,) = self.paths()
         if not folder.is_dir():
@@ -178,7 +177,6 @@ class ImageSource(Source):
 
 
 def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...]:
-    """A pool for each silo's folder, in which there is a folder for each class."""
     for silo in folders:
         _check_no_images(silo)
     silos = {folder: {kind.name: image_files(kind) for kind in _folders(folder)} for folder in folders}
@@ -205,9 +203,9 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
 
 
 class ImageRows(LazyRows):
-    """The images of files, decoded when they are needed. All are looked at once, as `read_images` does.
+    """The images of files, decoded when needed. All are checked once at the start, as by `read_images`.
 
-    Reading raises DataError for a file that was written since.
+    Reading raises DataError for a file that has changed since.
     """
 
     def __init__(self, paths: Sequence[Path], size: int | None, exif_rotation: bool) -> None:
@@ -221,29 +219,29 @@ class ImageRows(LazyRows):
         found = np.empty((len(index), *self.shape[1:]), np.uint8)
         for row, number in enumerate(index.tolist()):
             if size_and_time(self.paths[number]) != self.written[number]:
-                raise DataError(f"{self.paths[number]}: was written while it was read; begin again from what it held")
+                raise DataError(
+                    f"{self.paths[number]} changed while caveat was reading it. Restore it and start again."
+                )
             image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
             if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:
-                raise DataError(f"{self.paths[number]}: another image than at the start, expected the same")
-            found[row] = image  # grey becomes coloured where others are
+                raise DataError(f"{self.paths[number]}: the image differs from that at the start, expected the same")
+            found[row] = image  # broadcast: grayscale becomes color if others are
         return found
 
 
 def _check_sizes(paths: Sequence[Path], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raises DataError for images of different sizes."""
+    """Raise DataError for images of different sizes."""
     for path, (h, w, *_) in zip(paths, shapes, strict=True):
         h0, w0 = shapes[0][:2]
         if (h, w) != (h0, w0):
-            raise DataError(
-                f"{paths[0]} is {w0}x{h0} pixels but {path} is {w}x{h}; expected images of one size, or data.size"
-            )
+            raise DataError(f"{paths[0]} is {w0}x{h0} pixels but {path} is {w}x{h}. Resize them, or set data.size")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images of a folder, by name. Raises DataError for images that are not read: of other formats, or deeper."""
+    """Return the images of a folder, by name. Raise DataError for images of other formats or in subfolders."""
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in UNREAD and path.is_file():
-            raise DataError(f"{path}: an image that is not read, expected PNG or JPEG; convert it or take it away")
+            raise DataError(f"{path}: image format not supported, expected PNG or JPEG; convert or remove it")
     for inner in _folders(folder):
         if deeper := next((path for path in sorted(inner.rglob("*")) if _is_image(path)), None):
             raise DataError(f"{deeper}: a folder in {folder} holds images, expected them in {folder} itself")
@@ -251,7 +249,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def _check_no_images(folder: Path) -> None:
-    """Raises DataError for an image that lies beside folders which should hold it."""
+    """Raise DataError for an image outside of class folders."""
     if outside := next((path for path in sorted(folder.iterdir()) if _is_image(path)), None):
         raise DataError(f"{outside}: an image outside of the class folders, expected SILO/CLASS/*.png|jpg")
 
@@ -261,11 +259,10 @@ def _is_image(path: Path) -> bool:
 
 
 def read_images(paths: Sequence[Path], size: int | None = None, exif_rotation: bool = True) -> Array:
-    """Images as (N, H, W, C) uint8, resized if a size is given: one channel if all are grey, otherwise three.
+    """Read images as (N, H, W, C) uint8, resized if a size is given: one channel if all are grayscale, else three.
 
-    They are turned upright as their EXIF data say, unless `exif_rotation` is off. Raises DataError for a file that is
-    no whole PNG or JPEG image of 8 bits, grey or RGB, of one frame and opaque, and, without a size, for images of
-    different sizes.
+    They are rotated by their EXIF orientation if `exif_rotation`. Raises DataError for a file that is not a complete,
+    opaque, 8-bit, grayscale or RGB, single-frame PNG or JPEG image, and, without a size, for images of different sizes.
     """
     if size is not None:
         check_image_memory(len(paths), size, 3)
@@ -281,7 +278,7 @@ def _sized(image: Array, size: int | None) -> Array:
 
 def _read(path: Path, exif_rotation: bool) -> Array:
     try:
-        # Pillow warns of what is then refused below, or read as it should be.
+        # Pillow warns of properties that are refused below or read correctly.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
             _check_pixels(path, image)
             _check_whole(path, image)
@@ -290,7 +287,7 @@ def _read(path: Path, exif_rotation: bool) -> Array:
             _check_opaque(path, image)
             pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
     except UnidentifiedImageError:
-        raise DataError(f"{path}: not a readable image: neither PNG nor JPEG, whatever it is called") from None
+        raise DataError(f"{path}: not a readable image: the content is neither PNG nor JPEG") from None
     except DataError:
         raise
     except Exception as error:  # whatever a decoder raises for a damaged file
@@ -299,8 +296,8 @@ def _read(path: Path, exif_rotation: bool) -> Array:
 
 
 def _check_pixels(path: Path, image: Image.Image) -> None:
-    """Raises DataError for pixels that 8 bits of grey or of red, green and blue cannot hold."""
-    # Pillow cuts 16 bits of colour to 8 without a word; what is stored is in the header, at one place in every file.
+    """Raise DataError unless pixels have 8 bits of gray or of red, green and blue."""
+    # Pillow silently truncates 16-bit colors to 8 bits; the header has the true depth.
     with path.open("rb") as file:
         header = file.read(25)
     if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
@@ -310,17 +307,16 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
 
 
 def _check_whole(path: Path, image: Image.Image) -> None:
-    """Raises DataError for several pictures in one file, and for a PNG that is cut short or damaged anywhere."""
+    """Raise DataError for several frames in a file, and for a truncated or corrupt PNG."""
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise DataError(f"{path}: an image of {frames} frames, expected one; save the one that is meant by itself")
-    # Pillow looks neither at the end of a PNG nor at the checksums of its pixels.
+        raise DataError(f"{path}: an image of {frames} frames, expected one; save the frame you need as a file")
+    # Pillow checks neither the end of a PNG nor its pixels' checksums.
     if image.format == "PNG" and not _has_whole_chunks(path):
-        raise DataError(f"{path}: not a readable image (a PNG that is cut short, or damaged: a checksum differs)")
+        raise DataError(f"{path}: not a readable image: the PNG is truncated or corrupt (checksum mismatch)")
 
 
 def _has_whole_chunks(path: Path) -> bool:
-    """Whether a PNG has its chunks up to the last, and those that decide its pixels as their checksums say."""
     with path.open("rb") as file:
         file.seek(len(PNG_SIGNATURE))
         while len(head := file.read(8)) == 8:
@@ -335,16 +331,16 @@ def _has_whole_chunks(path: Path) -> bool:
 
 
 def _check_opaque(path: Path, image: Image.Image) -> None:
-    """Raises DataError for pixels that are not opaque: which colour they show depends on what lies behind them."""
+    """Raise DataError for transparent pixels, whose color depends on the background."""
     has_alpha = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
     if has_alpha and (np.asarray(image.convert("RGBA"))[..., 3] < OPAQUE).any():
         raise DataError(f"{path}: an image with transparent pixels, expected opaque ones; save it without alpha")
 
 
 def _folders(folder: Path) -> list[Path]:
-    # Names with a dot are of tools (".git", ".thumbnails"), not of the user.
+    # Names with a leading dot belong to tools (".git", ".thumbnails"), not to the user.
     found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     for path in found:
-        if any("\ud800" <= letter <= "\udfff" for letter in path.name):  # bytes that Python could not decode
+        if any("\ud800" <= letter <= "\udfff" for letter in path.name):  # undecodable bytes
             raise DataError(f"{folder}: a folder is called {path.name!r}, expected a name in UTF-8")
     return found

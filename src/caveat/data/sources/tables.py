@@ -16,7 +16,7 @@ from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, miss
 from ..tables.harmonize import declared_rows, declared_sheets
 from .base import Source, SourceSettings, file_of_silo
 
-MEND_ROW = "mend the cell (empty, ? or NA where the value is missing), or leave the row out; none of the file is read"
+MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
 
 
 class TableSource(Source):
@@ -29,7 +29,7 @@ class TableSource(Source):
         "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
-    alone = "a table's columns are its own"
+    alone = "columns of tables differ"
 
     def read(self, settings: SourceSettings) -> DataSource:
         return csv_source(self.paths(), settings.reading, settings.lazy)
@@ -39,7 +39,7 @@ class TableSource(Source):
         return csv_source([path], settings.reading._replace(silo_column=None), settings.lazy).pools[0]
 
     def paths(self) -> list[Path]:
-        """The files that are named, csv or parquet, and all of a folder. Raises DataError for a folder without any."""
+        """Return the csv and parquet files, including all in a folder. Raise DataError for a folder without any."""
         paths: list[Path] = []
         for found in super().paths():
             paths += map(_not_special, _tables(found)) if found.is_dir() else [found]
@@ -53,22 +53,21 @@ class TableSource(Source):
 
 
 def _tables(folder: Path) -> list[Path]:
-    """The csv and parquet files of a folder."""
     return sorted((*folder.glob("*.csv"), *folder.glob(f"*{SUFFIX}")))
 
 
 def _not_special(path: Path) -> Path:
-    """The path of a file or folder. Raises DataError for a pipe or a device, which may never end."""
+    """Return the path of a file or folder. Raise DataError for a pipe or a device, which may never end."""
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder, expected one of them")
     return path
 
 
 def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> DataSource:
-    """One pool per silo where there are several files or a silo column, otherwise one pool to partition.
+    """Read one pool per silo if there are several files or a silo column, otherwise one pool to partition.
 
-    With `lazy` the rows of parquet files are read when they are needed. Raises ConfigurationError for names of columns
-    that the files lack, and for csv files that are to be read so; DataError for what cannot be read as it is declared.
+    With `lazy` the rows of parquet files are read when needed. Raises ConfigurationError for unknown columns and for
+    lazy csv files; DataError for data that contradict their declaration.
     """
     sheets = read_sheets(paths, reading.separator)
     _check_size(sheets, lazy)
@@ -101,7 +100,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
 
 
 def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
-    """Raises ConfigurationError for rows that memory cannot hold, and for text that is to be read as it is needed."""
+    """Raise ConfigurationError for rows that do not fit into memory, and for lazy csv files."""
     for sheet in sheets:
         if lazy and not isinstance(sheet, ParquetSheet):
             raise ConfigurationError(
@@ -115,7 +114,7 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
 
 
 def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArray, tuple[str, ...]]:
-    """(N,) numbers for texts, and what these are of: the texts that are `known`, or all of them in order."""
+    """Return codes (N,) for texts, and the texts in the order of codes: those `known`, or all sorted."""
     codes: dict[str, int] = {}
     found = np.fromiter((codes.setdefault(text, len(codes)) for text in texts), np.int64)
     names = known or ordered(list(codes))
@@ -124,27 +123,27 @@ def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArra
 
 
 def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
-    """The silo of each row: what the silo column says, or else the name of the file."""
+    """Return the silo of each row: the value of the silo column, or else the file's name."""
     return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.path.stem, len(sheet))
 
 
 def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -> Array:
-    """The rows of a file as the features of a table, its other columns ignored.
+    """Read the rows of a file as raw rows of a table; other columns are ignored.
 
-    A category that the table lacks has the code after its last.
+    A category that the table lacks gets the code after the last.
     """
     sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format.declared, csv_format.decimal)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
-        raise DataError(f"{path}: no column {absent[0]!r}, expected those the model was trained on")
+        raise DataError(f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on")
     try:
         return encoded_rows([sheet], table, csv_format.decimal)
     except DataError as error:
-        raise DataError(f"{error}, with {csv_format.decimal!r} for the decimal mark: {MEND_ROW}") from error
+        raise DataError(f"{error}, with decimal mark {csv_format.decimal!r}: {MEND_ROW}") from error
 
 
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
-    """Raises ConfigurationError for names of columns that the files lack or that contradict each other."""
+    """Raise ConfigurationError for unknown columns and contradictory keys."""
     features = [(name, key) for key in ("categorical", "numeric") for name in getattr(reading, key)]
     for name, key in ((reading.target, "target"), (reading.silo_column, "silo_column"), *features):
         if name is not None and name not in sheets[0].columns:
@@ -158,7 +157,7 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
 
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
-    """Raises DataError for rows without a label or a silo."""
+    """Raise DataError for rows without a label or a silo."""
     for name in (reading.target, reading.silo_column):
         for sheet in sheets if name is not None else ():
             for row, text in enumerate(sheet.column(name or "")):
@@ -168,17 +167,17 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
 
 
 def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
-    """Warns of columns of texts in which some differ by spaces around them alone, which are not read."""
+    """Warn of text columns in which values differ only by surrounding spaces, which are ignored."""
     for name in columns:
         if told := spaces(sheets, name):
             warnings.warn(told, DataWarning, stacklevel=3)
 
 
 def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:
-    """The columns of a table. Raises DataError for the first that cannot be read."""
+    """Return the columns of a table. Raise DataError for the first that cannot be read."""
     refused = [column for column in columns if column.refused]
     if refused:
-        more = f" (so for {len(refused) - 1} more columns: `caveat data` shows them)" if len(refused) > 1 else ""
+        more = f" ({len(refused) - 1} more columns have problems: `caveat data` shows them)" if len(refused) > 1 else ""
         raise Refused(refused[0].refused + more, "reading", refused[0].name)
     for column in columns:
         if column.remark:

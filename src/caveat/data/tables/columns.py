@@ -1,4 +1,4 @@
-"""What the columns of tables hold, and what each becomes: numbers, one-hot categories, or a refusal."""
+"""The contents of table columns: numbers, categories, or a reason to refuse them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .dictionary import NOTHING, Declared
 from .files import Sheet, first_place, missing
 
 TELLING = 20
-"""More texts than this in a column, and more than one for every two rows, are taken for names or free text."""
+"""More distinct texts than this, and than half the rows, are taken for names or free text."""
 MOSTLY = 0.9
-"""From this share of numbers on, other text in a column is taken for a mistake."""
+"""Minimum fraction of numbers from which other text in a column is taken for an error."""
 LARGEST = float(np.finfo(np.float32).max)
 ENDLESS = "expected a finite number or nothing"
 AT_LEAST = 1 << 20
-"""Different numbers that are gathered before repetitions among them are left out."""
-MEND = "mend the cell (empty, ? or NA where the value is missing)"
+"""Numbers that are collected before duplicates are removed."""
+MEND = "correct the cell (empty, ? or NA for a missing value)"
 
 
 class Reading(NamedTuple):
-    """How a table is declared to be read: the keys of `[data]` that are about tables."""
+    """The keys of `[data]` for reading tables."""
 
     target: str | None
     silo_column: str | None
@@ -40,40 +40,40 @@ class Reading(NamedTuple):
 
     @classmethod
     def of(cls, settings: object) -> Reading:
-        """That of a `DataSettings`, with the types that its dictionary declares."""
+        """Return the keys of a `DataSettings`, with the column types of its dictionary."""
         own = cls(*(getattr(settings, key) for key in cls._fields))
         return own._replace(
             categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
         )
 
     def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
-        """Names of features, and those of the dictionary's columns of a type."""
+        """Return names of features plus the dictionary's columns of a type."""
         others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo_column)]
         return tuple(dict.fromkeys([*names, *others]))
 
 
 @dataclass(frozen=True)
 class ColumnContent:
-    """What a column of one or several files holds."""
+    """The content of a column of one or several files."""
 
     name: str
     rows: int
     missing: int
     distinct: int
-    """How many different values it has, apart from missing ones."""
+    """Number of distinct values, without missing ones."""
     holds: Literal["numbers", "texts", "nothing"] = "nothing"
-    """What its values are, apart from missing ones; numbers that are codes of categories are texts."""
+    """The type of its values, without missing ones; category codes are texts."""
     lowest: float | None = None
     highest: float | None = None
     mean: float | None = None
     deviation: float | None = None
-    """The standard deviation of its numbers, of the population."""
+    """Population standard deviation of its numbers."""
     categories: tuple[str, ...] | None = None
-    """Its texts, in the order of their codes."""
+    """Its texts in the order of their codes."""
     remark: str = ""
-    """What is unusual about how it is read."""
+    """A note if its reading is unusual."""
     refused: str = ""
-    """Why it cannot be read: the file, the line, the cell, and what to do."""
+    """Why it cannot be read: file, line, cell and remedy."""
 
     @property
     def column(self) -> TableColumn:
@@ -81,7 +81,7 @@ class ColumnContent:
 
 
 def number(text: str, decimal: str) -> float | None:
-    """The number that a text is with this decimal mark; None if it is none."""
+    """Parse a number with this decimal mark; None for other text."""
     if "_" in text or (decimal != "." and "." in text):
         return None
     try:
@@ -91,13 +91,13 @@ def number(text: str, decimal: str) -> float | None:
 
 
 def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
-    """What the columns of files hold, in the order of the first, but for target and silo."""
+    """Return the contents of all columns except target and silo, in the order of the first file."""
     names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo_column)]
     return [column_of(sheets, name, reading) for name in names]
 
 
 def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
-    """What a column holds, or why it is refused."""
+    """Return the content of a column, or why it is refused."""
     if name not in reading.categorical and (stored := _stored(sheets, name, reading.decimal)) is not None:
         return stored
     counts = Counter(text for sheet in sheets for text in sheet.column(name))
@@ -119,7 +119,7 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
 
 
 def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent | None:
-    """What a column holds of which all files store numbers, not their text; None for other columns."""
+    """Return the content of a column that all files store as numbers; None for other columns."""
     parts = [sheet.numbers(name, decimal) for sheet in sheets]
     if any(part is None for part in parts):
         return None
@@ -142,13 +142,13 @@ def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent |
 
 
 class ColumnMoments:
-    """Mean and standard deviation, of the population, of numbers that come in parts."""
+    """Mean and population standard deviation of numbers that are added in parts."""
 
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
 
     def add(self, values: Array) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):  # endless ones are refused
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite numbers are refused
             mean, count = float(values.mean()), self.count + len(values)
             apart, share = mean - self.mean, len(values) / count
             self.squares += float(((values - mean) ** 2).sum()) + apart**2 * self.count * share
@@ -160,13 +160,13 @@ class ColumnMoments:
 
 
 class Distinct:
-    """How many different numbers there are among those that come in parts, each of which takes 8 bytes at most."""
+    """Count of distinct numbers that are added in parts; needs at most 8 bytes per number."""
 
     def __init__(self) -> None:
         self.known, self.new = np.empty(0, np.int64), list[NDArray[np.int64]]()
 
     def add(self, values: Array) -> None:
-        self.new.append(_once(values.view(np.int64)))  # bits, so that 0.0 and -0.0 are two as in text
+        self.new.append(_once(values.view(np.int64)))  # bits, so 0.0 and -0.0 differ as in text
         if sum(map(len, self.new)) > max(len(self.known), AT_LEAST):
             self.count()
 
@@ -176,14 +176,12 @@ class Distinct:
 
 
 def _once(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers in order and without repetition; NumPy's `unique` takes several times the memory."""
-    values = np.sort(values)
+    values = np.sort(values)  # np.unique takes several times the memory
     first: NDArray[np.int64] = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
     return first
 
 
 def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | None, float | None]:
-    """Mean and standard deviation; none where a number is endless."""
     if not np.isfinite(values).all() or max(map(abs, values)) > LARGEST:
         return None, None
     mean = float(np.average(values, weights=weights))
@@ -191,13 +189,9 @@ def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | N
 
 
 def _refusal(
-    sheets: Sequence[Sheet],
-    name: str,
-    reading: Reading,
-    present: Mapping[str, int],
-    values: Mapping[str, float | None],
+    sheets: Sequence[Sheet], name: str, reading: Reading, present: Mapping[str, int], values: Mapping[str, float | None]
 ) -> str:
-    """Why a column that is not declared categorical cannot be read, from how often each text is there; "" if it can."""
+    """Return why a column that is not declared categorical cannot be read, from counts of texts; "" if it can."""
     texts = {text for text, value in values.items() if value is None}
     endless = {text for text, value in values.items() if value is not None and not abs(value) <= LARGEST}
     other = "," if reading.decimal == "." else "."
@@ -211,7 +205,7 @@ def _refusal(
             f'data.decimal = "{other}"{codes}'
         )
     if texts and name in reading.numeric:
-        says = "the dictionary says that the column holds numbers"
+        says = "the dictionary declares the column as numbers"
         says = says if name in reading.declared.of_type("number") else "data.numeric has the column"
         return f"{first_place(sheets, name, texts)}, but {says}, expected a number: {MEND}"
     if texts and numbers >= MOSTLY * rows:
@@ -224,9 +218,9 @@ def _refusal(
     if texts and len(present) > max(TELLING, rows / 2):
         return (
             f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
-            f"like names or free text: leave the column out, {shown(name)} = false in [data.rename_columns]; or where "
-            "all is on one machine, name it in data.categorical if these are categories: a silo of a federation tells "
-            "nobody so many"
+            f"like names or free text: leave the column out, {shown(name)} = false in [data.rename_columns]; or, if "
+            "all data are on one machine, name it in data.categorical if these are categories: a silo of a federation "
+            "never sends so many"
         )
     return ""
 
@@ -235,11 +229,11 @@ def _mixture(present: Mapping[str, int], values: Mapping[str, float | None]) -> 
     numbers = sum(present[text] for text, value in values.items() if value is not None)
     if 2 * numbers < sum(present.values()):
         return ""
-    return f"{numbers} of {sum(present.values())} values are numbers, the others text"
+    return f"{numbers} of {sum(present.values())} values are numbers, the others are text"
 
 
 def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
-    """Why a column cannot be what is predicted: its values are quantities, or one for every two rows; "" if it can."""
+    """Return why a column cannot be the target: quantities, or more labels than half the rows; "" if it can."""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
     rows = sum(map(len, sheets))
     if len(labels) <= TELLING:
@@ -248,7 +242,7 @@ def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
     quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
     if not quantities and len(labels) <= rows / 2:
         return ""
-    looks = "quantities, which have to be made classes first" if quantities else "no classes"
+    looks = "quantities, which must be converted to classes first" if quantities else "no classes"
     return (
         f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
         f"{looks}: expected another data.target"

@@ -1,6 +1,6 @@
-"""The data dictionary that all silos share, and the names, units and codes of a silo's own table."""
+"""The data dictionary shared by all silos, and the column names, units and label codes of a silo's table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,22 +14,22 @@ Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 @frozen_settings
 class DictionaryColumn:
-    """A column of a data dictionary: what all silos mean by it."""
+    """A column of a data dictionary."""
 
     name: Name
-    """What the column is called everywhere."""
+    """The column's name at all silos."""
     type: Literal["number", "category"] = "number"
-    """What its values are: numbers, or texts and codes that stand for categories."""
+    """The type of its values: numbers, or texts and codes of categories."""
     unit: str = ""
-    """The unit of its numbers, for people and to compare with what a silo says of its own."""
+    """The unit of its numbers, for display and comparison with the unit of a silo's column."""
     range: tuple[float, float] | None = None
-    """number: the lowest and the highest value that can be."""
+    """number: the lowest and the highest valid value."""
     values: tuple[Name, ...] = ()
-    """category: all values that there can be; by default any."""
+    """category: all valid values; by default any."""
     missing: tuple[str | float, ...] = ()
-    """What stands for a missing value, beside an empty cell, ?, NA, nan, null and none."""
+    """Values that mean missing, in addition to an empty cell, ?, NA, nan, null and none."""
     outside: Literal["refuse", "missing"] = "refuse"
-    """What becomes of values out of `range` or beside `values`: the table is refused, or they count as missing."""
+    """Invalid values, outside of `range` or `values`: refuse the table, or treat them as missing."""
 
     def __post_init__(self) -> None:
         wrong = {"number": "values", "category": "range"}[self.type]
@@ -39,40 +39,40 @@ class DictionaryColumn:
             )
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ConfigurationError(
-                f"data.dictionary: column {self.name!r} has range = {list(self.range)}, expected the lower one first",
+                f"data.dictionary: column {self.name!r} has range = {list(self.range)}, expected the lower value first",
                 "data.dictionary",
             )
 
 
 @frozen_settings
 class OwnColumn:
-    """What a file of one's own calls a column, and how it is written there."""
+    """The name and unit of a column in a silo's own file."""
 
     own: Name
     """Its name in the file."""
     name: str = ""
-    """Its name everywhere else; empty where the column is left out."""
+    """Its name at all silos; empty if the column is left out."""
     unit: str = ""
-    """The unit of its numbers in the file: another one than the dictionary's is refused, unless there is a factor."""
+    """The unit of its numbers in the file; it must equal the dictionary's unit unless there is a factor."""
     factor: Annotated[float, Field(gt=0)] | None = None
-    """What its numbers are multiplied by to be in the dictionary's unit."""
+    """The factor that converts its numbers to the dictionary's unit."""
     outside: Literal["refuse", "missing"] | None = None
-    """What becomes of values that the dictionary does not allow, where the file is to differ from it."""
+    """Overrides the dictionary's treatment of invalid values."""
 
 
 @frozen_settings
 class LabelCode:
-    """What a label of a file stands for."""
+    """The meaning of a label in a file."""
 
     code: str
-    """The label as the file has it."""
+    """The label in the file."""
     meaning: Name
     """The class."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """All that is declared of a table's columns and labels."""
+    """All declarations of a table's columns and labels."""
 
     classes: tuple[str, ...] = ()
     label_codes: tuple[LabelCode, ...] = ()
@@ -80,7 +80,7 @@ class Declared:
     dictionary: tuple[DictionaryColumn, ...] = ()
 
     def of_type(self, kind: str) -> tuple[str, ...]:
-        """The names of the dictionary's columns of a type."""
+        """Return the names of the dictionary's columns of a type."""
         return tuple(column.name for column in self.dictionary if column.type == kind)
 
 
@@ -88,7 +88,7 @@ NOTHING = Declared()
 
 
 def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequence[str]) -> None:
-    """Raises ConfigurationError for what is declared twice, or against `data.categorical` and `data.numeric`."""
+    """Raise ConfigurationError for duplicate and contradictory declarations."""
     check_different(declared.classes, "data.classes")
     if len(declared.classes) == 1:
         raise ConfigurationError(
@@ -101,42 +101,38 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
     for key, names, other in (("categorical", categorical, "number"), ("numeric", numeric, "category")):
         if both := sorted(set(names) & set(declared.of_type(other))):
             raise ConfigurationError(
-                f"data.{key} has {both[0]!r}, but data.dictionary says that its type is {other!r}", f"data.{key}"
+                f"data.{key} has {both[0]!r}, but data.dictionary declares it as {other!r}", f"data.{key}"
             )
 
 
 def as_lists(data: dict[str, Any]) -> dict[str, Any]:
-    """A `[data]` in which a dictionary, codes and columns are lists of their entries, however they were written.
+    """Return `[data]` with dictionary, label codes and renamed columns converted from tables to lists.
 
     As tables they are `[NAME]` with the keys of `DictionaryColumn`; CODE = "CLASS"; and OWN = "NAME", OWN = false for a
     column to leave out, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`.
     """
-    made = {"dictionary": _dictionary, "label_codes": _codes, "rename_columns": _columns}
+    made: dict[str, Callable[[Mapping[str, Any]], list[Any]]] = {
+        "dictionary": _dictionary,
+        "label_codes": lambda table: [{"code": code, "meaning": meaning} for code, meaning in table.items()],
+        "rename_columns": lambda table: [_column(own, each) for own, each in table.items()],
+    }
     return data | {key: make(data[key]) for key, make in made.items() if isinstance(data.get(key), dict)}
 
 
 def _dictionary(table: Mapping[str, Any]) -> list[Any]:
     return [
-        {"name": name, **each, **({"values": list(map(str, each["values"]))} if _is_list(each.get("values")) else {})}
+        {
+            "name": name,
+            **each,
+            **({"values": list(map(str, each["values"]))} if isinstance(each.get("values"), list) else {}),
+        }
         if isinstance(each, dict)
         else each
         for name, each in table.items()
     ]
 
 
-def _codes(table: Mapping[str, Any]) -> list[Any]:
-    return [{"code": code, "meaning": meaning} for code, meaning in table.items()]
-
-
-def _columns(table: Mapping[str, Any]) -> list[Any]:
-    return [_column(own, each) for own, each in table.items()]
-
-
-def _column(own: str, said: Any) -> dict[str, Any]:
-    if said is False:
+def _column(own: str, value: Any) -> dict[str, Any]:
+    if value is False:
         return {"own": own}
-    return {"own": own, "name": own, **said} if isinstance(said, dict) else {"own": own, "name": said}
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
+    return {"own": own, "name": own, **value} if isinstance(value, dict) else {"own": own, "name": value}

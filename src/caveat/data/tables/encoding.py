@@ -1,9 +1,8 @@
-"""The encoding of tables: cells to numbers and codes, and these to the features of models.
+"""The encoding of tables: cells to numbers and codes, and these to model features.
 
-Numbers and codes are in memory, or in a file that is mapped into it, in `tables` below `core.cache.cache_folder`. Its
-name is a hash of the tables' files and of how they are read, so every run that reads them uses one file; next to it is
-a hash of its own content, which shows damage. Features have the same width for all silos, and each silo fits its
-encoder on its training split.
+Numbers and codes are in memory, or in a memory-mapped file in `tables` below the cache folder. Its name is a hash of
+the tables' files and of the way they are read, so all runs share one file; a hash of its content next to it reveals
+damage. Features have the same width for all silos, and each silo fits its encoder on its training split.
 """
 
 import hashlib
@@ -24,15 +23,15 @@ from .columns import ENDLESS, LARGEST, number
 from .files import Sheet, missing
 
 FORMAT = 1
-"""Rises whenever other numbers are made of the same files."""
+"""Increased whenever the same files yield other numbers."""
 FITTED = 1 << 23
-"""Numbers of a training split that encoders are fitted to at once: whole columns, one at least."""
+"""Numbers of a training split to which encoders are fitted at once, in whole columns."""
 
 
 def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
-    """(N, D) float32 of all rows of tables: numbers with NaN where missing; codes of categories with -1 where missing.
+    """Return all rows of tables as (N, D) float32: numbers (NaN if missing) and category codes (-1 if missing).
 
-    A category that the table lacks has the code after its last. Raises DataError for other text among numbers.
+    A category that the table lacks gets the code after the last. Raises DataError for other text among numbers.
     """
     rows = np.empty((sum(map(len, sheets)), len(table)), np.float32)
     first = 0
@@ -43,14 +42,14 @@ def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal:
 
 
 def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
-    """The same rows, which are read as they are needed. Raises ConfigurationError where they cannot be kept."""
+    """Return the same rows, read when needed. Raise ConfigurationError if the cache cannot be written."""
     folder = cache_folder() / "tables"
     file = folder / f"{_name(sheets, table, decimal)}.npy"
     shape = (sum(map(len, sheets)), len(table))
     try:
         rows = _kept(file, shape)
         if rows is None:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # what is in it is private data
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it contains private data
             _write(file, shape, sheets, table, decimal)
             rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -86,7 +85,7 @@ def _column(sheet: Sheet, column: TableColumn, decimal: str) -> Array:
 
 
 def _stored(values: Array, sheet: Sheet, column: TableColumn) -> Array:
-    """float32 of the numbers (n,) that a file stores."""
+    """Convert the numbers (n,) of a file to float32."""
     endless = abs(values) > LARGEST
     if endless.any():
         raise DataError(f"{sheet.place(column.name, int(endless.argmax()))}, {ENDLESS}")
@@ -94,7 +93,6 @@ def _stored(values: Array, sheet: Sheet, column: TableColumn) -> Array:
 
 
 def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> str:
-    """A hash of all that rows are made of."""
     columns = [(column.name, column.categories) for column in table]
     digest = hashlib.sha256(json.dumps([FORMAT, decimal, columns]).encode())
     for sheet in sheets:
@@ -106,7 +104,7 @@ def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -
 
 
 def _kept(file: Path, shape: tuple[int, int]) -> Array | None:
-    """The rows of a file that was written before; None where there is none, or it is damaged."""
+    """Return the rows of a cached file; None if it is missing or damaged."""
     try:
         if file.is_symlink() or _sum_of(file) != file.with_suffix(".sha256").read_text():
             return None
@@ -119,7 +117,6 @@ def _kept(file: Path, shape: tuple[int, int]) -> Array | None:
 def _write(
     file: Path, shape: tuple[int, int], sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str
 ) -> None:
-    """Write rows to a file that appears whole or not at all, and its hash beside it."""
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as part:
         made = Path(part) / file.name
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
@@ -140,38 +137,38 @@ def _sum_of(file: Path) -> str:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The features that every silo encodes the rows of its table to."""
+    """The features that every silo encodes its rows to."""
 
     columns: tuple[TableColumn, ...] = ()
-    """The table's columns in their order, with the categories that a training split of some silo has."""
+    """The table's columns in order, with the categories in any silo's training split."""
     flagged: tuple[str, ...] = ()
-    """The names of columns in which a training split of some silo misses a number: they get a feature that says so."""
+    """Numeric columns with missing values in some silo's training split: they get an indicator feature."""
 
     @property
     def width(self) -> int:
-        """How many features a row becomes."""
+        """The number of features of a row."""
         one_each = [column for column in self.columns if column.categories is None]
         return len(one_each) + len(self.flagged) + sum(len(column.categories or ()) for column in self.columns)
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A silo's features from its raw rows: fitted on its training split, as wide as every other silo's."""
+    """The encoder of a silo's raw rows, fitted on its training split; all silos have the same width."""
 
     table: tuple[TableColumn, ...]
     """The columns of the raw rows."""
     layout: TableLayout
     medians: tuple[float, ...]
-    """Of each of the layout's columns of numbers, in their order: what stands in for a missing one."""
+    """Per numeric column of the layout, in order: the imputed value."""
     means: tuple[float, ...]
-    """Of the same, what is taken off."""
+    """Per numeric column: the mean that is subtracted."""
     scales: tuple[float, ...]
-    """Of the same, what it is divided by then."""
+    """Per numeric column: the divisor."""
     csv_format: CsvFormat = AS_USUAL
-    """How files with rows to encode are written."""
+    """The format of files with rows to encode."""
 
     def __call__(self, raw: Array) -> Array:
-        """(N, D) raw values to (N, F) finite float32 features. What is no code of a category counts as missing."""
+        """Encode raw values (N, D) as finite float32 features (N, F). Invalid category codes count as missing."""
         if raw.ndim != 2 or raw.shape[1] != len(self.table):
             raise DataError(f"rows of shape {raw.shape}, expected {len(self.table)} columns")
         values = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
@@ -185,9 +182,9 @@ class Encoder:
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def notes(self, raw: Array) -> tuple[str, ...]:
-        """For each of the (N, D) raw rows what a prediction cannot rest on; "" where all is as in training.
+        """Return a note for each of the (N, D) raw rows on which a prediction is unreliable, "" for others.
 
-        A category is unseen if no training split has it, or if its code is none (codes begin at 0; -1 is missing).
+        A category is unseen if no training split has it, or if its code is invalid (codes begin at 0; -1 is missing).
         """
         trained = {column.name: set(column.categories or ()) for column in self.layout.columns}
         notes: list[list[str]] = [[] for _ in raw]
@@ -204,12 +201,11 @@ class Encoder:
 
 
 def _absent(values: Array, column: TableColumn) -> Array:
-    """(N,) bool: where a column's values are missing."""
+    """Return (N,) bool: whether a column's values are missing."""
     return np.isnan(values) if column.categories is None else np.isnan(values) | (values == -1)
 
 
 def _known(values: Array, column: TableColumn) -> Array:
-    """The values of a column, with -1 for what is no code of its categories."""
     if column.categories is None:
         return values
     known = np.isin(values, np.arange(len(column.categories)))
@@ -217,14 +213,14 @@ def _known(values: Array, column: TableColumn) -> Array:
 
 
 def common_layout(table: tuple[TableColumn, ...], train: Sequence[Array]) -> TableLayout:
-    """The layout for silos whose training splits, raw rows (N, D) of one table each, are all on this machine."""
+    """Return the layout for silos whose training splits, raw rows (N, D), are all on this machine."""
     flagged = np.logical_or.reduce([some_missing(rows) for rows in train])
     names = tuple(c.name for c, is_flagged in zip(table, flagged, strict=True) if c.categories is None and is_flagged)
     return TableLayout(seen(table, train), names)
 
 
 def some_missing(rows: Array) -> Array:
-    """(D,) bool: in which columns of raw rows (N, D) a number is missing."""
+    """Return (D,) bool: whether a number is missing in each column of raw rows (N, D)."""
     found = np.zeros(rows.shape[1], bool)
     for part in row_parts(rows):
         found |= np.isnan(part).any(axis=0)
@@ -232,7 +228,7 @@ def some_missing(rows: Array) -> Array:
 
 
 def all_missing(rows: Array) -> Array:
-    """(D,) bool: in which columns of raw rows (N, D) all numbers are missing."""
+    """Return (D,) bool: whether all numbers are missing in each column of raw rows (N, D)."""
     found = np.ones(rows.shape[1], bool)
     for part in row_parts(rows):
         found &= np.isnan(part).all(axis=0)
@@ -240,7 +236,7 @@ def all_missing(rows: Array) -> Array:
 
 
 def seen(table: Sequence[TableColumn], several: Sequence[Array]) -> tuple[TableColumn, ...]:
-    """The columns of a table with the categories that some of its rows, of several silos, have."""
+    """Return the columns of a table with the categories that occur in some of its rows."""
     codes = {i: set[int]() for i, column in enumerate(table) if column.categories is not None}
     for part in (part for rows in several for part in row_parts(rows)):
         for i, known in codes.items():
@@ -254,10 +250,10 @@ def seen(table: Sequence[TableColumn], several: Sequence[Array]) -> tuple[TableC
 
 
 def recoded(rows: Array, table: Sequence[TableColumn], columns: Sequence[TableColumn]) -> Array:
-    """Rows (N, D) of `table` in the order and with the codes of `columns`, which have the same names.
+    """Convert rows (N, D) of `table` to the order and codes of `columns`, which have the same names.
 
-    A category that `columns` lack becomes a missing value. Raises DataError for a column that holds numbers in one and
-    categories in the other, unless all its rows are missing.
+    A category that `columns` lack becomes a missing value. Raises DataError for a column with numbers in one and
+    categories in the other, unless all its values are missing.
     """
     place = {column.name: i for i, column in enumerate(table)}
     return np.stack([_recoded(rows[:, place[c.name]], table[place[c.name]], c) for c in columns], axis=1)
@@ -278,12 +274,12 @@ def _recoded(values: Array, old: TableColumn, new: TableColumn) -> Array:
 def fit_encoders(
     tables: Mapping[str, tuple[TableColumn, ...]], train: Mapping[str, Array], layout: TableLayout
 ) -> dict[str, Encoder]:
-    """One encoder per silo, fitted on the raw rows (N, D) of its training split, whose columns are in `tables`.
+    """Fit one encoder per silo on the raw rows (N, D) of its training split, with the columns in `tables`.
 
-    Numbers: median for missing values, standardised, and a flag where missing if the column is flagged. Categories:
-    one-hot over those of the layout; others are zeros.
+    Numbers: median for missing values, standardized, and an indicator of missing values for flagged columns.
+    Categories: one-hot over those of the layout; others become zeros.
     """
-    from sklearn.impute import SimpleImputer  # scikit-learn takes a second to import, images do not need it
+    from sklearn.impute import SimpleImputer  # importing scikit-learn takes a second
     from sklearn.preprocessing import StandardScaler
 
     numbers, _, _ = _kinds(layout)
@@ -308,8 +304,9 @@ def fit_encoders(
 
 
 def _kinds(layout: TableLayout) -> tuple[list[int], list[int], dict[int, int]]:
-    """The places of columns of numbers, of those among them that are flagged, and of categories with how many there
-    are; features are in this order.
+    """Return the positions of numeric columns and of flagged ones, and the categories per categorical column.
+
+    Features are in this order.
     """
     numbers = [i for i, column in enumerate(layout.columns) if column.categories is None]
     flagged = [i for i in numbers if layout.columns[i].name in layout.flagged]

@@ -1,4 +1,4 @@
-"""The files of tables, csv and parquet: their cells as text, and numbers where a file stores them."""
+"""The files of tables, csv and parquet: cells as text, and numbers if a file stores them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ...core.errors import message_of
 from ..pools import Array, shown, size_and_time
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
-"""Texts that stand for a missing value, in lower case."""
+"""Texts for a missing value, in lower case."""
 SUFFIX = ".parquet"
 AT_ONCE = 1 << 20
-"""Cells that are decoded together, at most."""
+"""Maximum number of cells that are decoded at once."""
 MOST_ROWS = 10_000
-"""Rows that are decoded together, at most."""
+"""Maximum number of rows that are decoded at once."""
 NEWLINE = b"\n"
 
 
@@ -33,52 +33,53 @@ class Sheet:
     path: Path
     columns: tuple[str, ...]
     lines: Sequence[int]
-    """The line of the file where each row ends, for messages."""
+    """The line at which each row ends, for messages."""
 
     def __len__(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return len(self.lines)
 
     def verbatim(self, name: str) -> Iterable[str]:
-        """The cells of a column as they are written, from the first row to the last."""
+        """Return the cells of a column as written, in row order."""
         raise NotImplementedError
 
     def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
-        """The values of a column, in parts (n,) of float64 with NaN where one is missing, if the file holds numbers;
-        None if it holds text, and where the text of its numbers would be none with this decimal mark.
+        """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones.
+
+        None if it stores text, or if the text of its numbers is invalid with this decimal mark.
         """
         return None
 
     def parts(self) -> Iterator[Sheet]:
-        """The rows in parts that memory holds, from the first to the last."""
+        """Yield the rows in order, in parts that fit into memory."""
         yield self
 
     @property
     def changes(self) -> object:
-        """What of it is not as the file has it, as JSON can write it; None where all is."""
+        """The differences from the file, in a form that JSON can write; None without differences."""
         return None
 
     def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
-        """The same with other cells in columns that it has; None leaves a column out."""
+        """Replace the cells of columns; None leaves a column out."""
         return ChangedSheet(self, {name: name for name in self.columns}).with_columns(cells) if cells else self
 
     def renamed(self, names: Mapping[str, str]) -> Sheet:
-        """The same with other names of its columns."""
+        """Rename all columns."""
         return ChangedSheet(self, {name: name for name in self.columns}).renamed(names)
 
     def column(self, name: str) -> Iterable[str]:
-        """The cells of a column, without the spaces around them."""
+        """Return the cells of a column without surrounding spaces."""
         return (text.strip() for text in self.verbatim(name))
 
     def place(self, name: str, row: int) -> str:
-        """Where a cell is and what it holds, for messages."""
+        """Return a cell's place and content, for messages."""
         cell = next(islice(self.column(name), row, None))
         return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(cell)}"
 
 
 @dataclass(frozen=True)
 class CsvSheet(Sheet):
-    """The text of a CSV file."""
+    """The text of a csv file."""
 
     path: Path
     columns: tuple[str, ...]
@@ -92,15 +93,15 @@ class CsvSheet(Sheet):
 
 @dataclass(frozen=True)
 class ChangedSheet(Sheet):
-    """A file of which columns are called otherwise, left out, or have other cells, which memory holds."""
+    """A file with renamed, removed or replaced columns; replaced cells are in memory."""
 
     base: Sheet
     names: Mapping[str, str]
-    """What the file calls each column, in their order."""
+    """The file's name of each column, in order."""
     cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Cells in place of the file's, by column."""
+    """Replaced cells, by column."""
     first: int = 0
-    """The row of `cells` at which the file begins, of which it may be a part."""
+    """The row of `cells` at which the file, which may be a part, begins."""
 
     @property
     def path(self) -> Path:  # type: ignore[override]
@@ -148,16 +149,13 @@ def missing(text: str) -> bool:
 
 
 def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
-    """Where a column has one of some texts first, for messages."""
+    """Return the first place of any of some texts in a column, for messages."""
     cells = ((sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name)))
     return next(sheet.place(name, row) for sheet, row, text in cells if text in texts)
 
 
 def spaces(sheets: Sequence[Sheet], name: str) -> str:
-    """Where a column has a text with other spaces around it than elsewhere, for messages; "" if nowhere.
-
-    Spaces are never read, so that these count as one text.
-    """
+    """Return the first text of a column that elsewhere has other surrounding spaces, for messages; "" if none."""
     written: dict[str, str] = {}
     for sheet in sheets:
         for row, text in enumerate(sheet.verbatim(name)):
@@ -171,7 +169,7 @@ def spaces(sheets: Sequence[Sheet], name: str) -> str:
 
 
 class ParquetRows(Sheet):
-    """Some rows of a parquet file, decoded: cells are as a csv file would have them, "" where a value is missing."""
+    """Decoded rows of a parquet file: cells are as in a csv file, "" for missing values."""
 
     def __init__(self, path: Path, batch: Any, columns: tuple[str, ...], first: int) -> None:
         self.path, self.columns, self.batch = path, columns, batch
@@ -180,7 +178,7 @@ class ParquetRows(Sheet):
     def verbatim(self, name: str) -> Iterable[str]:
         try:
             values = self.batch.column(self.columns.index(name)).to_pylist()
-        except (ValueError, OverflowError) as error:  # such as a date that Python has none for
+        except (ValueError, OverflowError) as error:  # such as a date outside of Python's range
             raise unreadable(self.path, error) from error
         return ("" if value is None else str(value) for value in values)
 
@@ -192,9 +190,9 @@ class ParquetRows(Sheet):
 
 
 class ParquetSheet(Sheet):
-    """A parquet file, of which a part is in memory at a time, and only the columns that are asked for.
+    """A parquet file, read in parts and only in the columns needed.
 
-    Raises ConfigurationError without pyarrow, DataError for a file that cannot be read, and columns of no plain values.
+    Raises ConfigurationError without pyarrow, DataError for an unreadable file and for nested or binary columns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -213,7 +211,7 @@ class ParquetSheet(Sheet):
         _check_types(self.arrow, schema, path)
         self.columns = tuple(name.strip() for name in schema.names)
         self.names = dict(zip(self.columns, schema.names, strict=True))
-        """The name that the file has for each column."""
+        """The file's name of each column."""
         self.types = dict(zip(self.columns, schema.types, strict=True))
         self.lines = range(1, rows + 1)
 
@@ -229,16 +227,16 @@ class ParquetSheet(Sheet):
         return self._parts(self.columns)
 
     def _parts(self, columns: tuple[str, ...]) -> Iterator[ParquetRows]:
-        """Rows of these columns. Raises DataError for a file that was written since it was opened first."""
+        """Yield rows of these columns. Raise DataError if the file has changed since it was first opened."""
         if size_and_time(self.path) != self.written:
-            raise DataError(f"{self.path}: was written while it was read; begin again from what it holds")
+            raise DataError(f"{self.path} changed while caveat was reading it. Start again.")
         wanted, first = [self.names[name] for name in columns], 1
         rows = min(MOST_ROWS, max(AT_ONCE // len(columns), 1))
         try:
             with self.parquet.ParquetFile(self.path, pre_buffer=False) as file:
-                for group in range(file.num_row_groups):  # together they would take more memory
+                for group in range(file.num_row_groups):  # one group at a time takes less memory
                     for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
-                        chosen = batch.select(wanted)  # a name with a point in it can bring others along
+                        chosen = batch.select(wanted)  # a name with a dot can match other columns
                         yield ParquetRows(self.path, chosen, columns, first)
                         first += batch.num_rows
         except self._unreadable as error:
@@ -250,31 +248,30 @@ class ParquetSheet(Sheet):
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """What is told of a file that cannot be read."""
+    """Return the error for an unreadable file."""
     return DataError(f"{path}: not a readable parquet file ({message_of(error)})")
 
 
 def _numeric(kind: Any, decimal: str) -> bool:
-    """Whether values of a type are numbers, and their text is read as the same ones with a decimal mark."""
     return str(kind).removeprefix("u") in ("int8", "int16", "int32", "int64") or (
         decimal == "." and str(kind) in ("float", "double")
     )
 
 
 def _check_types(arrow: Any, schema: Any, path: Path) -> None:
-    """Raises DataError for a column whose values are neither numbers nor text, nor dates."""
+    """Raise DataError for a column of other values than numbers, text and dates."""
     for column in schema:
         kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
         if arrow.types.is_nested(kind) or arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):
             raise DataError(
-                f"{path}: column {shown(column.name)} holds {kind}, expected numbers or text; take it out of the file"
+                f"{path}: column {shown(column.name)} holds {kind}, expected numbers or text; remove it from the file"
             )
 
 
 def read_sheet(path: Path, separator: str | None = None) -> Sheet:
-    """The cells of a csv file with a header line, or of a parquet file, whose rows count as lines. Raises DataError.
+    """Read a csv file with a header line, or a parquet file, whose rows count as lines. Raise DataError.
 
-    Without a separator it is the one of comma, semicolon and tab that the header has most of.
+    By default the separator is the most frequent of comma, semicolon and tab in the header.
     """
     if path.suffix.lower() == SUFFIX:
         sheet = ParquetSheet(path)
@@ -304,7 +301,6 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
 
 
 def _not_utf8(path: Path) -> str:
-    """Where a file is not in UTF-8, and how it comes into that."""
     whole = path.read_bytes()
     where, known = f"{path}: not in UTF-8", "UTF-16" if whole.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
     try:
@@ -312,25 +308,27 @@ def _not_utf8(path: Path) -> str:
     except UnicodeDecodeError as error:
         where = f"{path}, line {whole.count(NEWLINE, 0, error.start) + 1}: not in UTF-8"
     return (
-        f"{where}, expected a csv file in UTF-8: save the table so; of one in {known}, "
-        f"`iconv -f {known} -t UTF-8 OLD.csv > NEW.csv` makes it"
+        f"{where}, expected a csv file in UTF-8: save it in UTF-8, or if it is in {known}, "
+        f"run `iconv -f {known} -t UTF-8 OLD.csv > NEW.csv`"
     )
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises DataError for names of columns that are empty or doubled."""
+    """Raise DataError for empty and duplicate column names."""
     doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
     if doubled:
-        raise DataError(f"{path}: column name {shown(doubled[0])} is empty or doubled, expected a header line of names")
+        raise DataError(
+            f"{path}: column name {shown(doubled[0])} is empty or duplicated, expected a header line of names"
+        )
 
 
 def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
-    """The texts of files. Raises DataError for those that cannot be read."""
+    """Read files. Raise DataError for one that cannot be read."""
     return [read_sheet(path, separator) for path in paths]
 
 
 def check_same_columns(sheets: Sequence[Sheet]) -> None:
-    """Raises DataError where columns differ."""
+    """Raise DataError if columns differ."""
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
             raise DataError(

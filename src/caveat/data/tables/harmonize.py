@@ -1,4 +1,4 @@
-"""Harmonization: tables with the agreed names, units, missing values and classes, or a refusal."""
+"""Harmonization of tables to the agreed names, units, missing values and classes."""
 
 from collections.abc import Sequence
 
@@ -9,29 +9,29 @@ from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import Sheet, missing
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"
-"""Where names, units and values of one's own columns are declared."""
+"""Where names, units and values of a silo's columns are declared."""
 LABELS = "[data.label_codes] of silo.toml or of a configuration"
-"""Where codes of labels are declared."""
-AS_TRAINED = "a model reads rows as its own table was declared when it was trained"
+"""Where label codes are declared."""
+AS_TRAINED = "a model reads rows as declared when it was trained"
 MOSTLY_OUTSIDE = 0.5
-"""From this share of values out of range on, the unit is taken for another one."""
+"""Minimum fraction of out-of-range values at which the unit is assumed to differ."""
 
 
 class Refusals(dict[str, Refused]):
-    """By column, why a table is refused."""
+    """The reasons to refuse a table, by column."""
 
     def __init__(self, later: bool = False) -> None:
         super().__init__()
         self.later = later
-        """Whether the rows are for a model that is trained, so that nothing can be declared otherwise any more."""
+        """Whether the rows are for a trained model, so declarations can no longer change."""
 
 
 def declared_sheets(
     sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, silo: str | None
 ) -> list[Sheet]:
-    """Files with agreed names, values and classes; of columns that a dictionary lacks, `target` and `silo` alone stay.
+    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `silo`.
 
-    Raises Refused for what is not as it is declared, ConfigurationError for columns that no file has.
+    Raises Refused for data that contradict their declaration, ConfigurationError for columns that no file has.
     """
     found = Refusals()
     made = surveyed_sheets(sheets, declared, decimal, target, found)
@@ -46,7 +46,7 @@ def declared_sheets(
 def surveyed_sheets(
     sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, found: Refusals
 ) -> list[Sheet]:
-    """The same with all columns in it; what is refused is noted in `found`."""
+    """Harmonize files but keep all columns; reasons to refuse them are added to `found`."""
     for own in declared.rename_columns:
         if own.own not in sheets[0].columns:
             raise ConfigurationError(
@@ -57,7 +57,7 @@ def surveyed_sheets(
 
 
 def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
-    """Rows to predict brought to the same; whoever reads them says which columns they lack. Raises Refused."""
+    """Harmonize rows to predict; missing columns are not checked. Raise Refused."""
     found = Refusals(later=True)
     made = _with_values(_with_names(sheet, declared, decimal, found), declared, decimal, found)
     for refusal in found.values():
@@ -66,7 +66,7 @@ def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
 
 
 def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
-    """The class of each row of a file, whose `target` has the agreed name or the file's own. Raises Refused."""
+    """Return the class of each row; `target` is the agreed name or the file's own. Raise Refused."""
     found = Refusals(later=True)
     own = {column.own: column.name for column in declared.rename_columns}
     named = sheet.renamed({name: own.get(name) or name for name in sheet.columns})
@@ -82,14 +82,13 @@ def _declared(sheet: Sheet, declared: Declared, decimal: str, target: str | None
     sheet = _with_names(sheet, declared, decimal, found)
     for rule in declared.dictionary:
         if rule.name not in sheet.columns:
-            told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: say in {OWN} what it is here"
+            told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: declare its name here in {OWN}"
             found.setdefault(rule.name, Refused(told, "columns", rule.name))
     sheet = _with_values(sheet, declared, decimal, found)
     return sheet if target not in sheet.columns or target is None else _with_classes(sheet, declared, target, found)
 
 
 def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
-    """A file with agreed names, without the columns to leave out, and with numbers in the dictionary's units."""
     units = {rule.name: rule.unit for rule in declared.dictionary if rule.unit}
     own = {column.own: column for column in declared.rename_columns if column.own in sheet.columns}
     names = {name: own[name].name if name in own else name for name in sheet.columns}
@@ -114,13 +113,11 @@ def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals)
 
 
 def _multiplied(sheet: Sheet, column: OwnColumn, factor: float, decimal: str) -> list[str]:
-    """The cells of a column in another unit; what is no number stays as it is."""
     values = [(text, None if missing(text) else number(text, decimal)) for text in sheet.column(column.name)]
     return [text if value is None else repr(value * factor).replace(".", decimal) for text, value in values]
 
 
 def _with_values(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
-    """A file in which nothing stands for missing values but empty cells, and all others are allowed."""
     own = {column.name: column.outside for column in declared.rename_columns}
     cells: dict[str, list[str] | None] = {}
     for rule in declared.dictionary:
@@ -130,7 +127,6 @@ def _with_values(sheet: Sheet, declared: Declared, decimal: str, found: Refusals
 
 
 def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, decimal: str, found: Refusals) -> list[str]:
-    """The cells of a column, empty where a value is missing."""
     codes = {code if isinstance(code, str) else float(code) for code in rule.missing}
     cells, bad = [], []
     for row, text in enumerate(sheet.column(rule.name)):
@@ -151,21 +147,20 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, decimal: str, f
 
 
 def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
-    """What to do about values that a dictionary does not allow, which are a share of all."""
     if later:
         return f"none of the file is read: correct them, empty the cells, or leave the rows out; {AS_TRAINED}"
     if rule.range is not None and share >= MOSTLY_OUTSIDE:
         return (
-            f"so many look like another unit: say in {OWN} by which factor they come into "
-            f"{rule.unit or 'that of the dictionary'}, {rule.name} = {{ factor = ... }}"
+            f"so many suggest another unit: declare in {OWN} the factor that converts them to "
+            f"{rule.unit or 'the unit of the dictionary'}, {rule.name} = {{ factor = ... }}"
         )
-    missing_there = f'say in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
+    missing_there = f'declare in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
     return f"correct them, or {missing_there}"
 
 
 def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
     if rule.range is not None:
-        # What is no number is refused where numbers are read.
+        # Text other than numbers is refused when numbers are read.
         return value is not None and not rule.range[0] <= value <= rule.range[1]
     return bool(rule.values) and text not in rule.values
 
@@ -178,17 +173,16 @@ def _expected(rule: DictionaryColumn) -> str:
 
 
 def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals) -> Sheet:
-    """A file with classes for labels."""
     meaning = {each.code: each.meaning for each in declared.label_codes}
     labels = list(sheet.column(target))
     classes = [meaning.get(text, text) for text in labels]
     unknown = [i for i, label in enumerate(classes) if not missing(labels[i]) and label not in declared.classes]
     if declared.classes and unknown:
         label, named = labels[unknown[0]], classes[unknown[0]]
-        means = f", which {LABELS} says is {shown(named)}" if label in meaning else ""
+        means = f", which {LABELS} declares as {shown(named)}" if label in meaning else ""
         nearest = next((each for each in declared.classes if each.lower() == named.lower()), "")
         same = f"; {shown(nearest)} is written so" if nearest else ""
-        how = "mend that" if means else f"say in {LABELS} which class each label of the file means"
+        how = "correct that" if means else f"declare in {LABELS} the class of each label"
         how = AS_TRAINED if found.later else how
         told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"
         found.setdefault(target, Refused(f"{told}{same}: {how}", "labels", target))

@@ -1,4 +1,4 @@
-"""The schemas of all files: each is declared once, its writer builds it, and every reader parses it."""
+"""The schemas of all files: each is declared once, built by its writer and parsed by every reader."""
 
 from ..._lazy import attach
 

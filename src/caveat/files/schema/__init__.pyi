@@ -31,8 +31,10 @@ from .federation import SiloKeeps as SiloKeeps
 from .federation import SiloSource as SiloSource
 from .federation import SourceState as SourceState
 from .figures import Codewords as Codewords
+from .figures import Metrics as Metrics
 from .grid import Measure as Measure
 from .grid import Setting as Setting
+from .grid import grid_record as grid_record
 from .progress import NO_PART as NO_PART
 from .progress import Checkpoint as Checkpoint
 from .progress import Failure as Failure
@@ -51,11 +53,18 @@ from .progress import StackedRecord as StackedRecord
 from .progress import Sums as Sums
 from .progress import TensorForm as TensorForm
 from .progress import purpose as purpose
+from .record import FROM_FILE as FROM_FILE
+from .record import SCHEMA as SCHEMA
+from .record import Record as Record
+from .record import as_json as as_json
+from .record import check_seal as check_seal
+from .record import sealed as sealed
 from .run import DeclaredRecord as DeclaredRecord
 from .run import ImageRecord as ImageRecord
 from .run import JoinFile as JoinFile
 from .run import ModelFile as ModelFile
 from .run import PreparationFile as PreparationFile
+from .run import RunFile as RunFile
 from .run import SequenceRecord as SequenceRecord
 from .run import SiloEncoder as SiloEncoder
 from .run import Started as Started
@@ -68,4 +77,7 @@ from .summary import GallerySilo as GallerySilo
 from .summary import Item as Item
 from .summary import Point as Point
 from .summary import Quadrant as Quadrant
+from .summary import SiloRecord as SiloRecord
+from .summary import Summary as Summary
 from .summary import SureError as SureError
+from .summary import Worst as Worst

@@ -1,4 +1,4 @@
-"""What the server of a federation and its silos keep: `federation.json`, and the files of a silo's state."""
+"""The files of a federation: `federation.json` of the server, and those of a silo's state."""
 
 from typing import Any, ClassVar
 
@@ -25,14 +25,14 @@ class DataSchemaRecord(Record):
 
 
 class Member(Record):
-    """What a silo said when it joined: its sizes, and the record of its splits."""
+    """What a silo sent when it joined: its sizes, and the record of its splits."""
 
     card: dict[str, Any]
     record: dict[str, Any]
 
 
 class FederationFile(File):
-    """`federation.json`. Cards, agreement and schemas are checked where they are used: silos wrote them."""
+    """`federation.json`. Its parts come from silos and are validated where they are used."""
 
     SEALED: ClassVar = True
 
@@ -44,7 +44,7 @@ class FederationFile(File):
 
 
 class OwnState(File):
-    """`kept.json` of a silo in a federation: what it has kept, by its own books."""
+    """`kept.json` of a silo in a federation: the states and files that it has stored."""
 
     SEALED: ClassVar = True
 
@@ -58,20 +58,20 @@ class OwnState(File):
 
 
 class SourceState(Record):
-    """What the files of a silo's source look like and hold."""
+    """Fingerprints of the files of a silo's source."""
 
     looks: str  # SHA-256 of their names, sizes and times
     holds: str  # SHA-256 of their names and content
 
 
 class NoticedChange(SourceState):
-    """What a source was changed to, and what `data.changed` had the silo do then."""
+    """A change of a source, and the reaction set by `data.changed`."""
 
     rule: str  # "keep" or "drop"
 
 
 class DataFile(File):
-    """Beside the tensors of a silo's data: what that file holds, and what its source was when they were made."""
+    """The description of the file with a silo's tensors, and of the source that they were made from."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"place", "noticed", "dropped"})
@@ -87,7 +87,7 @@ class DataFile(File):
 
 
 class HeldOutRows(Record):
-    """Rows of a silo that once tested or calibrated a model of a column, by keyed hashes of their content."""
+    """Rows of a silo that once tested or calibrated a model of a column, as keyed hashes of their content."""
 
     target: str  # the column that was predicted; "" where the source is no table
     columns: list[str] = []  # that the hashes are of
@@ -96,7 +96,7 @@ class HeldOutRows(Record):
 
 
 class HeldOutFile(File):
-    """`held-out.json` of a silo's state: what it never trains on."""
+    """`held-out.json` of a silo's state: rows that it never trains on."""
 
     SEALED: ClassVar = True
 
@@ -105,7 +105,7 @@ class HeldOutFile(File):
 
 
 class SiloSource(Record):
-    """A silo's own data, as its `silo.toml` names them."""
+    """A silo's own data source, from its `silo.toml`."""
 
     OMITTED: ClassVar = frozenset({"label_codes", "rename_columns"})
 
@@ -122,7 +122,7 @@ class SiloSource(Record):
 
 
 class SiloKeeps(File):
-    """`silo.json`: whose data to predict on, and the terms of the federation that trained the model."""
+    """`silo.json`: the data source to predict on, and the terms of the federation that trained the model."""
 
     file: SiloSource
     terms: str

@@ -10,15 +10,15 @@ from pydantic import Field, model_validator
 from .record import Count, Figure, Record, Share
 
 INSIDE = "ind"
-"""The stream of what a silo knows: its test split."""
+"""The in-distribution stream: the silo's test split."""
 NOBODY = "ood_global"
-"""The stream of what nobody in the federation knows, so that no answer is right."""
+"""The stream of inputs that no silo knows, so no answer is right."""
 ORACLE = "oracle"
-"""The name, among models, of the best choice between two that there could be."""
+"""The name, among models, of the best possible choice between two models."""
 
 
 class NullBand(Record):
-    """The ECE that a perfectly calibrated model would show on as many samples."""
+    """The ECE of a perfectly calibrated model on as many samples."""
 
     mean: float
     upper: float  # 95 % quantile
@@ -33,7 +33,7 @@ class Codewords(Record):
 
 
 class Metrics(Record):
-    """Figures of predictions; one that is undefined is absent."""
+    """Metrics of predictions; undefined ones are absent."""
 
     OMITTED: ClassVar = frozenset({
         "ece_null", "unfamiliar", "auroc", "auroc_tolerance", "average_precision", "average_precision_tolerance",
@@ -73,12 +73,12 @@ class Metrics(Record):
 
     @property
     def answered(self) -> float | None:
-        """The share of inputs that were answered."""
+        """The fraction of answered inputs."""
         return self.coverage if self.coverage is not None or self.accuracy is None else 1.0
 
     @property
     def accuracy_answered(self) -> float | None:
-        """The accuracy among these; None where there are none."""
+        """The accuracy on answered inputs; None without any."""
         return self.answered_accuracy if self.coverage is not None else self.accuracy
 
     @property
@@ -87,7 +87,7 @@ class Metrics(Record):
 
 
 class OwnMetricRecord(Record):
-    """A metric of a user's own over silos; those where it is not defined are left out."""
+    """A custom metric over the silos at which it is defined."""
 
     higher_is_better: bool = True
     silos: int = 0  # where it is defined
@@ -96,7 +96,7 @@ class OwnMetricRecord(Record):
 
 
 class OperatingRecord(Record):
-    """The threshold above which a silo calls an input positive, and what it makes of its test split."""
+    """The threshold for the positive class, and its confusion counts on the test split."""
 
     threshold: Share = None  # probability of the positive class
     whose: str = ""  # "silo", or "federation" where it has too few calibration inputs
@@ -109,7 +109,7 @@ class OperatingRecord(Record):
 
 
 class ClassificationRecord(Record):
-    """Which class was taken for which, and what a threshold makes of two."""
+    """The confusion matrix, and the operating point of two classes."""
 
     OMITTED: ClassVar = frozenset({"positive", "rule", "confusion", "operating"})
 
@@ -147,7 +147,7 @@ class Reliability(Record):
 
 
 class Histogram(Record):
-    """Counts over steps of equal width, of which empty ones may be left out."""
+    """A histogram with bins of equal width, of which empty ones may be omitted."""
 
     start: list[float] = Field(alias="from")  # lower ends, ascending
     count: list[float]
@@ -161,7 +161,7 @@ class Histogram(Record):
 
 
 class ModelRecord(Record):
-    """Figures of one model over silos."""
+    """Metrics of one model over silos."""
 
     OMITTED: ClassVar = frozenset({"log_evidence"})
 
@@ -173,7 +173,7 @@ class ModelRecord(Record):
 
 
 class Separation(Record):
-    """How well a score tells inputs that a silo does not know from those that it does."""
+    """How well a score separates out-of-distribution inputs from the test split."""
 
     auroc: Figure = None
     auroc_tolerance: Figure = None
@@ -184,14 +184,14 @@ class Separation(Record):
 
 
 class SeparationOverSilos(Separation):
-    """The mean over silos, the worst silo's, and that of all silos' inputs together."""
+    """The mean over silos, the worst silo, and all silos' inputs pooled."""
 
     worst: Separation = Separation()
     pooled: Separation = Separation()
 
 
 class StreamOutcome(Record):
-    """What became of one kind of test inputs, apart from the figures of each model."""
+    """The outcome of one stream of test inputs, without the metrics of each model."""
 
     OMITTED: ClassVar = frozenset({"oracle", "right", "outside"})
 
@@ -205,31 +205,31 @@ class StreamOutcome(Record):
 
 
 class Stream(StreamOutcome):
-    """One kind of test inputs, over the silos that have any."""
+    """One stream of test inputs, over the silos that have it."""
 
     models: dict[str, ModelRecord] = {}
 
     @property
     def chosen(self) -> ModelRecord:
-        """The first model: what silos predict, be it a choice between two or all there is."""
+        """The first model: the prediction of silos, possibly a choice between two models."""
         return next(iter(self.models.values()), ModelRecord())
 
 
 class SiloStream(StreamOutcome):
-    """One kind of test inputs of one silo."""
+    """One stream of test inputs of one silo."""
 
     models: dict[str, Metrics] = {}
 
 
 class RowEpsilons(Record):
-    """Epsilons of one row of a silo having been another, which may turn a clipped update round. None is infinite."""
+    """Record-level epsilons: one row of a silo is replaced, which may reverse a clipped update. None is infinite."""
 
     epsilon: float | None
     epsilon_server: float | None
 
 
 class PrivacyRecord(Record):
-    """What clipping and noise come to, for a silo that took part or sent nothing. An epsilon of None is infinite."""
+    """Silo-level differential privacy of clipping and noise. An epsilon of None is infinite."""
 
     OMITTED: ClassVar = frozenset({"row"})
 
@@ -241,11 +241,11 @@ class PrivacyRecord(Record):
     covers: list[str]
     not_covered: list[str]
     row: RowEpsilons | None = None
-    """For a row of a silo that took part."""
+    """Record-level privacy of a silo that took part."""
 
 
 class RoundTraffic(Record):
-    """Bytes of one round, from and to its silos."""
+    """Bytes of one round, from and to silos."""
 
     round: int
     phase: str

@@ -1,4 +1,4 @@
-"""What a run writes along the way: `rounds.jsonl`, `ledger.jsonl`, checkpoints and failures."""
+"""Files that a run writes during training: `rounds.jsonl`, `ledger.jsonl`, checkpoints and failures."""
 
 from typing import ClassVar
 
@@ -8,11 +8,11 @@ from .figures import Codewords, Metrics, RoundTraffic
 from .record import SCHEMA, Figure, File, Record, Size
 
 NO_PART = "had no part in training"
-"""Why a silo that came after training, or was away for all of it, is left out of what follows."""
+"""Why a silo that joined after training, or missed all of it, is left out of later rounds."""
 
 
 class RoundRow(Metrics):
-    """A silo's figures on a split after a round, of what it predicts or of one model, and what its method adds."""
+    """A silo's metrics on a split after a round, of its predictions or of one model, and its method's entries."""
 
     round: int  # from 1
     phase: str = ""
@@ -26,7 +26,7 @@ class RoundRow(Metrics):
 
 
 class LeftOut(Record):
-    """Why a silo that was asked is not counted, or one that is there was not asked."""
+    """Why a silo was not included in a round, or not asked."""
 
     OMITTED: ClassVar = frozenset({"split"})
 
@@ -38,7 +38,7 @@ class LeftOut(Record):
 
 
 class NotedUpdate(Record):
-    """What there was to say of a silo's update in a round."""
+    """A remark on a silo's update in a round."""
 
     OMITTED: ClassVar = frozenset({"times_bound", "times_far"})
 
@@ -51,11 +51,11 @@ class NotedUpdate(Record):
 
 
 _MEASURING = ("validation", "test")
-"""The works that measure, of which a silo's own ledger does not say that they are on a split."""
+"""The tasks of evaluations, which a silo's own ledger lists without a split."""
 
 
 class TensorForm(Record):
-    """The form of one tensor; bytes are those of its values."""
+    """Shape, type and bytes of a tensor."""
 
     shape: list[int]
     dtype: str
@@ -63,7 +63,7 @@ class TensorForm(Record):
 
 
 class Form(Record):
-    """The tensors that many messages have in common, by "group/name"."""
+    """The forms of a message's tensors, by "group/name", shared by many messages."""
 
     form: str
     tensors: dict[str, TensorForm]
@@ -85,7 +85,7 @@ class Form(Record):
 class Message(Record):
     """A message that a silo sent.
 
-    A run's ledger gives its round and phase, a silo's own ledger the address of its work, such as base.train.
+    A run's ledger has its round and phase, a silo's own ledger the address of its task, such as base.train.
     """
 
     round: int | None = None
@@ -100,7 +100,7 @@ class Message(Record):
 
     @property
     def measured(self) -> str:
-        """The split that it is a measurement on; empty for an update of the model."""
+        """The split of an evaluation; empty for an update of the model."""
         return self.split or (self.task if self.task in _MEASURING else "")
 
     @property
@@ -109,23 +109,23 @@ class Message(Record):
 
 
 def purpose(phase: str, split: str | None) -> str:
-    """What a silo was asked for, in words."""
+    """Return the purpose of a message, in words."""
     return f"measure {split}" if split else phase
 
 
 class FileSum(Record):
-    """What a file has to hold: of a file that grows, up to then."""
+    """The size and hash of a file, or of its beginning if it is append-only."""
 
     bytes: Size
     sha256: str
 
 
 Sums = dict[str, FileSum]
-"""By a file's place in a run's folder, e.g. "model/model.safetensors"."""
+"""By path in a run's folder, e.g. "model/model.safetensors"."""
 
 
 class KeptState(Record):
-    """A line of `state/states.jsonl`: the state that a silo kept of a round, or that it was begun afresh."""
+    """A line of `state/states.jsonl`: the state that a silo stored in a round, or that it was reset."""
 
     silo: str
     t: int  # the schedule's position
@@ -133,7 +133,7 @@ class KeptState(Record):
 
 
 class StackedRecord(Record):
-    """Whether a work is carried out for many silos at once, in one batched call."""
+    """Whether a task runs for many silos at once, in one batched call."""
 
     OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
 
@@ -144,7 +144,7 @@ class StackedRecord(Record):
 
 
 class Failure(File):
-    """`failure.json`: what the run that was last carried out in a folder failed of; gone once it has gone on."""
+    """`failure.json`: the error of a failed run; deleted when the run continues."""
 
     SEALED: ClassVar = True
 
@@ -156,14 +156,14 @@ class Failure(File):
 
 
 class Reset(Record):
-    """A silo that began afresh after a round, since its state was lost."""
+    """A silo that was reset after a round because its state was lost."""
 
     silo: str
     round: int
 
 
 class LargestPart(Record):
-    """Of what is added up in a round, and not bounded, how much is one silo's at most."""
+    """The largest share of one silo in an unbounded sum of a round."""
 
     phase: str
     split: str  # whose inputs are counted
@@ -172,7 +172,7 @@ class LargestPart(Record):
 
 
 class Rollback(Record):
-    """That a run has gone back to an earlier round, by command."""
+    """A rollback of a run to an earlier round."""
 
     to: int  # the round of training after which it goes on
     undone: int  # the last round of training that had been made
@@ -180,20 +180,20 @@ class Rollback(Record):
 
 
 class RunState(Record):
-    """What is counted along the way of a run that is under way."""
+    """The counters of a run in progress."""
 
     model_config = ConfigDict(frozen=False)
     OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacking", "stacked", "norms", "rollbacks", "largest"})
 
     number: int = 0
-    """Rounds of training so far."""
+    """Training rounds so far."""
     last: int = -1
-    """The schedule's position of the last round carried out."""
+    """The schedule's position of the last completed round."""
     measured: int = -1
-    """The schedule's position of the last round after which silos were evaluated."""
+    """The schedule's position of the last evaluation."""
     traffic: list[RoundTraffic] = []
     best: float | None = None
-    """The lowest validation loss so far, where training may stop early."""
+    """The lowest validation loss so far, with early stopping."""
     worse: int = 0
     """Evaluations since then."""
     stopped: bool = False
@@ -203,16 +203,16 @@ class RunState(Record):
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
     stacking: str = "off"
-    """`engine.vectorized`, with which the run goes on."""
+    """`engine.vectorized`, with which the run continues."""
     stacked: dict[str, StackedRecord] = {}
-    """Which works are carried out for many silos at once, by address and what silos keep."""
+    """The tasks that run for many silos at once, by address and stored state."""
     norms: dict[str, dict[str, list[float]]] = {}
     """Median norms of updates in the last rounds, by address and part."""
     seconds: dict[str, float] = {"train": 0.0, "evaluate": 0.0, "engine": 0.0}
 
 
 class Checkpoint(RunState):
-    """`state/checkpoint.json`: the round after which a run continues, and what was counted until then."""
+    """`state/checkpoint.json`: the round after which a run continues, and its counters."""
 
     SEALED: ClassVar = True
 

@@ -1,4 +1,4 @@
-"""What all records of files have in common: the keys that they write, versions, and checksums."""
+"""The base of all records of files: keys, versions and checksums."""
 
 import functools
 import hashlib
@@ -22,13 +22,13 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from ...core import DataError
 
 SCHEMA = 1
-"""The version of all files of a folder that this caveat reads and writes."""
+"""The version of all files that this caveat reads and writes."""
 FROM_FILE = {"from": "file"}
-"""The context of a validation that reads a file rather than builds a record to write."""
+"""The context of a validation that reads a file, instead of building a record to write."""
 
 
 def _known_or_written(value: object, info: ValidationInfo) -> object:
-    """A number of a file that is not finite is one that the run does not have; a writer's is left, and refused."""
+    """Return None for a number of a file that is not finite; a writer's is refused later."""
     return _finite(value) if info.context is FROM_FILE else value
 
 
@@ -43,29 +43,29 @@ def _finite(value: object) -> object:
 
 
 Figure = Annotated[int | float | None, BeforeValidator(_known_or_written)]
-"""A number that may be undefined, such as an AUROC without any error. None where a file says NaN."""
+"""A number that may be undefined, such as an AUROC without errors. None if a file has NaN."""
 Share = Annotated[Figure, AfterValidator(_share)]
-"""A figure from 0 to 1."""
+"""A metric from 0 to 1."""
 Finite = Annotated[float | None, BeforeValidator(_finite)]
-"""A number that becomes None where it is not finite, in files and out of them."""
+"""A number that becomes None if it is not finite, when reading and when writing."""
 Count = Annotated[int, Field(ge=0), PlainSerializer(float)]
-"""A count that files hold as sums are written: 3.0."""
+"""A count that is written as a float, like sums: 3.0."""
 Size = Annotated[int, Field(ge=0)]
-"""Bytes, or how many of something."""
+"""A number of bytes or of objects."""
 
 
 class Record(BaseModel):
     """A part of a file.
 
-    It keeps its keys in the order in which they were given, those that it does not know at the end, and is written
-    with the keys that were given and no others. An absent key has its default, and no key means zero.
+    It keeps its keys in the given order, unknown ones at the end, and is written with exactly the given keys. An absent
+    key has its default, which is never zero.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
     SEALED: ClassVar[bool] = False
-    """Whether the file says what its content hashes to: see `sealed`."""
+    """Whether the file has a checksum of its content: see `sealed`."""
     OMITTED: ClassVar[frozenset[str]] = frozenset()
-    """Keys that are not written where they have their default."""
+    """Keys that are not written if they have their default."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -91,34 +91,34 @@ def _names(kind: type[Record]) -> dict[str, str]:
 
 
 class File(Record):
-    """A file that says of which version its schema is."""
+    """A file with the version of its schema."""
 
     schema_version: int = Field(default=SCHEMA, alias="schema")
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """What a file holds of a record."""
+    """Return the JSON object of a record."""
     return record.model_dump(by_alias=True, exclude_unset=True)
 
 
 SEAL = "sha256"
-"""The key of the hash, which is over all other keys."""
+"""The key of the checksum, which covers all other keys."""
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The object, as JSON has it, with the SHA-256 of its content beside it."""
+    """Return a JSON object with the SHA-256 of its content added."""
     content = json.loads(json.dumps({key: each for key, each in value.items() if key != SEAL}, allow_nan=False))
     return {**content, SEAL: _digest(content)}
 
 
 def check_seal(value: Any, where: str) -> None:
-    """Raises DataError, naming the place, for what is no object, or is not as it was sealed."""
+    """Raise DataError, naming the place, unless the value is an object with a correct checksum."""
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected an object")
     if SEAL not in value:
         raise DataError(f"{where}: its checksum {SEAL!r} is missing: the file is damaged or was edited")
     if value[SEAL] != _digest({key: each for key, each in value.items() if key != SEAL}):
-        raise DataError(f"{where}: its content is not what its checksum is of: the file is damaged or was edited")
+        raise DataError(f"{where}: its checksum does not match its content: the file is damaged or was edited")
 
 
 def _digest(value: Mapping[str, Any]) -> str:

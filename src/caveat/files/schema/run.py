@@ -1,4 +1,4 @@
-"""What a run is of: `run.json`, `started.json`, `join.json`, `preparation.json` and `model/model.json`."""
+"""The descriptions of a run: `run.json`, `started.json`, `join.json`, `preparation.json`, `model/model.json`."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,14 +8,14 @@ from .record import Figure, File, Finite, Record
 
 
 class GivenConfiguration(Record):
-    """What the user gave to `caveat run`."""
+    """The arguments of `caveat run`."""
 
     source: str  # a recipe's name, or a TOML file
     sets: list[str] = []  # the --set overrides, SECTION.KEY=VALUE
 
 
 class DataFingerprint(Record):
-    """What the data of a run mean, and what `splits.json` leaves out."""
+    """The classes and columns of a run's data, and what `splits.json` leaves out."""
 
     classes: list[str]
     columns: str  # SHA-256 of the names and categories of all columns of a table
@@ -23,7 +23,7 @@ class DataFingerprint(Record):
 
 
 class CodeFingerprint(Record):
-    """What the user's code of models and methods was, and what it computed, when the run began."""
+    """Fingerprints of custom models and methods when the run started."""
 
     OMITTED: ClassVar = frozenset({"model", "says", "method", "plugins", "models"})
 
@@ -73,7 +73,7 @@ class Started(File):
 
 
 class JoinFile(File):
-    """`join.json`: which finished federation the silos of a folder joined, and what they had of it before."""
+    """`join.json`: the finished federation that silos joined, and their metrics before."""
 
     SEALED: ClassVar = True
 
@@ -98,7 +98,7 @@ class TableColumnRecord(Record):
 
 
 class SiloEncoder(Record):
-    """What a silo's training split came to, per column of numbers of the layout."""
+    """A silo's fitted constants, per numeric column of the layout."""
 
     table: Annotated[int, Field(ge=0)]  # which of the tables its rows are read as
     medians: list[Number]
@@ -107,7 +107,7 @@ class SiloEncoder(Record):
 
 
 class DeclaredRecord(Record):
-    """What is declared of columns and labels, by which files with rows are read: entries with the keys of settings."""
+    """Declarations of columns and labels for reading rows: entries with the keys of settings."""
 
     classes: list[str] = []
     codes: list[dict[str, Any]] = []
@@ -150,14 +150,14 @@ class SequenceRecord(Record):
 
 
 class ScalingRecord(Record):
-    """What standardises the channels of a silo's series, without a mask."""
+    """The standardization of the channels of a silo's series, without a mask."""
 
     means: list[Number]
     scales: list[Positive]
 
 
 class PreparationFile(File):
-    """`preparation.json`: whose inputs a run's models take, of which form, and how raw ones are brought to it."""
+    """`preparation.json`: the silos and the form of model inputs, and the preprocessing of raw ones."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings"})
@@ -174,7 +174,7 @@ class PreparationFile(File):
 
 
 class ModelFile(File):
-    """`model/model.json`: what the weights beside it are of. What a silo keeps has no more than the round."""
+    """`model/model.json`: the description of the weights next to it; a silo's copy has only the round."""
 
     OMITTED: ClassVar = frozenset({"personal"})
 

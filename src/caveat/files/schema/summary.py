@@ -1,4 +1,4 @@
-"""What `summary.json`, `gallery.json` and `features.json` hold: the results of a run."""
+"""The results of a run: `summary.json`, `gallery.json` and `features.json`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .record import Figure, File, Record, Size
 
 
 class GuaranteeRecord(Record):
-    """What is promised of the inputs that are answered, from counts of the calibration splits."""
+    """The guarantee for answered inputs, from counts of the calibration splits."""
 
     limit: float | None = None
     risk: float
@@ -43,7 +43,7 @@ class GuaranteeRecord(Record):
 
 
 class SetsRecord(Record):
-    """What prediction sets promise: the share of inputs whose set holds the true class."""
+    """The guaranteed coverage of prediction sets."""
 
     coverage: float
     least: int  # calibration inputs with which a silo has the promise for itself
@@ -51,7 +51,7 @@ class SetsRecord(Record):
 
 
 class Selective(Record):
-    """A risk-coverage curve: the share of errors among the answered inputs, over the share that is answered."""
+    """A risk-coverage curve: the error rate on answered inputs over the fraction of answered inputs."""
 
     coverage: list[float]
     risk: list[float]
@@ -64,13 +64,13 @@ class Selective(Record):
 
 
 class Policy(Record):
-    """By which rule one of several models is chosen, or none, and the settings of that rule."""
+    """The policy that chooses one of several models, or abstains, and its settings."""
 
     name: str = ""
 
 
 class SourceRecord(Record):
-    """What predictions are uncertain by, where that is not the method's own."""
+    """The uncertainty estimator, if it is not the method's own."""
 
     OMITTED: ClassVar = frozenset({"ensemble_size", "prior_precision"})
 
@@ -80,7 +80,7 @@ class SourceRecord(Record):
 
 
 class SiloRecord(Record):
-    """The final figures of one silo, and what its method adds."""
+    """The final metrics of one silo, and its method's entries."""
 
     OMITTED: ClassVar = frozenset(
         {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification", "metrics", "dropped"}
@@ -111,7 +111,7 @@ class SiloRecord(Record):
 
 
 class DomainRecord(Metrics):
-    """The mean figures of the silos of one domain."""
+    """The mean metrics of the silos of one domain."""
 
     domain: str
     silos: int
@@ -123,13 +123,13 @@ class Worst(Record):
 
 
 class Newcomers(Record):
-    """The mean figures of the silos that took no part."""
+    """The mean metrics of held-out silos."""
 
     mean: Metrics
 
 
 class DeviceRecord(Record):
-    """Where silos were trained and predict, if that is not the CPU: what has to be equal for equal bits."""
+    """The device of training and prediction, if not the CPU: it must be equal for bit-identical results."""
 
     names: list[str]  # as torch has them, such as cuda:0
     kind: str  # as its maker calls it
@@ -137,7 +137,7 @@ class DeviceRecord(Record):
 
 
 class Summary(File):
-    """`summary.json`, with what a method and the wrappers around it say of their outcome."""
+    """`summary.json`, with the entries of the method and its wrappers."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
@@ -186,7 +186,7 @@ class Summary(File):
 
     @property
     def tested(self) -> dict[str, Stream]:
-        """By stream of test inputs, what came of it: of the test split alone where the run has no others."""
+        """The outcome by stream of test inputs; only of the test split if the run has no others."""
         models = {name: model for name, model in self.models.items() if name != ORACLE}
         if self.streams or not models:
             return self.streams
@@ -197,7 +197,7 @@ class Summary(File):
     @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:
         if len({len(silo.reliability.count) for silo in self.silos if silo.reliability}) > 1:
-            raise ValueError("silos differ in their number of reliability bins, so that they cannot be pooled")
+            raise ValueError("silos differ in their number of reliability bins, so they cannot be pooled")
         return self
 
 
@@ -227,7 +227,7 @@ class Item(Record):
 
 
 class Quadrant(Record):
-    """Some of the inputs of one stream that one model was asked about, and answered or abstained from."""
+    """Inputs of one stream that one model answered or abstained from."""
 
     stream: str
     model: str
@@ -244,7 +244,7 @@ class GallerySilo(Record):
 
 
 class SureError(Item):
-    """A wrong answer, and whose."""
+    """A wrong answer and its silo."""
 
     silo: str
 
@@ -256,7 +256,7 @@ class Gallery(Record):
 
     classes: Sequence[str] = ()
     sure_errors: Sequence[SureError] = ()
-    """The most certain of all silos' wrong answers, surest first."""
+    """The most confident errors of all silos, most confident first."""
     silos: list[GallerySilo]
 
     @property
@@ -271,7 +271,7 @@ class Gallery(Record):
 
 
 class FeatureSilo(Record):
-    """The labels of some test inputs of one silo, and where they lie at each stage."""
+    """The labels of some test inputs of one silo, and their 2-D projections at each stage."""
 
     name: str
     domain: str = ""
@@ -285,7 +285,7 @@ class Features(File):
     schema_version: int = Field(alias="schema")
     stages: Sequence[str]
     explained: Sequence[float] = ()
-    """Shares of the variance of the first stage along either axis."""
+    """Fractions of the first stage's variance explained by each axis."""
     silos: Sequence[FeatureSilo]
 
     @model_validator(mode="after")
