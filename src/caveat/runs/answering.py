@@ -37,7 +37,7 @@ from ..wrappers.base import find
 from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .fingerprints import MODEL
-from .frozen_features import SilosBehind, rows_of
+from .frozen_features import SilosWithFeatures, features_of
 from .inputs import LateSilos, check_ids
 
 Asked = TypeVar("Asked", Prediction, Answers, Tensors)
@@ -157,7 +157,7 @@ class AnsweringRun(BaseRun):
             if not x.is_floating_point():
                 check_ids(first, x, f"inputs for silo {silo!r}")
             with one_thread(), deterministic(device):
-                x = x if encoder is None else rows_of(encoder, x, keep=False, device=device)
+                x = x if encoder is None else features_of(encoder, x, keep=False, device=device)
                 if device.type == "cpu":
                     return ask(*there, x)
                 return home(ask(*there, inputs_there(x, device)))
@@ -213,5 +213,5 @@ class KeptRun(AnsweringRun):
         return (
             silos[name]
             if self.frozen_encoder is None
-            else SilosBehind(silos, self.frozen_encoder, self.predicts_on)[name]
+            else SilosWithFeatures(silos, self.frozen_encoder, self.predicts_on)[name]
         )

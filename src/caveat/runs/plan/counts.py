@@ -22,7 +22,7 @@ from ...engines.placement import one_thread
 from ...files.checkpoints import SiloStore
 from ...files.schema.gallery import Features, Gallery
 from ...training.rehearsal import Batched
-from ..frozen_features import SilosBehind
+from ..frozen_features import SilosWithFeatures
 from ..local import LocalRun
 
 LOOKED_AT = 50
@@ -171,7 +171,7 @@ STAND_IN = 8
 """Inputs whose encoded rows stand for all rows of a split."""
 
 
-class SilosStandingIn(SilosBehind):
+class SilosStandingIn(SilosWithFeatures):
     """Silos with the encoded rows of a few inputs, over and over, which are not cached: training takes as long."""
 
     def _behind(self, data: Data) -> Data:
