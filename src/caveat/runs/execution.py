@@ -22,7 +22,7 @@ from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .summary import check_stacked, not_stacked
+from .summary import check_stacked, not_batched
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
         _check_samples(run, module)
         finish(run, progress)
         summary = read(run.folder / "summary.json", Summary)
-        for line in not_stacked(summary.stacked):
+        for line in not_batched(summary.stacked):
             progress.note(line)
         if isinstance(progress, ProgressWithCallbacks):
             progress.finish(as_json(summary))

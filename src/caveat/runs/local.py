@@ -140,7 +140,7 @@ class LocalRun(AnsweringRun):
         return gallery(self.silos, self.measured, self.predictor)
 
     def features(self) -> Features | None:
-        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.complete_method.features))
+        return features(self.silos, self.measured, lambda silo: self._predicting(silo, self.complete_method.features))
 
 
 @dataclass(frozen=True)
