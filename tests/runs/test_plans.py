@@ -263,6 +263,6 @@ def test_silos_are_planned_as_they_are_trained(method: Any, stacked: bool, silos
 def test_the_command_takes_what_run_takes(nowhere: Path) -> None:
     done = caveat("plan", *sets(*TINY), "--device", "cpu", "--vectorized", "on")
     assert done.exit_code == 0, done.output
-    assert "stacked rounds of training are " in done.stdout
+    assert "vectorized training rounds are " in done.stdout
     assert 'engine.vectorized = "some"' in one_error(caveat("plan", *sets(*TINY), "--vectorized", "some"), 2)
     assert "engine.device = 'meta'" in one_error(caveat("plan", *sets(*TINY), "--device", "meta"), 2)
