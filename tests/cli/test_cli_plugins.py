@@ -208,7 +208,7 @@ def test_lists_and_configurations_show_it() -> None:
     ("hook", "told"),
     [
         ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() gives 'mean', a key that every"),
-        ('def summarise(self, sums):\n        return {"test": 3}', "mine: summarize() returns 'test', a key that every"),
+        ('def summarise(self, sums):\n        return {"test": 3}', "mine: summarize() returns 'test', a key"),
         ('def summarise(self, sums):\n        return {"accuracy": 3}', "mine: summarize() returns 'accuracy'"),
         (
             'def summarise(self, sums):\n        return {"it": {3}}',

@@ -40,7 +40,7 @@ HOSTILE: dict[str, tuple[Payload, str]] = {
         honest() | {"moments": {"exp_avg_sq.w": -torch.ones(2)}},
         "moments/exp_avg_sq.w has a negative entry",
     ),
-    "complex": (honest() | {"more": {"v": torch.ones(3, dtype=torch.complex64)}}, "more/v has unsupported type torch.complex64"),
+    "complex": (honest() | {"more": {"v": torch.ones(3, dtype=torch.complex64)}}, "unsupported type torch.complex64"),
     "larger": (honest() | {"more": {"v": torch.ones(30)}}, r"more/v is \(30,\)"),
 }
 

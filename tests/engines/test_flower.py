@@ -183,7 +183,7 @@ HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
         "at most silos missing",
     ),
     "float64": (rewritten(each(lambda t: t.double())), "float64, expected .* torch.float32 as sent"),
-    "too many examples": (rewritten(lambda p: p, examples=10**9), "has weight 1000000000"),
+    "too many examples": (rewritten(lambda p: p, examples=10**9), "has weight 1,000,000,000"),
 }
 
 

@@ -233,7 +233,7 @@ def test_a_run_whose_training_would_have_ended_early_in_a_longer_one_is_refused(
     run = start(load(None, [*SMALL, *more, f"rounds={ended}"]), tmp_path / "run")
     assert "stopped" not in json.loads((run / "summary.json").read_text())
     before = contents(run)
-    with pytest.raises(ConfigurationError, match=f"--rounds 12: early stopping ended training of .* after round {ended},"):
+    with pytest.raises(ConfigurationError, match=f"early stopping ended training of .* after round {ended},"):
         resume(run, rounds=12)
     assert contents(run) == before
 

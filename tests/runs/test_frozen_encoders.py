@@ -111,7 +111,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "file"))
-    with pytest.warns(DataWarning, match="cannot be cached, so every process computes them again .* CAVEAT_CACHE=FOLDER"):
+    with pytest.warns(DataWarning, match="cannot be cached, so every process computes .* CAVEAT_CACHE=FOLDER"):
         without = run(silos, tmp_path / "a", model=FROZEN)
     monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
     assert_same(model_of(without), model_of(run(silos, tmp_path / "b", model=FROZEN)))
