@@ -146,9 +146,7 @@ def test_a_positive_class_that_there_is_not_is_refused(options: dict[str, Any], 
 
 def test_several_classes_have_no_positive_one_and_no_threshold() -> None:
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
-    with pytest.raises(
-        ConfigurationError, match=r"positive_class = 'a' needs two classes, but there are 3"
-    ):
+    with pytest.raises(ConfigurationError, match=r"positive_class = 'a' needs two classes, but there are 3"):
         data.from_arrays({"one": (x, np.arange(60) % 3)}, classes=("a", "b", "c"), positive_class="a")
     made = data.from_arrays({name: (x, np.arange(60) % 3) for name in ("one", "two")}, classes=("a", "b", "c"))
     with pytest.raises(ConfigurationError, match=r"target_sensitivity = 0.9 needs two classes, but there are 3"):

@@ -163,8 +163,7 @@ Trackers = Annotated[
     ),
 ]
 ModelOptions = Annotated[
-    list[str] | None,
-    typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable."),
+    list[str] | None, typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable.")
 ]
 NewFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create, or one to continue.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]

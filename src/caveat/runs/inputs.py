@@ -222,10 +222,7 @@ def _table(preparation: Preparation) -> TableRecord | None:
         tables=[_columns(table) for table in tables],
         silos={
             name: SiloEncoder(
-                table=number[each.table],
-                medians=list(each.medians),
-                means=list(each.means),
-                scales=list(each.scales),
+                table=number[each.table], medians=list(each.medians), means=list(each.means), scales=list(each.scales)
             )
             for name, each in preparation.encoders.items()
         },

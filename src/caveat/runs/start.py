@@ -240,8 +240,7 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
         )
     if _is_closing(checkpoint, before.complete_method) and TrainedStore(part).load() is None:
         raise ConfigurationError(
-            f"{asked}: the states of {part} at the end of training were not kept; start a new run",
-            "rounds",
+            f"{asked}: the states of {part} at the end of training were not kept; start a new run", "rounds"
         )
 
 
