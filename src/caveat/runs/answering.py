@@ -38,7 +38,7 @@ from ..wrappers.ensemble import Ensemble
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
-from .inputs import LateSilos, check_ids
+from .inputs import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)
@@ -190,12 +190,12 @@ class KeptRun(AnsweringRun):
 
     @cached_property
     def info(self) -> FederationInfo:
-        prepares, silos = self.prepares, LateSilos(self.prepares.names, self._silo)
+        prepares, silos = self.prepares, late_silos(self.prepares.names, self._silo)
         return FederationInfo.of(silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype)
 
     def executor(self) -> Executor:
         names = self.prepares.names
-        return self.executor_of(LateSilos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
+        return self.executor_of(late_silos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
 
     def _silo(self, name: SiloId) -> Silo:
         """Return a silo with its data, for predictions that need them.

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
 from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
-from ..core.silo import SPLITS, AugmentedData
+from ..core.silo import SPLITS, AugmentedData, LazyMapping
 from ..engines.placement import one_thread
 from ..files.feature_cache import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
@@ -24,24 +24,12 @@ KEPT = 256
 """Number of silos whose features stay in memory."""
 
 
-class SilosWithFeatures(Mapping[SiloId, Silo]):
+class SilosWithFeatures(LazyMapping[Silo]):
     """Silos with features of a frozen encoder (N, W) instead of inputs, computed on access."""
 
     def __init__(self, silos: Mapping[SiloId, Silo], encoder: FrozenEncoder, device: torch.device = CPU) -> None:
         self.silos, self.encoder, self.device = silos, encoder, device
-        self._made = lru_cache(KEPT)(self._make)
-
-    def __len__(self) -> int:
-        return len(self.silos)
-
-    def __iter__(self) -> Iterator[SiloId]:
-        return iter(self.silos)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.silos
-
-    def __getitem__(self, name: SiloId) -> Silo:
-        return self._made(name)
+        super().__init__(silos, lru_cache(KEPT)(self._make))
 
     def _make(self, name: SiloId) -> Silo:
         silo = self.silos[name]

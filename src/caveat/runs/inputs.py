@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..core import (
     seeded,
 )
 from ..core.errors import message_of
-from ..core.silo import SPLITS, LateData
+from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import written
 from ..data.pools import CsvFormat, TableColumn
@@ -113,30 +113,18 @@ def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
 PREPARATION = "preparation.json"
 
 
-class LateSilos(Mapping[SiloId, Silo]):
-    """Silos with known names, whose data are read on access."""
+def late_silos(names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
+    """Return silos with known names, whose splits are read on access."""
 
-    def __init__(self, names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> None:
-        self.names, self.read = names, read
+    def split_of(name: SiloId, split: str) -> Data:
+        found: Data = getattr(read(name), split)
+        return found
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[SiloId]:
-        return iter(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __getitem__(self, name: SiloId) -> Silo:
-        if name not in self.names:
-            raise KeyError(name)
-        train, validation, calibration, test = (LateData.of(partial(self._split, name, split)) for split in SPLITS)
+    def silo(name: SiloId) -> Silo:
+        train, validation, calibration, test = (LateData.of(partial(split_of, name, split)) for split in SPLITS)
         return Silo(name, "", train, validation, calibration, test)
 
-    def _split(self, name: SiloId, split: str) -> Data:
-        found: Data = getattr(self.read(name), split)
-        return found
+    return LazyMapping(names, silo)
 
 
 def keep_preparation(folder: Path, preparation: Preparation) -> None:

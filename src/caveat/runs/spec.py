@@ -300,19 +300,12 @@ class RunSpec:
 def spec_of(config: Config, name: str | None = None) -> RunSpec:
     """Return the specification of a configuration, for its method or for a baseline, with that one's defaults."""
     method, baselines = config.build_method(), {each: config.build_method(each) for each in config.baselines}
+    same = ("model", "seed", "federation", "evaluation", "uncertainty", "privacy", "server", "init_from", "data")
     spec = RunSpec(
         method=method,
-        model=config.model,
-        seed=config.seed,
-        federation=config.federation,
-        evaluation=config.evaluation,
-        uncertainty=config.uncertainty,
-        privacy=config.privacy,
-        server=config.server,
         personal=config.personal if any(each.personal for each in (method, *baselines.values())) else (),
-        init_from=config.init_from,
-        data=config.data,
         baselines=tuple(baselines.values()),
+        **{name: getattr(config, name) for name in same},
     )
     return spec if name in (None, config.method.name) else spec.baseline(config.build_method(name))
 
