@@ -272,7 +272,7 @@ def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> 
     data["silo-4"] = replace(data["silo-4"], train=data["silo-4"].train.labeled(data["silo-4"].train.y))
     data["silo-4"].train.x.mul_(1e25)
     method = FedAvg(rounds=1, training=Training(batch_size=16, optimizer="sgd", lr=0.05))
-    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, work 'base\.train'"):
+    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, task 'base\.train'"):
         federation(method, tmp_path, "on", workers, data=data, model=plain)
 
 

@@ -191,7 +191,7 @@ def test_fewer_rounds_than_were_made_are_refused(run: Path) -> None:
 def test_the_command_goes_on(run: Path) -> None:
     result = command("resume", run, "--rounds", "3")
     assert result.exit_code == 0, result.stderr
-    assert "nothing is left" not in result.stderr
+    assert "already finished" not in result.stderr
     assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
 
 

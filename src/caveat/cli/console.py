@@ -201,11 +201,11 @@ class Reporter:
 
     def cause(self, error: Exception) -> str:
         """Return how to continue after an error, or "" if continuing would fail again."""
-        from ..core.errors import Diverged, OtherBeginning
+        from ..core.errors import Diverged, RunChanged
 
         if self.run is not None and isinstance(error, Diverged):
             return "; resuming would fail again: start a new run with a lower training.lr"
-        if isinstance(error, OtherBeginning):
+        if isinstance(error, RunChanged):
             return ""
         return self.hint()
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import data
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
-from ..core.errors import OtherBeginning
+from ..core.errors import RunChanged
 from ..data.silos import Population
 from ..files.payloads import read_payload
 from ..files.reading import manifest_of, sum_of
@@ -136,13 +136,13 @@ def check_code(folder: Path, known: CodeFingerprint | None, made: CodeMade | Non
     if known is None:
         return
     if known.model is not None and (made is None or not made.same(known.model, known.says)):
-        raise OtherBeginning(
+        raise RunChanged(
             f"{folder}: the code of the model has changed since the run started: its parts, initial weights or outputs "
             "differ; restore the code, or start a new run"
         )
     text = text_of(method)
     if None not in (known.method, text) and text != known.method:
-        raise OtherBeginning(
+        raise RunChanged(
             f"{folder}: the code of the method {method.name} has changed since the run started (comments aside); "
             "restore the code, or start a new run"
         )
@@ -169,7 +169,7 @@ def check_data(folder: Path, known: DataFingerprint | None, silos: data.Silos, m
     for name in ("classes", "columns", "others") if known is not None else ():
         if getattr(known, name) != getattr(now, name):
             what = {"columns": "the names or categories of columns", "others": "the data of other silos"}.get(name)
-            raise OtherBeginning(f"{folder}: {what or 'the names of classes'} have changed since the run started")
+            raise RunChanged(f"{folder}: {what or 'the names of classes'} have changed since the run started")
 
 
 def _digest(value: object) -> str:

@@ -13,7 +13,7 @@ from ..config import Config, EngineSettings, Evaluation, Federation, is_unavaila
 from ..config.schema import ELSEWHERE
 from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
-from ..core.errors import OtherBeginning, short_repr
+from ..core.errors import RunChanged, short_repr
 from ..core.settings import dotted
 from ..data.settings import DataSettings
 from ..files.reading import RUN, manifest_of, read_plain, record_of
@@ -239,7 +239,7 @@ def check_initial_model(folder: Path, init: str | None) -> None:
     for part in (folder, folder.parent.parent) if folder.parent.name == "baselines" else (folder,):
         record = read_run_file(part)
         if record is not None and record.init_model != now:
-            raise OtherBeginning(
+            raise RunChanged(
                 f"{folder}: init_from = {init!r} has another model than when {part} started; restore it, or start a "
                 "new run"
             )
@@ -273,6 +273,6 @@ def check_same_data(folder: Path, silos: data.Silos) -> None:
         raise DataError(f"{splits}: not a valid record of splits")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != _as_json(data.splits_record(same)):
-        raise OtherBeginning(f"{splits}: the data have changed since the run started")
+        raise RunChanged(f"{splits}: the data have changed since the run started")
     if (record := record_of(folder / RUN, RunFile)) is not None:
         check_data(folder, record.data, silos, begun.keys())

@@ -112,7 +112,7 @@ class MethodCost:
     phases: tuple[PhaseCost, ...]
     seconds: Span
     """Seconds from reading the data to the end of the run."""
-    seconds_beside: float
+    seconds_other: float
     """Seconds outside of phases: start, gallery, files, a frozen encoder's features."""
     seconds_encoding: float
     """Seconds for computing a frozen encoder's features."""
@@ -214,7 +214,7 @@ class Estimate:
             gain=rehearsal.gain,
             phases=found,
             seconds=sum((each.seconds for each in found), Span(other, other)),
-            seconds_beside=other,
+            seconds_other=other,
             seconds_encoding=encoding,
             needs=self.needs(workers),
         )
