@@ -128,7 +128,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
     assert "<code>caveat resume cut --plugin mine.py</code> continues it" in page.read_text()
     forget()
     write(f"{OWN}{KILLING}".replace('"seen": torch.tensor(float(len(x)))', '"seen": torch.tensor(2.0 * len(x))'))
-    assert "the code of the method mine is another one" in one_error(
+    assert "the code of the method mine has changed" in one_error(
         caveat("resume", "cut", "--plugin", "mine.py", "--quiet"), 4
     )
     forget()
@@ -207,7 +207,7 @@ def test_lists_and_configurations_show_it() -> None:
 @pytest.mark.parametrize(
     ("hook", "told"),
     [
-        ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() gives 'mean', a key that every"),
+        ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() returns 'mean', a key that every"),
         ('def summarise(self, sums):\n        return {"test": 3}', "mine: summarize() returns 'test', a key"),
         ('def summarise(self, sums):\n        return {"accuracy": 3}', "mine: summarize() returns 'accuracy'"),
         (
