@@ -35,7 +35,10 @@ HOSTILE: dict[str, tuple[Payload, str]] = {
     "a group more": (honest() | {"labels": {"y": torch.ones(9)}}, "labels/y is .* at most silos missing"),
     "nothing": ({}, "is missing, at most silos"),
     "1e30": (model(w=torch.full((2,), 1e30)), r"model/w has an entry of 1e\+30"),
-    "a negative variance": (model(**{"bn.running_var": -torch.ones(2)}), "bn.running_var has a negative entry"),
+    "a negative variance": (
+        model(**{"bn.running_var": -torch.ones(2)}),
+        "bn.running_var is a mean of squares but has a negative entry",
+    ),
     "negative second moments": (
         honest() | {"moments": {"exp_avg_sq.w": -torch.ones(2)}},
         "moments/exp_avg_sq.w has a negative entry",
