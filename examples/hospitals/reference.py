@@ -15,7 +15,7 @@ from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files.checkpoints import ServerStore, SiloStore
 from caveat.files.ledger import read_ledger
-from caveat.runs.execution import carry_out
+from caveat.runs.execution import execute
 from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent
 from caveat.runs.spec import RunSpec
@@ -64,7 +64,7 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
     specified = {field.name: getattr(began, field.name) for field in dataclasses.fields(RunSpec)}
     spec = CountedSpec(**specified, counted=took_part)
     folder.mkdir(parents=True)
-    carry_out(LocalRun(spec=spec, folder=folder, silos=data.load(local, began.seed)), Silent(), began.method.name)
+    execute(LocalRun(spec=spec, folder=folder, silos=data.load(local, began.seed)), Silent(), began.method.name)
     there, here = ServerStore(run / "state").load(), ServerStore(folder / "state").load()
     assert there is not None
     assert here is not None

@@ -24,7 +24,7 @@ from .files.writing import locked
 from .nn.custom_model import Make
 from .runs import python_calls
 from .runs.base import FIXED
-from .runs.execution import carry_out
+from .runs.execution import execute
 from .runs.joining import join as join_run
 from .runs.local import LocalRun, Run
 from .runs.opening import allow_code, open_run
@@ -103,7 +103,7 @@ def run(
         if finished:
             _check_finished(local_run)
         else:
-            _carry_out(local_run, progress)
+            _execute(local_run, progress)
     except BaseException:
         if out is None and not (folder / RUN).exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -146,13 +146,13 @@ def _check_finished(run: LocalRun) -> None:
     run.check_code()
 
 
-def _carry_out(run: LocalRun, progress: Progress) -> None:
+def _execute(run: LocalRun, progress: Progress) -> None:
     """Run the remaining rounds, locking the folder."""
     with locked(run.folder / "state"):
         python_calls.check_folder(run.folder)
         python_calls.check_call(run)
         try:
-            carry_out(run, progress, type(run.method).__name__)
+            execute(run, progress, type(run.method).__name__)
         except BaseException as error:
             folder = str(run.folder)
             remedy = f"continue with the same call and out={folder!r}"

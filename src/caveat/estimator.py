@@ -1,4 +1,4 @@
-"""A federation as a classifier of scikit-learn: groups are silos."""
+"""A scikit-learn classifier that trains a federation: groups are silos."""
 
 from __future__ import annotations
 
@@ -30,28 +30,43 @@ from .runs.local import Run
 from .wrappers.uncertainty import Uncertainty
 
 FEWEST = 6
-"""Rows that a silo needs: two to train on, and one at least of each other split."""
+"""Minimum number of rows of a silo: two for training, and one for each other split."""
 LONE = "silo"
-"""The name of the only silo where no groups are given."""
+"""Name of the only silo if no groups are given."""
 ANSWER = [
     ("label", object), ("decision", object), ("silo", object), ("familiarity", float), ("total", float),
     ("aleatoric", float), ("epistemic", float),
 ]  # fmt: skip
-"""The columns of `decide`."""
+"""Columns of the result of `decide`."""
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """A classifier of rows of numbers that trains as a federation does: every group of rows is a silo.
+    """Federated classifier of numeric rows: every group of rows is a silo.
 
-    Parameters: `method`, a name of `caveat.METHODS` or a method such as `caveat.UEFL()`; `rounds` of training, which
-    replace the method's own; `model`, settings of a model or a module of one's own, a perceptron by default;
-    `uncertainty`, how predictions are calibrated and decided upon; `random_state`, the seed; `workers`, processes;
-    `device`, where to compute ("cpu", "cuda", "mps", "auto").
-    Columns are brought to mean 0 and deviation 1 by sums over the silos' training splits. Batches are no larger than
-    the smallest training split. A fitted classifier can be pickled. It takes its run along: models, and what silos
-    keep to judge new rows by, which are numbers of their calibration rows; no training rows.
+    Columns are standardized with sums over the silos' training splits. Batches are no larger than the smallest training
+    split. A fitted classifier can be pickled, with its models and calibration scores, but without training rows.
 
-    Attributes after `fit`: `classes_`, `silos_` (the groups, sorted), `run_` (the `caveat.Run`), `n_features_in_`.
+    Parameters
+    ----------
+    method
+        A name in `caveat.METHODS`, or a method such as `caveat.UEFL()`.
+    rounds
+        Number of training rounds; replaces the method's own.
+    model
+        Settings of a model, or a custom module; a perceptron by default.
+    uncertainty
+        How predictions are calibrated and decided.
+    random_state
+        The random seed.
+    workers, device
+        Number of worker processes, and where to compute ("cpu", "cuda", "mps", "auto").
+
+    Attributes
+    ----------
+    classes_, silos_, n_features_in_
+        The classes, the groups (sorted), and the number of columns.
+    run_
+        The `caveat.Run`.
     """
 
     def __init__(
@@ -76,7 +91,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
         """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
 
-        Raises ValueError for what cannot be trained on, naming the silo.
+        Raises ValueError, with the silo, for unsuitable data.
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
@@ -96,22 +111,21 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, groups: Any = None) -> Any:
-        """(N,) the most probable class of each row, as `predict_proba` has it, abstained from or not."""
+        """Return (N,) the most probable class of each row, even if abstained from."""
         found = self._asked(X, groups)
         return self.classes_[found.probs.argmax(1)]
 
     def predict_proba(self, X: Any, groups: Any = None) -> Any:
-        """(N, C) class probabilities by the silos that `groups` (N,) names.
+        """Return (N, C) class probabilities by the silos that `groups` (N,) names.
 
-        Without groups, where there are several silos, the one answers at which a row's p-value is largest: at most the
-        promised share of rows like those of any silo is still called unfamiliar.
+        Without groups, the silo at which a row's familiarity is largest answers; the guaranteed false alarm rate still
+        holds for rows like those of any silo.
         """
         return self._asked(X, groups).probs.numpy()
 
     def decide(self, X: Any, groups: Any = None) -> Any:
-        """(N,) a structured array, which `pandas.DataFrame` takes: the `label`, the `decision` (global, local or
-        abstain), which `silo` was asked, the p-value `familiarity`, and uncertainties in nats, `total`, `aleatoric`,
-        `epistemic`.
+        """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
+        `silo` that answered, the p-value `familiarity`, and uncertainties in nats, `total`, `aleatoric`, `epistemic`.
         """
         found, by = self._answers(X, groups)
         table = np.empty(len(found), dtype=ANSWER)
@@ -147,7 +161,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
 
     def _device_here(self) -> str:
-        """The device where this machine has it, else the CPU: a pickled classifier predicts on any machine."""
+        """Return the device if available, else the CPU, so that a pickled classifier predicts on any machine."""
         try:
             find_device(self.device, start=False)
         except ConfigurationError:
@@ -162,7 +176,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return METHODS[self.method]()
 
     def _standardized(self, silos: Silos) -> Silos:
-        """The silos with columns of mean 0 and deviation 1, by sums over training splits; keeps which."""
+        """Return the silos with standardized columns, and store their means and scales."""
         rows = sum(len(silo.train) for silo in silos)
         mean = torch.stack([silo.train.x.double().sum(0) for silo in silos]).sum(0) / rows
         square = torch.stack([(silo.train.x.double() - mean).square().sum(0) for silo in silos]).sum(0) / rows
@@ -184,7 +198,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._answers(X, groups)[0]
 
     def _answers(self, X: Any, groups: Any) -> tuple[Prediction, Any]:
-        """What is said of rows, and the silo (N,) that said it of each."""
+        """Return the prediction of rows, and the silo (N,) that answered for each."""
         check_is_fitted(self)
         x = self._inputs(validate_data(self, X, reset=False, dtype=np.float64))
         if groups is None:
@@ -199,20 +213,22 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found, by
 
     def _most_familiar(self, x: Tensor) -> tuple[Prediction, Any]:
-        """Each row's answer by the silo to which it is most familiar, the first one of equals."""
+        """Return each row's prediction by the silo with the largest familiarity, the first one if equal."""
         first, *others = self.silos_
         found, by = self.run_.predictor(first)(x), np.full(len(x), first, dtype=object)
         for name in others:
-            said = self.run_.predictor(name)(x)
-            if said.familiarity is None or found.familiarity is None:
-                raise ValueError("which silo is to answer? Name it in groups, or train with uncertainty.familiarity")
-            better = said.familiarity > found.familiarity
-            found, by[better.numpy()] = said.where(better, found), name
+            other = self.run_.predictor(name)(x)
+            if other.familiarity is None or found.familiarity is None:
+                raise ValueError(
+                    "cannot choose a silo for these rows: pass groups, or fit with uncertainty.familiarity"
+                )
+            better = other.familiarity > found.familiarity
+            found, by[better.numpy()] = other.where(better, found), name
         return found, by
 
 
 def _names(groups: Any, rows: int) -> Any:
-    """(N,) names of silos."""
+    """Return (N,) names of silos."""
     names = column_or_1d(check_array(groups, ensure_2d=False, dtype=None)).astype(str)
     if len(names) != rows:
         raise ValueError(f"groups: {len(names)} values for {rows} rows")
@@ -220,7 +236,7 @@ def _names(groups: Any, rows: int) -> Any:
 
 
 def _packed(folder: Path) -> bytes:
-    """The files of a run's folder in one."""
+    """Return the files of a run's folder as a zip archive."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for file in sorted(folder.rglob("*")):
@@ -230,10 +246,10 @@ def _packed(folder: Path) -> bytes:
 
 
 def _unpacked(packed: bytes, model: Any, device: str) -> Run:
-    """The run whose files were packed, in a folder that goes with it."""
+    """Return the packed run, in a temporary folder deleted with it."""
     folder = Path(tempfile.mkdtemp(prefix="caveat-"))
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        archive.extractall(folder)  # takes no path out of the folder
+        archive.extractall(folder)  # never writes outside of the folder
     opened = load(folder, model=model, device=device)
     weakref.finalize(opened, rmtree, folder, ignore_errors=True)
     return opened

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (sets("training.learning_rate=1"), 2, "training.learning_rate is no key"),
+        (sets("training.learning_rate=1"), 2, "unknown key training.learning_rate"),
         (sets("method.name=fedavg", "method.codewords=3"), 2, "method.codewords is ignored by method 'fedavg'"),
         (sets("training.lr=-0.1"), 2, "training.lr = -0.1: must be greater than 0"),
         (sets("federation.min_silos=10"), 2, "federation.min_silos = 10"),
@@ -117,7 +117,7 @@ def test_a_run_that_stops_says_how_to_continue(
         raise error
 
     monkeypatch.setattr(starting, "start", start)
-    assert "`caveat resume half` continues" in one_error(caveat("run", "--out", "half"), status)
+    assert "continue with `caveat resume half`" in one_error(caveat("run", "--out", "half"), status)
 
 
 def test_a_traceback_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,8 @@ def test_a_source_of_no_file_system_is_bad_data(nowhere: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--sweep", "foo=1,2"], "--sweep foo is no key; there are: seed, rounds,"),
-        (["--tune", "foo=1,2"], "--tune foo is no key; there are: seed, rounds,"),
+        (["--sweep", "foo=1,2"], "--sweep unknown key foo; there are: seed, rounds,"),
+        (["--tune", "foo=1,2"], "--tune unknown key foo; there are: seed, rounds,"),
         (["--sweep", "training.lr=nan,1"], "--sweep training.lr = nan: must be a finite number"),
         (["--tune", "training.lr=inf"], "--tune training.lr = inf: must be a finite number"),
         (["--tune", "training.lr=0.1,0.1"], "--tune training.lr: 0.1 stands there twice"),

@@ -113,7 +113,7 @@ def test_what_its_user_names_is_imported_to_predict(here: Path) -> None:
         ("gone.py:Net", "'gone.py:Net': no such file"),
         ("net.py", "expected package.module:name or file.py:name"),
         ("net.py:Other", "'net.py:Other': net.py has no function or module 'Other'"),
-        ("other.py:Net", "the code of the model makes another one than when the run began"),
+        ("other.py:Net", "the code of the model has changed since the run started"),
     ],
 )
 def test_code_that_is_not_the_run_s_is_refused(name: str, text: str, here: Path) -> None:
@@ -130,17 +130,17 @@ def test_code_may_have_another_name_by_then_where_there_is_one(here: Path) -> No
     (here / "net.py").rename(here / "renamed.py")
     assert library.load("run", model="renamed.py:Net").silos.names
     assert caveat("resume", "run", "--model", "renamed.py:Net").exit_code == 0
-    with pytest.raises(ConfigurationError, match=r"this is not the run's; it names net.py:Net"):
+    with pytest.raises(ConfigurationError, match=r"not the code of the run; it names net.py:Net"):
         allow(["net.py:Net"], ["renamed.py:Net", "renamed.py:body"])
-    with pytest.raises(ConfigurationError, match=r"this is not the run's; it names a.py:A, b.py:B"):
+    with pytest.raises(ConfigurationError, match=r"not the code of the run; it names a.py:A, b.py:B"):
         allow(["a.py:A", "b.py:B"], ["renamed.py:Net"])
 
 
 def test_a_run_of_caveat_s_own_models_takes_no_code(here: Path) -> None:
     run("model.name=mlp")
     said = one_error(caveat("resume", "run", "--model", "net.py:Net"), 2)
-    assert "this is not the run's; it names no code of one's own" in said
-    with pytest.raises(ConfigurationError, match="the run is of a model of caveat's own"):
+    assert "not the code of the run; it names no custom code" in said
+    with pytest.raises(ConfigurationError, match="the run has no custom model"):
         library.load("run", model=lambda: None)
 
 
@@ -154,13 +154,13 @@ def test_an_interrupted_run_goes_on_with_its_code_alone(here: Path, monkeypatch:
         patched.setattr("caveat.runs.recorder.Recorder.finish", stop)
         command = ["run", *sets(*SMALL, "method.name=fedavg", "model=net.py:Net", "rounds=2"), "--out", "run"]
         stopped = caveat(*command)
-    assert "`caveat resume run --model net.py:Net` continues" in stopped.stderr
+    assert "continue with `caveat resume run --model net.py:Net`" in stopped.stderr
     as_elsewhere()
     assert "--model net.py:Net" in one_error(caveat("resume", "run"), 2)
     assert imports() == 0
     (here / "net.py").write_text(CODE.replace("nn.ReLU()", "nn.Tanh()"))
     said = one_error(caveat("resume", "run", "--model", "net.py:Net", "--quiet"), 4)
-    assert "the code of the model makes another one than when the run began" in said
+    assert "the code of the model has changed since the run started" in said
     as_elsewhere()
     (here / "net.py").write_text(CODE)
     assert caveat("resume", "run", "--model", "net.py:Net", "--quiet").exit_code == 0
@@ -183,7 +183,7 @@ def test_other_code_does_not_predict(here: Path) -> None:
     run("model.encoder=net.py:body", "model.frozen=true")
     as_elsewhere()
     (here / "net.py").write_text(CODE.replace("nn.ReLU()", "nn.Tanh()"))
-    with pytest.raises(RunError, match="the code of the model makes another one than when the run began"):
+    with pytest.raises(RunError, match="the code of the model has changed since the run started"):
         library.load("run", model="net.py:body")
 
 
@@ -260,7 +260,7 @@ def test_a_comparison_does_not_go_on_with_other_weights_than_its_finished_runs_b
     before = (here / "c" / "grid.json").read_bytes()
     weights(1)
     said = one_error(compare("fedavg,fedbn"), 4)
-    assert "c/runs/fedavg/seed-0: the code of the model makes another one" in said
+    assert "c/runs/fedavg/seed-0: the code of the model has changed" in said
     assert (here / "c" / "grid.json").read_bytes() == before
     weights(0)
     assert compare("fedavg,fedbn").exit_code == 0

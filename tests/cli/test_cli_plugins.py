@@ -128,7 +128,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_plugin_as_it_was() -> None:
     assert "<code>caveat resume cut --plugin mine.py</code> continues it" in page.read_text()
     forget()
     write(f"{OWN}{KILLING}".replace('"seen": torch.tensor(float(len(x)))', '"seen": torch.tensor(2.0 * len(x))'))
-    assert "the code of the method mine is another one" in one_error(
+    assert "the code of the method mine has changed" in one_error(
         caveat("resume", "cut", "--plugin", "mine.py", "--quiet"), 4
     )
     forget()
@@ -147,7 +147,7 @@ def test_a_run_that_fails_says_how_it_goes_on_with_the_plugin() -> None:
 """
     done = caveat("run", *MINE, "--plugin", write(OWN + failing), "--out", "run", "--quiet")
     assert done.exit_code == 4
-    assert done.stderr.splitlines()[-1].endswith("; `caveat resume run --plugin mine.py` continues")
+    assert done.stderr.splitlines()[-1].endswith("; continue with `caveat resume run --plugin mine.py`")
 
 
 KILLING = """
@@ -192,7 +192,7 @@ def test_a_comparison_is_reported_without_the_plugin_and_goes_on_with_it() -> No
     write(OWN.replace("float(len(x))", "1.0"))
     command[command.index("0")] = "0,1"
     error = one_error(caveat(*command, "--plugin", "mine.py"), 4)
-    assert "both/runs/mine/seed-0: the code of the method mine is another one than when the run began" in error
+    assert "both/runs/mine/seed-0: the code of the method mine has changed since the run started" in error
     assert not Path("both/runs/mine/seed-1").exists()
 
 
@@ -207,12 +207,12 @@ def test_lists_and_configurations_show_it() -> None:
 @pytest.mark.parametrize(
     ("hook", "told"),
     [
-        ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() gives 'mean', a key that every"),
-        ('def summarize(self, sums):\n        return {"test": 3}', "mine: summarize() gives 'test', a key that every"),
-        ('def summarize(self, sums):\n        return {"accuracy": 3}', "mine: summarize() gives 'accuracy'"),
+        ('def outcome(self, server):\n        return {"mean": 3}', "mine: outcome() returns 'mean', a key that every"),
+        ('def summarize(self, sums):\n        return {"test": 3}', "mine: summarize() returns 'test', a key"),
+        ('def summarize(self, sums):\n        return {"accuracy": 3}', "mine: summarize() returns 'accuracy'"),
         (
             'def summarize(self, sums):\n        return {"it": {3}}',
-            "mine: summarize() gives 'it' = {3}: expected numbers",
+            "mine: summarize() returns 'it' = {3}: expected numbers",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_predictions_that_no_disk_takes_are_a_failure(finished: tuple[Path, obje
         )
         _, told = predict.communicate(timeout=120)
     assert predict.returncode == 4
-    assert told.decode() == "error: standard output cannot be written: No space left on device\n"
+    assert told.decode() == "error: cannot write to standard output: No space left on device\n"
 
 
 def test_an_outlet_forgets_what_nobody_reads_and_remembers_what_somebody_wanted() -> None:

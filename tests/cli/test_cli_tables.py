@@ -71,11 +71,11 @@ def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
     assert "300" in result.stdout
     kind = next(line for line in result.stdout.splitlines() if line.strip().startswith("kind"))
     assert kind.rstrip().endswith("3 categories")
-    assert "--target: silo.toml says how its table is read" in refused_call("--target", "ill")
+    assert "--target: silo.toml already describes its table" in refused_call("--target", "ill")
     (nowhere / "d.toml").write_text('[dose]\nrange = [0, 500]\n[kind]\ntype = "category"\n')
     assert "305 of 600 values are not from 0 to 500" in caveat("data", "silo.toml", "--dictionary", "d.toml").stderr
     silo_file(nowhere, 'decimal = ","', 'dictionary = "d.toml"')
-    assert "--dictionary d.toml: silo.toml names the silo's own copy" in refused_call("--dictionary", "d.toml")
+    assert "--dictionary d.toml: silo.toml already names a dictionary" in refused_call("--dictionary", "d.toml")
     assert not (nowhere / "state").exists()
 
 

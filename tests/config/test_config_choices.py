@@ -61,7 +61,7 @@ def test_they_are_written_and_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ('{name = "mlp", widht = 4}', r"personal\[0\].widht is no key; did you mean personal.width\?"),
+        ('{name = "mlp", widht = 4}', r"unknown key personal\[0\].widht; did you mean personal.width\?"),
         ('{name = "lenet5", width = 4}', r"personal\[0\].width = 4 has no meaning for model 'lenet5'"),
         ('{name = "mlp", width = -1}', r"personal\[0\].width = -1: must be greater than 0"),
     ],

@@ -153,7 +153,7 @@ def test_a_list_of_wrong_values_is_one_message() -> None:
 
 def test_another_key_is_only_proposed_where_it_is_nearly_the_same() -> None:
     assert "method.floor" not in told("foo=1")
-    assert told("training.learning_rte=1").startswith("--set: training.learning_rte is no key")
+    assert told("training.learning_rte=1").startswith("--set: unknown key training.learning_rte")
     assert told("codeword=1").endswith("did you mean method.codewords?")
 
 

@@ -118,9 +118,9 @@ def test_replies_that_were_added_up_have_no_more_than_means() -> None:
     added = Replies(forms, 7, means=sums.means())
     assert len(added) == 7
     assert torch.equal(added.mean("model")["w"], Replies(kept, 7).mean("model")["w"])
-    with pytest.raises(LookupError, match="model/w: the updates of a linear round were added up"):
+    with pytest.raises(LookupError, match="model/w: the updates of a linear round were summed"):
         added.stack("model", "w")
-    with pytest.raises(LookupError, match="'model': the updates of a linear round were added up"):
+    with pytest.raises(LookupError, match="'model': the updates of a linear round were summed"):
         added.mean("model", [1.0] * 7)
 
 

@@ -136,7 +136,7 @@ def test_a_run_goes_on_with_the_changes_that_it_began_with(tmp_path: Path) -> No
     assert record["train"]["augment"] == ["flip"]  # type: ignore[index]
     assert "augment" not in record["test"]  # type: ignore[index]
     (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(RunError, match="the data are not those that the run began with"):
+    with pytest.raises(RunError, match="the data have changed since the run started"):
         caveat.run(silos["crop",], method, model=model, out=tmp_path / "run")
 
 

@@ -205,7 +205,7 @@ def test_a_text_that_is_kept_or_sent_names_no_file_to_read(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("dictionary", "told"),
     [
-        ("[age]\nunits = 'a'\n", r"dictionary\.toml:2: age\.units is no key of a data dictionary"),
+        ("[age]\nunits = 'a'\n", r"dictionary\.toml:2: unknown key age\.units of a data dictionary"),
         ("age = 3\n", r"dictionary\.toml:1: age is a section"),
         ("[age]\nrange = [3, 1]\n", "column 'age' has range = .*, expected the lower value first"),
         ("[age]\nvalues = ['a']\n", "column 'age' is a number, which has no values"),

@@ -299,7 +299,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
     silos = from_datasets({"a": Noisy(range(N))})
     caveat.run(silos, METHOD, out=tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(RunError, match="the data are not those that the run began with"):
+    with pytest.raises(RunError, match="the data have changed since the run started"):
         caveat.run(silos, METHOD, out=tmp_path / "run")
 
 

@@ -203,7 +203,7 @@ def test_a_worker_that_cannot_begin_anew_says_why(tmp_path: Path) -> None:
     given = [*sets(*TINY), "--device", "shadow", "--plugin", plugin, "--quiet", "--workers", 2]
     done = command("run", *given, "--out", tmp_path / "run")
     assert done.exit_code == 4
-    assert f"a worker cannot begin anew: --plugin {plugin}: no such file" in done.stderr
+    assert f"a worker process cannot reconstruct the run: --plugin {plugin}: no such file" in done.stderr
 
 
 def test_a_run_that_no_other_process_can_make_again_has_one_worker_there(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_silo_names_its_own_device(tmp_path: Path) -> None:
     file.write_text(text.format("cuda:9"))
     with pytest.raises(ConfigurationError, match=r"silo.toml: device = 'cuda:9': "):
         read_silo_file(file)
-    with pytest.raises(ConfigurationError, match=r"silo's silo.toml says where it computes"):
+    with pytest.raises(ConfigurationError, match=r"set `device` in silo.toml"):
         caveat.config.load(None, ["engine.name=flower", "data.source=on_site", "engine.device=cuda"])
 
 

@@ -31,16 +31,19 @@ HOSTILE: dict[str, tuple[Payload, str]] = {
     "nan": (model(w=torch.tensor([1.0, torch.nan])), "model/w is not finite"),
     "wrong shape": (model(w=torch.ones(3)), r"model/w is \(3,\) torch.float32, expected \(2,\) torch.float32 as sent"),
     "wrong type": (model(w=torch.ones(2).double()), "torch.float64, expected .* torch.float32 as sent"),
-    "another name": (honest() | {"more": {"x": torch.ones(3)}}, "more/v is missing, of most silos"),
-    "a group more": (honest() | {"labels": {"y": torch.ones(9)}}, "labels/y is .* of most silos missing"),
-    "nothing": ({}, "is missing, of most silos"),
+    "another name": (honest() | {"more": {"x": torch.ones(3)}}, "more/v is missing, at most silos"),
+    "a group more": (honest() | {"labels": {"y": torch.ones(9)}}, "labels/y is .* at most silos missing"),
+    "nothing": ({}, "is missing, at most silos"),
     "1e30": (model(w=torch.full((2,), 1e30)), r"model/w has an entry of 1e\+30"),
-    "a negative variance": (model(**{"bn.running_var": -torch.ones(2)}), "bn.running_var has a negative entry"),
+    "a negative variance": (
+        model(**{"bn.running_var": -torch.ones(2)}),
+        "bn.running_var is a mean of squares but has a negative entry",
+    ),
     "negative second moments": (
         honest() | {"moments": {"exp_avg_sq.w": -torch.ones(2)}},
         "moments/exp_avg_sq.w has a negative entry",
     ),
-    "complex": (honest() | {"more": {"v": torch.ones(3, dtype=torch.complex64)}}, "more/v is of type torch.complex64"),
+    "complex": (honest() | {"more": {"v": torch.ones(3, dtype=torch.complex64)}}, "unsupported type torch.complex64"),
     "larger": (honest() | {"more": {"v": torch.ones(30)}}, r"more/v is \(30,\)"),
 }
 
@@ -59,7 +62,7 @@ def test_a_hostile_update_is_left_out_and_the_honest_ones_are_not(what: str, nam
 @pytest.mark.parametrize("examples", [0, -1, 6, 10**9])
 def test_nobody_speaks_for_more_examples_than_there_are(examples: int) -> None:
     updates = {"a": Update(honest(), examples), "b": Update(honest(), 5)}
-    assert left_out(updates, SENT, {"a": 5, "b": 5}) == {"a": f"speaks for {examples} examples, expected 1 to 5"}
+    assert left_out(updates, SENT, {"a": 5, "b": 5}) == {"a": f"has weight {examples}, expected 1 to 5"}
 
 
 def test_honest_updates_of_different_size_are_counted() -> None:
@@ -121,8 +124,8 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "another group": (lambda p: p.update({"junk": {}}), "measures .*junk"),
     "another stream": (lambda p: p.update({"ood.sums": p["sums"]}), "measures sums of 'ood'"),
     "half a stream": (lambda p: p.pop("ood_local.choice"), "of 'ood_local', expected choice"),
-    "other numbers": (lambda p: p["sums"].update({"zzz": torch.zeros(1)}), "sums differ in zzz"),
-    "a number less": (lambda p: p["local"].pop("nll"), "sums differ in nll"),
+    "other numbers": (lambda p: p["sums"].update({"zzz": torch.zeros(1)}), "unexpected or missing sums: zzz"),
+    "a number less": (lambda p: p["local"].pop("nll"), "unexpected or missing sums: nll"),
     "of no inputs": (setting("sums", examples=0), "sums of .0.0. inputs, expected 8"),
     "of 1e-320 inputs": (setting("sums", examples=1e-320), "sums of .* inputs"),
     "a stream of 1e300": (setting("ood_local.sums", examples=1e300), "ood_local: sums of .1e.300. inputs"),
@@ -133,9 +136,9 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "histograms": (setting("sums", **{"score.total": 1}), "score.total do not add up"),
     "bins": (setting("sums", bin_count=1), "bin_count or bin_correct do not add up to 7"),
     "negative bins": (setting("sums", class_bin_count=-1), "class_bin_count are no counts"),
-    "confidence": (setting("sums", bin_confidence=7), "bin_confidence are no sums of probabilities"),
+    "confidence": (setting("sums", bin_confidence=7), "bin_confidence is not a sum of probabilities"),
     "more correct than known": (setting("sums", correct=8), "correct is larger than known"),
-    "nats": (setting("sums", nll=1e300), "nll is no sum over 8 inputs"),
+    "nats": (setting("sums", nll=1e300), "nll is not a sum over 8 inputs"),
     "integers": (
         lambda p: p["sums"].update({"decisions": p["sums"]["decisions"].long()}),
         "decisions is .3,. torch.int64",
@@ -199,7 +202,7 @@ def test_a_silo_whose_measurements_cannot_be_read_does_not_outvote_one_whose_can
     for stream in ("", "ood_local."):
         del payloads["a"][f"{stream}sums"]["score.total"]
     found = left_out_measuring({name: Update(p, N) for name, p in payloads.items()}, dict.fromkeys(payloads, N), read)
-    assert found == {"a": "measurements that make no sense: KeyError: 'score.total'"}
+    assert found == {"a": "invalid measurements: KeyError: 'score.total'"}
 
 
 def silo_info(name: str, train: int, **others: int) -> SiloInfo:
@@ -220,10 +223,10 @@ def silo_info(name: str, train: int, **others: int) -> SiloInfo:
 def test_an_update_weighs_what_its_silo_said_to_have(step: Round, fair: int) -> None:
     """Up to the size of its largest split a silo could have any weight in what means and sums come to."""
     cards = {"a": silo_info("a", 5, test=10**9), "b": silo_info("b", 5)}
-    told = f"expected {fair} by what it said to have"
+    told = f"expected {fair}, the number of examples that the silo reported"
     for examples in (fair + 1, 9, 10**9):
         found = miscounted(step, {"a": Update({}, examples), "b": Update({}, fair)}, cards)
-        assert found == {"a": f"speaks for {examples:,} examples, {told}"}
+        assert found == {"a": f"has weight {examples:,}, {told}"}
     assert miscounted(step, {"a": Update({}, fair)}, cards) == {}
 
 

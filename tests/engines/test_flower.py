@@ -101,7 +101,7 @@ def test_without_its_quorum_a_run_ends_and_names_who_is_missing(tmp_path: Path) 
     flower.transport.quorum = 3
     flower.grid.tamper[flower.node["silo-0"]] = losing([1, *range(2, 50)])
     with pytest.raises(
-        RunError, match=r"round 1, work 'base.train': 2 of 3 silos, fewer than the quorum\nsilo-0: no reply"
+        RunError, match=r"round 1, task 'base.train': 2 of 3 silos, fewer than the quorum\nsilo-0: no reply"
     ):
         run(flower)
     assert [done.t for done in flower.federation.done] == [0]
@@ -174,16 +174,16 @@ def each(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Payload]
 HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
     "nan": (rewritten(each(lambda t: t * torch.nan)), "not finite"),
     "wrong shape": (rewritten(each(lambda t: t[None])), "expected .* as sent"),
-    "wrong names": (rewritten(lambda p: {"model": {f"x.{n}": t for n, t in p["model"].items()}}), "of most silos"),
-    "a group more": (rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}), "of most silos missing"),
-    "nothing": (rewritten(lambda p: {}), "missing, of most silos"),
+    "wrong names": (rewritten(lambda p: {"model": {f"x.{n}": t for n, t in p["model"].items()}}), "at most silos"),
+    "a group more": (rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}), "at most silos missing"),
+    "nothing": (rewritten(lambda p: {}), "missing, at most silos"),
     "1e30": (rewritten(each(lambda t: torch.full_like(t, 1e30))), "an entry of 1e\\+30"),
     "ten times the size": (
         rewritten(lambda p: p | {"more": {n: torch.cat([t.flatten()] * 10) for n, t in p["model"].items()}}),
-        "of most silos missing",
+        "at most silos missing",
     ),
     "float64": (rewritten(each(lambda t: t.double())), "float64, expected .* torch.float32 as sent"),
-    "too many examples": (rewritten(lambda p: p, examples=10**9), "speaks for 1,000,000,000 examples"),
+    "too many examples": (rewritten(lambda p: p, examples=10**9), "has weight 1,000,000,000"),
 }
 
 

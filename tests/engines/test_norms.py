@@ -213,7 +213,7 @@ def test_training_of_which_most_updates_burst_has_diverged() -> None:
     admission, found = asked(bound, [20, 20, 20, 20], before=2)
     assert [length(each) for each in found.values()] == pytest.approx([2] * 4)
     admission.check_burst(round_of())
-    with pytest.raises(Diverged, match="updates of 3 of 4 silos are more than 16 times as long as is usual"):
+    with pytest.raises(Diverged, match="3 of 4 silos sent updates with over 16 times the usual norm"):
         bound.remember(round_of(), asked(bound, [1, 1e5, 1e5, math.nan], before=2)[0])
 
 

@@ -59,7 +59,7 @@ def test_a_sender_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     answers, errors = wire.ask({1: RecordDict(), 2: RecordDict()}, "train", began + 30)
     assert 0.5 < time.monotonic() - began < 10
     assert words_of(answers[2])["said"] == "here"
-    assert errors == {1: "gone while it sent its reply"}
+    assert errors == {1: "disconnected while sending its reply"}
 
 
 def test_the_rest_of_a_reply_is_waited_for_while_its_sender_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def inputs(kind: str, count: int) -> NDArray[Any]:
     return generator.integers(0, 256, (count, 12, 12, 3), dtype=np.uint8)
 
 
-@pytest.mark.filterwarnings("ignore:the model drops nothing")
+@pytest.mark.filterwarnings("ignore:the model has no dropout")
 @pytest.mark.parametrize(("kind", "model"), [
     ("tokens", Recurrent), ("tokens", lambda: Recurrent(nn.LSTM)), ("series", Attention), ("images", convolutions),
 ], ids=["GRU", "LSTM", "attention", "convolutions"])  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_silo_with_too_many_rows_takes_no_part_and_the_operator_is_told(tmp_pa
     assert [silo["name"] for silo in summary(run)["silos"]] == ["coast", "valley"]
     assert any("silo hill is set aside" in note and "hill.rows" in note for note in federation.notes)
     # Temperatures and familiarity come from sums that no norm bounds, which the operator is told.
-    assert any("by its share of these" in note and "temper" in note for note in federation.notes)
+    assert any("by its share" in note and "temper" in note for note in federation.notes)
 
 
 @pytest.mark.long
@@ -143,7 +143,7 @@ def test_a_silo_whose_sums_no_inputs_come_to_is_left_out_and_the_share_of_the_la
     found = json.loads((run / "summary.json").read_text())["largest"]
     told = [(each["phase"], each["split"], each["silo"], round(each["share"], 2)) for each in found]
     assert told == [("temperature", "validation", "coast", 0.5), ("familiarity", "train", "coast", 0.33)]
-    assert any("temperature: of the validation inputs that are added up 50% are coast's" in n for n in federation.notes)
+    assert any("temperature: coast reports 50% of the validation inputs in the sum" in n for n in federation.notes)
 
 
 @pytest.mark.long

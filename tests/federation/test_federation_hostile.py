@@ -46,7 +46,7 @@ def test_a_hostile_silo_is_named_and_the_others_are_as_without_it(tmp_path: Path
     rows = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
     named = {(row["round"], row.get("split", "train")) for row in rows if "left_out" in row and row["silo"] == "hill"}
     assert named >= {(1, "train"), (2, "train"), (3, "train"), (3, "test")}
-    told = ("is not finite", "speaks for 52 examples, expected 1 by what it said to have", NO_PART)
+    told = ("is not finite", "has weight 52, expected 1, the number of examples that the silo reported", NO_PART)
     assert all(any(each in row["left_out"] for each in told) for row in rows if "left_out" in row)
     assert all(row["left_out"] == NO_PART for row in rows if row.get("split") == "test" and "left_out" in row)
     assert any("without hill" in note and "is not finite" in note for note in hostile.notes)
@@ -175,7 +175,7 @@ def test_a_reply_that_flower_cannot_decode_is_left_out_alone(tmp_path: Path) -> 
 
     federation.grid.pull_messages = pulled  # type: ignore[method-assign]
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == ["coast", "valley"]
-    assert "round 1, train: without hill: a reply that Flower cannot read: DecodeError" in federation.notes
+    assert "round 1, train: without hill: reply that Flower cannot decode: DecodeError" in federation.notes
 
 
 def test_negative_second_moments_are_left_out(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
     more = ["--plugin", "net.py"] if plugin else []
     done = caveat("flower", "init", "project", "fed.toml", *more)
     assert done.exit_code == 0, done.stderr
-    assert "model.weights: the server and every silo need body.pt, at that place or below $CAVEAT_DATA" in done.stdout
+    assert "model.weights: the server and every silo need body.pt, at this path or in $CAVEAT_DATA" in done.stdout
     assert (nowhere / "project" / "federation" / "net.py").read_text() == CODE
     app = (nowhere / "project" / "federation" / "__init__.py").read_text()
     assert app.count("from . import net") == 1

@@ -73,7 +73,7 @@ def test_a_silo_does_no_work_that_is_no_round_s(tmp_path: Path) -> None:
     asked = Asked(tmp_path, more=("privacy.clip_norm=0.001",))
     assert asked.perform().examples == 1
     for task in ("base.base.train", "base.base.aggregate", "base.broadcast", "__class__", "base.check"):
-        with pytest.raises(RunError, match="neither a round's work nor a measurement"):
+        with pytest.raises(RunError, match="neither a round's task nor an evaluation"):
             asked.perform(task=task)
 
 
@@ -278,7 +278,7 @@ def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
     assert torch.equal(found.decision, expected.decision)
     assert found.familiarity is not None
     assert torch.equal(found.familiarity, expected.familiarity)
-    with pytest.raises(DataError, match="its data, which predictions do not need, cannot be read: "):
+    with pytest.raises(DataError, match="the data of the run, which predictions do not need, cannot be read: "):
         opened.silos  # noqa: B018
     # Nothing of other silos' tables.
     assert [*json.loads(Path("model/preparation.json").read_text())["table"]["silos"]] == ["hill"]
@@ -346,7 +346,7 @@ def test_a_damaged_silo_json_is_named(tmp_path: Path, damage: str) -> None:
 def test_a_silo_s_own_file_names_it_so_that_a_folder_can_be_called_so(tmp_path: Path, name: str) -> None:
     path = tmp_path / "silo.toml"
     path.write_text(f'silo = "{name}"\nstate = "state"\n[data]\nsource = "csv:x.csv"\n')
-    with pytest.raises(ConfigurationError, match="expected a name that can be a folder's") as refused:
+    with pytest.raises(ConfigurationError, match="expected the name of a folder") as refused:
         read_silo_file(path)
     assert str(refused.value).startswith(f"{path}: silo name ")
     assert str(refused.value).isprintable()

@@ -66,7 +66,7 @@ def test_a_silo_that_may_join_is_told_what_could_not_be_checked(tmp_path: Path) 
     home = home_of(tmp_path)
     found = checked(home)
     assert found.exit_code == 0
-    assert "nothing is refused" in found.stdout
+    assert "all checks of joining a federation passed" in found.stdout
     assert [line.partition(":")[2] for line in found.stdout.splitlines() if line.startswith("not checked:")] == [
         " whether its columns, categories and shapes fit those of the other silos"
     ]
@@ -204,8 +204,8 @@ def test_limits_are_checked_with_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["a.csv", "--config", "c.toml"], "--config c.toml is for the silo.toml of a silo, and a.csv is none"),
-        (["silo.toml", "--config", "c.toml", "--dictionary", "d.toml"], "c.toml has the dictionary; leave the option"),
+        (["a.csv", "--config", "c.toml"], "--config c.toml needs the silo.toml of a silo; a.csv is not one"),
+        (["silo.toml", "--config", "c.toml", "--dictionary", "d.toml"], "c.toml already has the dictionary"),
         (["silo.toml", "--config", "none.toml"], "none.toml: no such file"),
     ],
 )

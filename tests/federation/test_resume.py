@@ -141,7 +141,7 @@ def test_a_run_of_this_machine_has_no_project(tmp_path: Path, begun: Begun) -> N
     run = tmp_path / "own"
     assert caveat("run", "--out", run, "--quiet", *sets(*TINY)).exit_code == 0
     said = one_error(caveat("resume", run, "--project", begun.project), 2)
-    assert f"--project {begun.project}: {run} is no federation's run; `caveat resume {run}` continues it" in said
+    assert f"--project {begun.project}: {run} is not a federated run; continue it with `caveat resume {run}`" in said
     assert begun.said is None
 
 
@@ -154,7 +154,7 @@ def test_a_run_whose_baselines_are_missing_is_not_called_finished(begun: Begun) 
 
 def test_what_else_names_the_command_names_the_project_too(begun: Begun) -> None:
     said = one_error(caveat("predict", begun.run, "x.npz", "--silo", "hill"), 2)
-    assert f"`caveat resume {begun.run} --project DIR` continues it" in said
+    assert f"continue with `caveat resume {begun.run} --project DIR`" in said
     assert caveat("report", begun.run).exit_code == 0
     assert "<code>caveat resume run --project DIR</code> continues it" in (begun.run / "report.html").read_text()
 

@@ -213,7 +213,7 @@ def test_a_method_beside_that_is_gone_is_missed(tmp_path: Path) -> None:
             (run / gone).unlink()
         done = caveat("report", run)
         assert done.exit_code == 0
-        assert f"{run}: without fedavg, which it was to be compared with: `caveat resume` runs it\n" in done.stderr
+        assert f"{run}: baselines missing: fedavg; run them with `caveat resume`\n" in done.stderr
         assert "<strong>Without fedavg</strong>: this comparison was configured" in (run / "report.html").read_text()
     (run / "summary.json").unlink()  # an unfinished one has not come to that yet
     assert "without fedavg" not in caveat("report", run).stderr

@@ -116,7 +116,7 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
             failing,
             "it fails, so that nobody can say whether predictions are well formed: silo 'silo-2' failed",
         ),
-        ("outcome", accuracy, "outcome() gives 'mean', a key that every summary has; call it otherwise"),
+        ("outcome", accuracy, "outcome() returns 'mean', a key that every summary has; rename it"),
     ],
 )
 def test_what_is_violated_is_one_sentence(

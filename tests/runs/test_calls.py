@@ -187,7 +187,7 @@ class Odd(caveat.FedAvg):
 
 @pytest.mark.parametrize("odd", [Path("x"), {1, 2}, float("inf"), {(1, 2): 3}, print])
 def test_fields_that_cannot_be_written_are_refused_before_anything_runs(silos: Silos, tmp_path: Path, odd: Any) -> None:
-    with pytest.raises(ConfigurationError, match="the fields of 'odd' have to be plain values"):
+    with pytest.raises(ConfigurationError, match="the fields of 'odd' must be plain values"):
         caveat.run(silos, Odd(odd=odd), out=tmp_path / "run", **SMALL)
     assert not (tmp_path / "run").exists()
 

@@ -134,7 +134,7 @@ def test_a_target_for_sensitivity_and_the_second_class_by_default() -> None:
     [
         (
             {"positive_class": "sick"},
-            "data.positive_class = 'sick', expected the name of one of the two classes, 'ill' or 'well'",
+            "data.positive_class = 'sick': expected one of the two classes, 'ill' or 'well'",
         ),
         ({"positive_class": 1}, "positive_class = 1: must be a valid string"),
     ],
@@ -146,12 +146,10 @@ def test_a_positive_class_that_there_is_not_is_refused(options: dict[str, Any], 
 
 def test_several_classes_have_no_positive_one_and_no_threshold() -> None:
     x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
-    with pytest.raises(
-        ConfigurationError, match=r"positive_class = 'a' names the positive class of two, but there are 3"
-    ):
+    with pytest.raises(ConfigurationError, match=r"positive_class = 'a' needs two classes, but there are 3"):
         data.from_arrays({"one": (x, np.arange(60) % 3)}, classes=("a", "b", "c"), positive_class="a")
     made = data.from_arrays({name: (x, np.arange(60) % 3) for name in ("one", "two")}, classes=("a", "b", "c"))
-    with pytest.raises(ConfigurationError, match=r"target_sensitivity = 0.9 is for two classes, but there are 3"):
+    with pytest.raises(ConfigurationError, match=r"target_sensitivity = 0.9 needs two classes, but there are 3"):
         run(made, target_sensitivity=0.9)
     found = run(made).summary
     assert found["classification"].keys() == {"confusion"}
@@ -167,7 +165,7 @@ def test_the_command_line_refuses_a_class_in_one_line(tmp_path: Path) -> None:
     options = [part for each in [*settings, "data.positive_class='perhaps'"] for part in ("--set", each)]
     found = command("run", *options, "--out", tmp_path / "run")
     assert found.exit_code == 2
-    assert "data.positive_class = 'perhaps', expected the name of one of the two classes, 'no' or 'yes'" in found.output
+    assert "data.positive_class = 'perhaps': expected one of the two classes, 'no' or 'yes'" in found.output
     assert not (tmp_path / "run").exists()
 
 

@@ -107,7 +107,7 @@ def test_a_method_beside_a_run_begins_with_the_same_model_of_another(tmp_path: P
     (tmp_path / "0").rename(tmp_path / "kept")
     (tmp_path / "1").rename(tmp_path / "0")
     shutil.rmtree(tmp_path / "run" / "baselines", ignore_errors=True)
-    with pytest.raises(RunError, match=r"baselines/fedbn: init = .* holds another model than when .*run began"):
+    with pytest.raises(RunError, match=r"baselines/fedbn: init_from = .* has another model than when .*run started"):
         resume(tmp_path / "run")
     (tmp_path / "0").rename(tmp_path / "1")
     (tmp_path / "kept").rename(tmp_path / "0")
@@ -184,14 +184,14 @@ def contents(run: Path) -> dict[str, bytes]:
 def test_fewer_rounds_than_were_made_are_refused(run: Path) -> None:
     before = contents(run)
     result = command("resume", run, "--rounds", "1", "--quiet")
-    assert f"--rounds 1: {run} has made 2 rounds of training already" in one_error(result, 2)
+    assert f"--rounds 1: {run} has already completed 2 training rounds" in one_error(result, 2)
     assert contents(run) == before
 
 
 def test_the_command_goes_on(run: Path) -> None:
     result = command("resume", run, "--rounds", "3")
     assert result.exit_code == 0, result.stderr
-    assert "nothing is left" not in result.stderr
+    assert "already finished" not in result.stderr
     assert json.loads((run / "summary.json").read_text())["rounds_run"] == 3
 
 
@@ -233,14 +233,14 @@ def test_a_run_whose_training_would_have_ended_early_in_a_longer_one_is_refused(
     run = start(load(None, [*SMALL, *more, f"rounds={ended}"]), tmp_path / "run")
     assert "stopped" not in json.loads((run / "summary.json").read_text())
     before = contents(run)
-    with pytest.raises(ConfigurationError, match=f"--rounds 12: training of .* ends after round {ended},"):
+    with pytest.raises(ConfigurationError, match=f"early stopping ended training of .* after round {ended},"):
         resume(run, rounds=12)
     assert contents(run) == before
 
 
 def test_without_the_states_after_training_it_is_refused(run: Path) -> None:
     shutil.rmtree(run / "state" / "trained")
-    with pytest.raises(ConfigurationError, match=r"--rounds 3: the states that .* were not kept; begin another run"):
+    with pytest.raises(ConfigurationError, match=r"--rounds 3: the states of .* were not kept; start a new run"):
         resume(run, rounds=3)
     assert (run / "summary.json").exists()
 
@@ -263,7 +263,7 @@ def test_methods_whose_rounds_are_followed_by_training_are_refused(settings: lis
     if "ensemble" in settings[-1]:
         more.append("uncertainty.ensemble_size=2")
     run = start(load(None, [*SMALL, *more]), tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="are followed by others that train") as raised:
+    with pytest.raises(ConfigurationError, match="are followed by others") as raised:
         resume(run, rounds=3)
     assert len(str(raised.value).splitlines()) == 1
 

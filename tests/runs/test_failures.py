@@ -55,7 +55,7 @@ def test_training_that_diverges_is_kept_as_such(tmp_path: Path, data: Silos, wor
     assert (found.round, found.silo) == (1, caught.value.silo)
     assert found.silo.startswith("silo-")
     assert found.error == str(caught.value)
-    assert "the same settings diverge again" in " ".join(caught.value.__notes__)
+    assert "the same settings would diverge again" in " ".join(caught.value.__notes__)
     assert read_run(tmp_path / "run").failure == found
 
 
@@ -82,7 +82,7 @@ def test_the_command_line_writes_the_page_and_offers_no_resuming(tmp_path: Path)
     error = one_error_line(result.stderr)
     assert result.exit_code == 4
     assert "caveat resume" not in error
-    assert "resuming would fail again: lower training.lr in another run" in error
+    assert "resuming would fail again: start a new run with a lower training.lr" in error
     assert "training diverged" in (out / "report.html").read_text()
 
 

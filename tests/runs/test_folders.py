@@ -108,7 +108,7 @@ def test_data_may_have_moved_and_other_settings_stay(tmp_path: Path) -> None:
     shutil.move(source, tmp_path / "elsewhere" / "t.csv")
     assert "t.csv" in one_error(caveat("resume", tmp_path / "run", "--quiet"), 3)
     told = one_error(caveat("resume", tmp_path / "run", *sets("training.lr=1")), 2)
-    assert "--set training.lr: a run continues with the settings that it began with, except for" in told
+    assert "--set training.lr: a run continues with its original settings, except for" in told
     moved = sets(f"data.source=csv:{tmp_path / 'elsewhere' / 't.csv'}")
     result = caveat("resume", tmp_path / "run", *moved, "--quiet")
     assert result.exit_code == 0, result.stderr
@@ -127,7 +127,7 @@ def test_other_data_of_any_silo_are_noticed_when_a_run_goes_on(tmp_path: Path, w
     library.run(federation(y), method, out=tmp_path / "run", n_silos=1)
     (tmp_path / "run" / "summary.json").unlink()
     y[whose] = 1 - y[whose]
-    with pytest.raises(library.core.RunError, match="are not those that the run began with"):
+    with pytest.raises(library.core.RunError, match="have changed since the run started"):
         library.run(federation(y), method, out=tmp_path / "run", n_silos=1)
 
 
@@ -146,7 +146,7 @@ def test_a_lost_state_is_refused_by_silo_and_round_and_can_be_reset(interrupted:
     assert summary["reset"] == [{"silo": "silo-1", "round": 3}]
     assert "reset" not in json.loads((finished / "summary.json").read_text())
     assert "silo-1" in result.stdout
-    assert "restarted, because their states were lost: silo-1 (after round 3)" in result.stdout
+    assert "restarted because their states were lost: silo-1 (after round 3)" in result.stdout
     assert "<strong>Restarted</strong>" in (interrupted / "report.html").read_text()
 
 
@@ -248,7 +248,7 @@ def test_after_a_damaged_checkpoint_the_durable_one_goes_on_to_the_same_bits(tmp
     result = caveat("resume", tmp_path / "run")
     assert result.exit_code == 0, result.stderr
     assert "checkpoint.json" in result.stderr
-    assert "goes on after the checkpoint before it" in result.stderr
+    assert "continuing from the previous checkpoint" in result.stderr
     assert model(tmp_path / "run") == model(finished)
 
 
@@ -306,7 +306,7 @@ def test_columns_and_classes_mean_what_they_meant(tmp_path: Path, changed: dict[
     assert result.exit_code == 0, result.stderr
     assert caveat("predict", tmp_path / "run", source, "--silo", "silo-0").exit_code == 0
     table(source, **changed)
-    with pytest.raises(library.core.RunError, match=f"the {told} are not those that the run began with"):
+    with pytest.raises(library.core.RunError, match=f"the {told} have changed since the run started"):
         library.load(tmp_path / "run").silos  # noqa: B018
 
 

@@ -111,7 +111,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "file"))
-    with pytest.warns(DataWarning, match="cannot be kept, and every process computes it anew .* CAVEAT_CACHE=FOLDER"):
+    with pytest.warns(DataWarning, match="cannot be cached, so every process computes .* CAVEAT_CACHE=FOLDER"):
         without = run(silos, tmp_path / "a", model=FROZEN)
     monkeypatch.setenv("CAVEAT_CACHE", str(tmp_path / "cache"))
     assert_same(model_of(without), model_of(run(silos, tmp_path / "b", model=FROZEN)))
@@ -207,5 +207,5 @@ def test_silos_own_models_stand_behind_the_same_frozen_encoder_or_are_refused(
     same = caveat.PersonalModel(encoder=Encoder, frozen=True, hidden=4)
     assert run(silos, tmp_path / "a", caveat.FML(), model=FROZEN, personal=(same,)).summary["rounds_run"] == 2
     other = caveat.PersonalModel(factory=Plain)
-    with pytest.raises(ConfigurationError, match="models of their own need the frozen encoder of"):
+    with pytest.raises(ConfigurationError, match="personalized models need the frozen encoder of"):
         run(silos, tmp_path / "b", caveat.FML(), model=FROZEN, personal=(other,))

@@ -140,7 +140,7 @@ def test_few_silos_of_a_population_are_made() -> None:
         many, library.FedAvg(rounds=3, training=training), model=SMALL, participation=0.0005, n_silos=20
     ).methods[0]
     assert (cost.silos, cost.looked_at, cost.examples) == (100_000, 50, (12, 12, 12))
-    assert [each.silos for each in cost.phases if each.name in ("train", "measure test")] == [50, 20]
+    assert [each.silos for each in cost.phases if each.name in ("train", "evaluate test")] == [50, 20]
     assert len(made) < 100
 
 
@@ -166,7 +166,7 @@ def test_the_command_writes_nothing_and_fits_80_columns(nowhere: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert files(nowhere) == set()
     assert all(len(line.rstrip()) <= 80 for line in result.stdout.splitlines())
-    for word in ("train", "temperature", "familiarity", "measure test", "in all", "memory"):
+    for word in ("train", "temperature", "familiarity", "evaluate test", "total", "memory"):
         assert word in result.stdout
 
 
@@ -261,6 +261,6 @@ def test_silos_are_planned_as_they_are_trained(method: Any, stacked: bool, silos
 def test_the_command_takes_what_run_takes(nowhere: Path) -> None:
     done = caveat("plan", *sets(*TINY), "--device", "cpu", "--vectorized", "on")
     assert done.exit_code == 0, done.output
-    assert "stacked rounds of training are " in done.stdout
+    assert "vectorized training rounds are " in done.stdout
     assert 'engine.vectorized = "some"' in one_error(caveat("plan", *sets(*TINY), "--vectorized", "some"), 2)
     assert "engine.device = 'meta'" in one_error(caveat("plan", *sets(*TINY), "--device", "meta"), 2)

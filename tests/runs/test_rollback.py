@@ -119,7 +119,7 @@ def test_the_list_changes_nothing_and_names_the_silos_that_were_noted(run: Path)
     assert [line.split(None, 3)[3].split() for line in lines[1:-1]] == [
         ["2", "not", "told", "nobody"], ["2", "silo-1", "nobody"], ["2", "not", "told", "silo-9"]
     ]  # fmt: skip
-    assert "not told: nobody is called far from the others among fewer than 4 silos" in lines[-1]
+    assert "not tested: unusual updates are not looked for among fewer than 4 silos" in lines[-1]
     (run / "rounds.jsonl").write_text(kept)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -127,7 +127,7 @@ def test_the_list_changes_nothing_and_names_the_silos_that_were_noted(run: Path)
 def test_what_cannot_be_gone_back_to_is_refused_in_a_line(run: Path, tmp_path: Path) -> None:
     said = one_error(caveat("rollback", run, "--to", 9), 2)
     assert said == f"error: --to 9: {run} can go back to 1, 2, 3, of its rounds of training"
-    assert "no run that has begun" in one_error(caveat("rollback", tmp_path / "nothing", "--to", 1), 2)
+    assert "not the folder of a run" in one_error(caveat("rollback", tmp_path / "nothing", "--to", 1), 2)
     with locked(run / "state"):
         assert "is being run by another process" in one_error(caveat("rollback", run, "--to", 1), 4)
     assert (run / "summary.json").exists()

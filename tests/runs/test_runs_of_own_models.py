@@ -113,8 +113,8 @@ class Certain(nn.Sequential):
 def test_what_makes_uncertainty_useless_is_told(silos: Silos, tmp_path: Path) -> None:
     with pytest.warns(caveat.core.DataWarning) as told:
         run(silos, tmp_path / "a", model=Certain, rounds=1)
-    assert [text for text in ("Certain gives probabilities", "the model drops nothing") for each in told
-            if text in str(each.message)] == ["Certain gives probabilities", "the model drops nothing"]  # fmt: skip
+    assert [text for text in ("Certain gives probabilities", "the model has no dropout") for each in told
+            if text in str(each.message)] == ["Certain gives probabilities", "the model has no dropout"]  # fmt: skip
     laplace = caveat.Uncertainty(source="laplace")
     run(silos, tmp_path / "b", model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)), rounds=1,
         uncertainty=laplace)  # fmt: skip
@@ -235,7 +235,7 @@ Changed.__module__, Changed.__qualname__ = Plain.__module__, Plain.__qualname__
 def test_a_run_does_not_go_on_with_code_that_makes_something_else(silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, progress=Stop())
-    with pytest.raises(RunError, match="the code of the model makes another one than when the run began") as why:
+    with pytest.raises(RunError, match="the code of the model has changed since the run started") as why:
         run(silos, tmp_path, model=Changed)
     assert len(str(why.value).splitlines()) == 1
     with pytest.raises(ConfigurationError, match=r"model.factory = 'own_models:Plain', not 'own_models:Headless'"):
@@ -283,7 +283,7 @@ def test_code_that_computes_something_else_is_noticed_though_its_parts_are_the_s
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, model=Whole, progress=Stop())
-    with pytest.raises(RunError, match=r"another one than when the run began, .* or in what it computes"):
+    with pytest.raises(RunError, match=r"has changed since the run started: .* or outputs differ"):
         run(silos, tmp_path, model=changed)
     run(silos, tmp_path, model=Whole)
 
@@ -301,7 +301,7 @@ def test_models_of_silos_that_are_swapped_are_noticed(silos: Silos, tmp_path: Pa
            for a, b in ((one, two), (two, one))]  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, caveat.FML(), personal=own[0], progress=Stop())
-    with pytest.raises(RunError, match="the code of the model makes another one"):
+    with pytest.raises(RunError, match="the code of the model has changed"):
         run(silos, tmp_path, caveat.FML(), personal=own[1])
 
 

@@ -87,11 +87,11 @@ class Functional(Reader):
 def test_ids_that_a_model_has_no_row_for_are_named_with_their_silo(tmp_path: Path) -> None:
     silos = silos_of("tokens", tmp_path, from_file=True)
     beyond = from_arrays({"a": (IDS, Y), "b": (IDS + 77, Y)}, kind="tokens")
-    told = r"^silo 'b', \w+: id 116 of a token, but the model knows ids from 0 to 99: give its nn.Embedding a row"
+    told = r"^silo 'b', \w+: token id 116, but the model knows ids from 0 to 99; give its nn.Embedding a row"
     with pytest.raises(DataError, match=told):
         caveat.run(beyond, caveat.FedAvg(rounds=1, training=TRAINING), model=reader)
     with pytest.raises(DataError, match=r"silo 'b', .* the model cannot look up the id 116: index out of range"):
         caveat.run(beyond, caveat.FedAvg(rounds=1, training=TRAINING), model=Functional)
     run = caveat.run(silos, caveat.FedAvg(rounds=1, training=TRAINING), model=reader)
-    with pytest.raises(DataError, match="inputs for silo 'silo-1': id 100 of a token, but the model knows ids from 0"):
+    with pytest.raises(DataError, match="inputs for silo 'silo-1': token id 100, but the model knows ids from 0"):
         run.predictor("silo-1")(np.full((3, 8), 100))

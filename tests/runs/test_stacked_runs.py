@@ -76,7 +76,7 @@ def test_a_run_goes_on_as_it_began(began: str, other: str, tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         trained(folder, vectorized=began, progress=Ends(1))
     with pytest.raises(
-        caveat.ConfigurationError, match=rf"engine\.vectorized = '{other}', but the run began with '{began}'"
+        caveat.ConfigurationError, match=rf"engine\.vectorized = '{other}', but the run started with '{began}'"
     ):
         trained(folder, vectorized=other)
     assert trained(folder, vectorized=began).summary["rounds_run"] == 3
@@ -143,7 +143,7 @@ def test_training_ends_early_and_callbacks_are_told(tmp_path: Path) -> None:
     ended = run.summary["rounds_run"]
     assert 1 < ended < 12
     assert told.rounds[-1] >= ended
-    assert any(f"training ends after round {ended}" in note for note in told.notes)
+    assert any(f"early stopping after round {ended}" in note for note in told.notes)
     assert "train (previous): silos were trained one after the other" in " ".join(told.notes)
     assert told.results[0]["stacked"] == run.summary["stacked"]
     assert run.summary["stacked"]["train"] == {"stacked": True, "bytes": run.summary["stacked"]["train"]["bytes"]}

@@ -206,7 +206,7 @@ def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch:
     model = moved(home, monkeypatch)
     after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
     assert_same(after.predictor("silo-0")(x), expected)
-    with pytest.raises(DataError, match=r"only the program .* the same call of caveat\.run gives both"):
+    with pytest.raises(DataError, match=r"only the program .* has them: call caveat\.run again"):
         after.compute({"n": lambda prediction, y: len(y)})
 
 
@@ -229,14 +229,14 @@ def test_code_of_one_s_own_is_given_and_compared(home: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"never imported: name it yourself, .* caveat\.load\(RUN, model="):
         caveat.load("run")
     assert_same(caveat.load("run", model=Plain).predictor("silo-0")(x), before.predictor("silo-0")(x))
-    with pytest.raises(RunError, match="makes another one than when the run began"):
+    with pytest.raises(RunError, match="has changed since the run started"):
         caveat.load("run", model=lambda: torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(5, 3)))
     KNOWN.clear()
 
 
 def test_a_method_of_one_s_own_has_to_be_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = called(Mine(mu=0.5), "run")
-    with pytest.raises(ConfigurationError, match=r"run is a run of the method 'Mine', which is none of caveat's own"):
+    with pytest.raises(ConfigurationError, match=r"run is a run of the method 'Mine', which does not come with caveat"):
         caveat.load("run")
     monkeypatch.setattr(METHODS, "_added", {"mine": Mine})
     x = before.silos[0].test.x
@@ -260,13 +260,13 @@ def test_the_same_call_returns_what_is_finished_and_writes_nothing(home: Path) -
     assert again.summary == first.summary
     assert again.silos[0].test.y.equal(first.silos[0].test.y)
     for method, more, told in (
-        (FedAvg(), {"seed": 1}, "holds a finished run with seed = 0, not 1; make the same call to have it again"),
+        (FedAvg(), {"seed": 1}, "holds a finished run with seed = 0, not 1; make the same call to load it"),
         (FedBN(), {}, "holds a finished run with method.name = 'fedavg'"),
         (FedAvg(), {"reset": ["silo-0"]}, "is finished, and its model was trained with these states"),
     ):
         with pytest.raises(ConfigurationError, match=told):
             called(method, "run", **more)
-    with pytest.raises(RunError, match="the data are not those that the run began with"):
+    with pytest.raises(RunError, match="the data have changed since the run started"):
         called(FedAvg(), "run", features(1))
     assert contents(Path("run")) == before
 
@@ -288,7 +288,7 @@ def test_damage_of_a_call_s_folder_is_named(home: Path, place: str) -> None:
 def test_an_unfinished_call_says_how_it_goes_on(home: Path) -> None:
     called(FedAvg(), "run")
     Path("run/summary.json").unlink()
-    with pytest.raises(ConfigurationError, match=r"run is not finished; the same call of caveat\.run continues it"):
+    with pytest.raises(ConfigurationError, match=r"run is not finished; continue with the same call of caveat\.run"):
         caveat.load("run")
 
 
@@ -320,5 +320,5 @@ def test_the_command_line_opens_a_call_and_data_are_read_where_they_are_asked_fo
     assert after.silos.names == before.silos.names
     assert after.compute({"n": lambda prediction, y: float(len(y))})["mean"]["n"] > 1
     Path("hill.csv").unlink()
-    with pytest.raises(DataError, match=r"other: its data, which predictions do not need, cannot be read: .*hill\.csv"):
+    with pytest.raises(DataError, match=r"other: the data of the run, .* cannot be read: .*hill\.csv"):
         caveat.load("other").silos  # noqa: B018

@@ -85,7 +85,7 @@ def test_a_liar_is_named_in_rows_notes_and_on_the_page(tmp_path: Path) -> None:
     found = rows(run.folder)
     assert [(row["round"], row["silo"]) for row in found] == [(3, "ward-1"), (4, "ward-1"), (5, "ward-1")]
     assert all(row["times_bound"] > 1000 and row["times_far"] > 1000 for row in found)
-    assert "counts as no change" in found[0]["noted"]
+    assert "counted as no change" in found[0]["noted"]
     assert sum("ward-1: its update was" in note for note in told.notes) == 3
     write_report(run.folder)
     page = (run.folder / "report.html").read_text()
@@ -181,4 +181,4 @@ def test_noise_for_privacy_is_never_scaled_away() -> None:
 def test_a_method_of_which_nothing_is_bounded_says_so(tmp_path: Path) -> None:
     told = Interrupted()
     caveat.run(wards(3), caveat.FedProto(rounds=1, training=ADAM), out=tmp_path / "run", progress=told)
-    assert any("bounds nothing of fedproto" in note for note in told.notes)
+    assert any("has no effect on fedproto" in note for note in told.notes)

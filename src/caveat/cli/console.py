@@ -163,8 +163,7 @@ Trackers = Annotated[
     ),
 ]
 ModelOptions = Annotated[
-    list[str] | None,
-    typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable."),
+    list[str] | None, typer.Option("--model", metavar="MODULE:NAME", help="Code of the run's custom model. Repeatable.")
 ]
 NewFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to create, or one to continue.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
@@ -202,11 +201,11 @@ class Reporter:
 
     def cause(self, error: Exception) -> str:
         """Return how to continue after an error, or "" if continuing would fail again."""
-        from ..core.errors import Diverged, OtherBeginning
+        from ..core.errors import Diverged, RunChanged
 
         if self.run is not None and isinstance(error, Diverged):
             return "; resuming would fail again: start a new run with a lower training.lr"
-        if isinstance(error, OtherBeginning):
+        if isinstance(error, RunChanged):
             return ""
         return self.hint()
 

@@ -65,10 +65,7 @@ def datasets() -> Named:
 
     for source in SOURCES.values():
         yield source.form, source.about
-    yield (
-        JOIN.join(("SOURCE", "SOURCE")),
-        "several of these as domains, except tables; data.size resizes images",
-    )
+    yield (JOIN.join(("SOURCE", "SOURCE")), "several of these as domains, except tables; data.size resizes images")
     folder = os.environ.get("CAVEAT_DATA")
     if folder and Path(folder).is_dir():
         for path in sorted(Path(folder).iterdir()):
@@ -116,8 +113,7 @@ def data(
         str | None, typer.Option(metavar="COLUMN", help="csv: column with the name of the silo.")
     ] = None,
     categorical: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable."),
+        list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable.")
     ] = None,
     numeric: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of numbers. Repeatable.")

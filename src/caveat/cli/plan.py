@@ -99,7 +99,7 @@ def about(cost: MethodCost) -> Iterator[str]:
     """Yield lines of traffic, time and memory."""
     measured = cost.total("total_up", "evaluation")
     yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of it metrics"
-    line = f"time    {duration(cost.seconds_beside)} of it for the start, the gallery and files"
+    line = f"time    {duration(cost.seconds_other)} of it for the start, the gallery and files"
     if cost.seconds_encoding > 0:
         line += f", {duration(cost.seconds_encoding)} for encoding inputs once"
     yield line

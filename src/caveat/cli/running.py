@@ -41,8 +41,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN",
-            help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]",
+            metavar="RUN", help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]"
         ),
     ] = None,
     plugins: Plugins = None,

@@ -105,7 +105,7 @@ DIVERGED = "training diverged; try a lower training.lr"
 """Message and advice for diverged training."""
 
 
-class OtherBeginning(RunError):
+class RunChanged(RunError):
     """The data, model or code of a run differ from those it started with. Resuming would fail again."""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -188,6 +188,7 @@ MOST = 10**9
 LONGEST = 500
 """Maximum characters of the name of a silo or a domain."""
 SPLITS = ("train", "validation", "calibration", "test")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -271,20 +272,25 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
     return list(classes).index(positive)
 
 
-class LazySiloInfos(Mapping[SiloId, SiloInfo]):
-    """A `SiloInfo` per silo, computed on access because there may be many silos, themselves created on demand."""
+class LazyMapping(Mapping[SiloId, Made]):
+    """A value per silo, made on access because there may be many silos, or their data are not at hand."""
 
-    def __init__(self, silos: Mapping[SiloId, Silo], classes: int) -> None:
-        self.silos, self.classes = silos, classes
+    def __init__(self, names: Collection[SiloId], make: Callable[[SiloId], Made]) -> None:
+        self.names, self.make = names, make
 
     def __len__(self) -> int:
-        return len(self.silos)
+        return len(self.names)
 
     def __iter__(self) -> Iterator[SiloId]:
-        return iter(self.silos)
+        return iter(self.names)
 
-    def __getitem__(self, name: SiloId) -> SiloInfo:
-        return SiloInfo.of(self.silos[name], self.classes)
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, name: SiloId) -> Made:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.make(name)
 
 
 @dataclass(frozen=True)
@@ -312,7 +318,14 @@ class FederationInfo:
         dtype: torch.dtype = torch.float32,
         positive: str | None = None,
     ) -> FederationInfo:
-        return cls(shape, classes, LazySiloInfos(silos, len(classes)), names, dtype, positive)
+        return cls(
+            shape,
+            classes,
+            LazyMapping(silos, lambda name: SiloInfo.of(silos[name], len(classes))),
+            names,
+            dtype,
+            positive,
+        )
 
     def __len__(self) -> int:
         return len(self.silo_infos)

@@ -1,1 +1,1 @@
-"""Engines: ways to carry a round's work to silos. They run methods and know none by name."""
+"""Engines run the rounds of methods at the silos. They know no method by name."""

@@ -145,13 +145,7 @@ class Executor:
         raise RunError(f"{address!r} is neither a round's task nor an evaluation")
 
     def perform(
-        self,
-        t: int,
-        address: str,
-        payload: Payload,
-        silo: SiloId,
-        kept: KeptState | None,
-        needed: Collection[int] = (),
+        self, t: int, address: str, payload: Payload, silo: SiloId, kept: KeptState | None, needed: Collection[int] = ()
     ) -> Performed:
         """Run the task with that address in round t at a silo, from the state that it has `kept`.
 

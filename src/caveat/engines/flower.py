@@ -215,8 +215,8 @@ class FlowerEngine:
 
         label = f"step {t + 1}, {address.rpartition('.')[2]}"
 
-        def waiting(waiting: Collection[int]) -> None:
-            self.tell(f"{label}: waiting for {_listed(names[node] for node in waiting)}")
+        def waiting(missing: Collection[int]) -> None:
+            self.tell(f"{label}: waiting for {_listed(names[node] for node in missing)}")
 
         away = _listed(silo for silo in silos if nodes.get(silo) not in requests)
         asked = _listed(names[node] for node in requests)

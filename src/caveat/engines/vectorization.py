@@ -232,12 +232,7 @@ class Stacking:
 
 
 def _sampled(
-    executor: Executor,
-    t: int,
-    address: str,
-    sent: Payload,
-    silos: Sequence[SiloId],
-    kept: Mapping[SiloId, KeptState],
+    executor: Executor, t: int, address: str, sent: Payload, silos: Sequence[SiloId], kept: Mapping[SiloId, KeptState]
 ) -> TaskSample:
     """Return the task at three of the silos whose states have the form of the first one's."""
     states = {silo: executor.state(silo, kept.get(silo)) for silo in silos}

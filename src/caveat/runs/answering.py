@@ -1,4 +1,4 @@
-"""What the models of a finished run say of new inputs, for which none of the silos' data are needed."""
+"""Predictions of a finished run for new inputs, without the silos' data."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -37,27 +37,27 @@ from ..wrappers.base import find
 from ..wrappers.estimators import Ensemble
 from .base import BaseRun
 from .fingerprints import MODEL
-from .frozen_features import SilosBehind, rows_of
-from .inputs import LateSilos, check_ids
+from .frozen_features import SilosWithFeatures, features_of
+from .inputs import check_ids, late_silos
 
-Asked = TypeVar("Asked", Prediction, Answers, Tensors)
+Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)
-"""What comes of data that are not where they were."""
+"""Errors of reading data that have been moved."""
 
 
 class AtSilo(NamedTuple):
-    """What predictions at a silo are made of."""
+    """The inputs of predictions at a silo, besides the model inputs."""
 
     down: Payload
     """What was broadcast to all silos."""
     state: State
-    """What the silo has kept."""
+    """State of the silo."""
     context: SiloContext
-    """Its workspaces, and its data where they are at hand."""
+    """Its workspaces, and its data if available."""
 
 
 def placed(at: AtSilo, device: torch.device) -> AtSilo:
-    """The same on a device, the silo's data only if somebody looks at them."""
+    """Return the same on a device; the silo's data are moved only when accessed."""
     down, state, context = at
     train, validation, calibration = (
         LateData.of(partial(placed_data, part, device))
@@ -74,14 +74,14 @@ def placed(at: AtSilo, device: torch.device) -> AtSilo:
 
 
 def inputs_there(x: Tensor, device: torch.device) -> Tensor:
-    """Inputs on a device, or such that come to it in parts where they would take too much of what is free there."""
+    """Return inputs on a device, or inputs moved there in parts if they are too large for its free memory."""
     free = free_memory(device)
     return placed_inputs(x, device, whole=free is None or x.nbytes <= SHARE * free)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweringRun(BaseRun):
-    """A run in a folder of this machine, where the models of its silos can be asked."""
+    """A run in a folder of this machine that can predict with the models of its silos."""
 
     @property
     def preparation(self) -> Preparation:
@@ -89,22 +89,22 @@ class AnsweringRun(BaseRun):
         raise NotImplementedError
 
     def executor(self) -> Executor:
-        """What has the silos' models and states."""
+        """Return the executor with the silos' models and states."""
         raise NotImplementedError
 
     @property
     def manifest(self) -> Manifest:
-        """What the files of the finished run have to hold."""
+        """Checksums of the files of the finished run."""
         return manifest_of(self.folder)
 
     @property
     def positive(self) -> str | None:
-        """Which of two classes figures are of; None for the second one, and where there are more."""
+        """Positive class of two, for metrics; None: the second class, or there are more than two."""
         found = read(self.folder / "summary.json", Summary).classification
         return (found.positive if found is not None else None) or None
 
     def kept(self, silo: SiloId, t: int) -> KeptState | None:
-        """Which state a silo has kept in the end."""
+        """Return the final state of a silo."""
         return self._states.get(silo)
 
     @cached_property
@@ -112,20 +112,20 @@ class AnsweringRun(BaseRun):
         return read_kept(self.folder / STATES)
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
-        """A function from inputs (N, ...), normalised as the silo's own, to the silo's Prediction of them."""
-        return self._asked(silo, self.complete_method.predict)
+        """Return a function from inputs (N, ...), normalized like the silo's, to its Prediction."""
+        return self._predicting(silo, self.complete_method.predict)
 
     def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
-        """A function from such inputs to what each model that the silo has at hand says of them."""
-        return self._asked(silo, self.complete_method.answer)
+        """Return a function from such inputs to the predictions of each available model."""
+        return self._predicting(silo, self.complete_method.answer)
 
     def module(self, silo: SiloId) -> nn.Module:
-        """A copy of the network that answers at a silo, with its weights, for inputs (N, ...) as `predictor` takes.
+        """Return a copy of a silo's network with its weights, for inputs (N, ...) as `predictor` takes.
 
-        Raises ConfigurationError for several networks in one, as in an ensemble.
+        Raises ConfigurationError for an ensemble, which has several networks.
         """
         if find(self.complete_method, Ensemble) is not None:
-            raise ConfigurationError(f"{self.folder}: an ensemble has several networks, none of which answers alone")
+            raise ConfigurationError(f"{self.folder}: an ensemble has several networks")
         down, state, context = self.at(silo)
         with one_thread():
             *_, (_, module) = self.method.loaded(down, state, context)
@@ -133,9 +133,8 @@ class AnsweringRun(BaseRun):
         return own if encoder is None else Whole(encoder, own)
 
     def at(self, silo: SiloId) -> AtSilo:
-        """What predictions at a silo are made of. Raises ConfigurationError for a silo that there is not, DataError for
-        files that are damaged.
-        """
+        """Read what predictions at a silo need. Raises ConfigurationError for an unknown silo, DataError for damaged
+        files."""
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)
@@ -146,18 +145,18 @@ class AnsweringRun(BaseRun):
             state = executor.state(silo, self.kept(silo, t))
         return AtSilo(down, state, executor.context(silo))
 
-    def _asked(
-        self, silo: SiloId, ask: Callable[[Payload, State, SiloContext, Tensor], Asked]
-    ) -> Callable[[Tensor], Asked]:
+    def _predicting(
+        self, silo: SiloId, ask: Callable[[Payload, State, SiloContext, Tensor], Predicted]
+    ) -> Callable[[Tensor], Predicted]:
         at, encoder, first = self.at(silo), self.frozen_encoder, self.spec.first_module(self.info)
         device = self.predicts_on
         there = at if device.type == "cpu" else placed(at, device)
 
-        def predict(x: Tensor) -> Asked:
+        def predict(x: Tensor) -> Predicted:
             if not x.is_floating_point():
                 check_ids(first, x, f"inputs for silo {silo!r}")
             with one_thread(), deterministic(device):
-                x = x if encoder is None else rows_of(encoder, x, keep=False, device=device)
+                x = x if encoder is None else features_of(encoder, x, keep=False, device=device)
                 if device.type == "cpu":
                     return ask(*there, x)
                 return home(ask(*there, inputs_there(x, device)))
@@ -167,11 +166,11 @@ class AnsweringRun(BaseRun):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRun(AnsweringRun):
-    """A run as its folder tells of it, without the silos' data."""
+    """A run from its folder, without the silos' data."""
 
     prepares: Preparation
     read_silos: Callable[[], Silos]
-    """Reads the data. Raises DataError where they are not there."""
+    """Reads the data. Raises DataError if they are missing."""
 
     @property
     def preparation(self) -> Preparation:
@@ -182,7 +181,7 @@ class KeptRun(AnsweringRun):
         try:
             return self._read
         except ERRORS as error:
-            text = f"{self.folder}: its data, which predictions do not need, cannot be read: {error}"
+            text = f"{self.folder}: the data of the run, which predictions do not need, cannot be read: {error}"
             raise DataError(text) from error
 
     @cached_property
@@ -191,27 +190,27 @@ class KeptRun(AnsweringRun):
 
     @cached_property
     def info(self) -> FederationInfo:
-        prepares, silos = self.prepares, LateSilos(self.prepares.names, self._silo)
+        prepares, silos = self.prepares, late_silos(self.prepares.names, self._silo)
         return FederationInfo.of(silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype)
 
     def executor(self) -> Executor:
         names = self.prepares.names
-        return self.executor_of(LateSilos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
+        return self.executor_of(late_silos(names, self._silo), names, SiloStore(self.folder / "state" / "silos"))
 
     def _silo(self, name: SiloId) -> Silo:
-        """A silo with its data, for what its model is asked that no state of the run says.
+        """Return a silo with its data, for predictions that need them.
 
-        Raises DataError where they cannot be read.
+        Raises DataError if they cannot be read.
         """
         try:
             silos: Mapping[SiloId, Silo] = self._read.by_name
         except ERRORS as error:
             raise DataError(
-                f"{self.folder}: silo {name!r} took no part in the rounds after training, so that its predictions need "
-                f"its data, which cannot be read: {error}"
+                f"{self.folder}: silo {name!r} took no part in the rounds after training, so its predictions need its "
+                f"data, which cannot be read: {error}"
             ) from error
         return (
             silos[name]
             if self.frozen_encoder is None
-            else SilosBehind(silos, self.frozen_encoder, self.predicts_on)[name]
+            else SilosWithFeatures(silos, self.frozen_encoder, self.predicts_on)[name]
         )

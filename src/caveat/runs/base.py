@@ -1,4 +1,4 @@
-"""A run wherever its silos are: a specification, a folder, and what carries out its rounds."""
+"""The base of all runs: a specification, a folder, and an engine."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,30 +35,30 @@ FIXED = (RUN, "splits.json", PREPARATION)
 
 
 class Engine(Transport, Protocol):
-    """A transport, and what a run asks of it beside rounds."""
+    """A transport with further operations that a run needs."""
 
     stacked: dict[str, StackedRecord]
-    """Which works are carried out for many silos at once, as far as that is decided, see `engines.vectorization`."""
+    """Decisions about tasks that are batched over silos, so far, see `engines.vectorization`."""
 
     @property
     def method(self) -> Method:
-        """The run's method, with evaluation around it."""
+        """The run's method, wrapped by evaluation."""
 
     def begin(
         self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
     ) -> None:
-        """The next round is t; `counted` says of which round each silo's update was counted last, and `kept` which
-        state each has, where silos do not keep books of their own. `rollbacks` is how often the run has gone back.
+        """Start at round t. `counted` is the last round in which each silo's update was aggregated, `kept` the state of
+        each silo, if the engine stores it, and `rollbacks` the number of rollbacks of the run.
         """
 
     def kept(self) -> Sequence[KeptState]:
-        """The states that silos have kept since this was asked last, by name; none of those with books of their own."""
+        """Return the states that silos have kept since the last call, by name, if the engine stores them."""
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """The run may have to continue after these rounds: what belongs to them is not to be deleted."""
+        """Keep what the run needs to continue after these rounds."""
 
     def end_training(self) -> None:
-        """No round of training follows: who had no part in any comes after the run, and is not asked any more."""
+        """No training round follows: silos without any part in training are not asked any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,47 +68,47 @@ class BaseRun:
     folder: Path
     spec: RunSpec
     engine_settings: EngineSettings = field(default_factory=EngineSettings)
-    """Where and how fast it is computed: this decides no result."""
+    """Where and how fast the run is computed; does not affect results."""
     devices: tuple[torch.device, ...] = (CPU,)
-    """Where silos' works are computed, each worker's on one of them; predictions are on the first."""
+    """Devices of client tasks, which workers take in turn; predictions use the first one."""
     reset: tuple[SiloId, ...] = ()
-    """Silos that begin afresh when the run continues, since their states were lost."""
+    """Silos that restart when the run continues, because their states were lost."""
     given: GivenConfiguration | None = None
-    """What the user gave to the command that began the run."""
+    """What the user passed to the command that started the run."""
 
     @property
     def sync_seconds(self) -> float:
-        """How often a checkpoint is waited for until it is on the disk."""
+        """Interval in seconds at which the run waits until a checkpoint is on disk."""
         return self.engine_settings.sync_seconds
 
     @property
     def workers(self) -> int:
-        """Processes on this machine."""
+        """Number of worker processes on this machine."""
         return self.engine_settings.workers
 
     @property
     def vectorized(self) -> Mode:
-        """Whether silos are trained side by side, which the single-machine engine does."""
+        """Whether silos are trained as one batched model."""
         return self.engine_settings.vectorized
 
     @property
     def keep_checkpoints(self) -> int:
-        """How many of the last rounds of training can be gone back to; 1: none but the newest."""
+        """Number of recent training rounds with checkpoints."""
         return self.engine_settings.kept_checkpoints
 
     @property
     def fixed(self) -> list[str]:
-        """The files of the folder that do not change once the run has begun."""
+        """The files of the folder that do not change during the run."""
         return [name for name in FIXED if (self.folder / name).exists()]
 
     @property
     def can_be_extended(self) -> bool:
-        """Whether the states after its last round of training are kept, for more rounds of it."""
+        """Whether the states after the last training round are kept, to extend the run by more rounds."""
         return False
 
     @property
     def counts(self) -> Mapping[SiloId, int] | None:
-        """The training examples that each silo says to have; None where that is known better than by what it says."""
+        """The reported training examples of each silo; None if they are known otherwise."""
         return None
 
     @property
@@ -122,12 +122,12 @@ class BaseRun:
 
     @property
     def complete_method(self) -> Method:
-        """The method with privacy, calibration and decisions around it."""
+        """The method wrapped by privacy, calibration and decisions."""
         return self.spec.complete_method(len(self.info))
 
     @property
     def participants(self) -> Sequence[SiloId]:
-        """The silos that take part, in the order of the federation's information."""
+        """The silos that take part, in the order of `info`."""
         return self.spec.participants(self.info.names)
 
     @property
@@ -137,43 +137,40 @@ class BaseRun:
 
     @property
     def personal_settings(self) -> dict[SiloId, ModelSettings]:
-        """The architecture of each silo's own model; empty unless the method has such models."""
+        """The architecture of each silo's personalized model; empty unless the method has such models."""
         return self.spec.personal_settings(self.info.names)
 
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
-        """What carries out works at these silos, whose inputs are a frozen encoder's rows; `names` are theirs."""
+        """Return an executor at these silos, whose inputs are a frozen encoder's features; `names` are their names."""
         spec, info = self.spec, self.info
         own, method = spec.build_personal_models(info), Evaluated(self.complete_method, spec.known_metrics)
-        return Executor(
-            method, spec.build(info), silos, states, spec.seed, own, names=names,
-            device=self.device,
-        )  # fmt: skip
+        return Executor(method, spec.build(info), silos, states, spec.seed, own, names=names, device=self.device)
 
     @property
     def device(self) -> torch.device:
-        """Where silos' works are computed if they are not spread."""
+        """The device of client tasks, if there is only one."""
         return self.devices[0]
 
     @cached_property
     def predicts_on(self) -> torch.device:
-        """Where predictions are computed: on the device, if it has float64."""
+        """The device of predictions: that of client tasks if it supports float64, or else the CPU."""
         return self.device if has_double(self.device) else CPU
 
     @cached_property
     def frozen_encoder(self) -> FrozenEncoder | None:
-        """What stays as it is of the model, and every silo has."""
+        """The frozen part of the model, which every silo has."""
         return self.spec.frozen_encoder(self.info)
 
     def engine(self) -> AbstractContextManager[Engine]:
-        """Whatever carries out the rounds."""
+        """Return the engine that runs the rounds."""
         raise NotImplementedError
 
     def states_at_hand(self) -> Sequence[KeptState]:
-        """The last states of silos that keep books of their own on this machine, for predictions with the run."""
+        """Return the last states that silos on this machine store themselves, for predictions with the run."""
         return ()
 
     def description(self) -> RunFile:
-        """What `run.json` holds of the run."""
+        """Return the contents of `run.json`."""
         spec, optional = self.spec, dict[str, Any]()
         if (code := code_fingerprint(spec.code_made(self.info), spec.method, codes_of(spec))) is not None:
             optional["code"] = code
@@ -188,10 +185,10 @@ class BaseRun:
         write_record(self.folder / RUN, self.description(), lasting=True)
 
     def prepare(self) -> None:
-        """Write what is known before the first round, if that is not done yet.
+        """Write what is known before the first round, unless it has been written.
 
-        Raises ConfigurationError if the folder's run is another one; RunError if code of one's own is or makes another
-        than when the run began, or `init_from` is another one.
+        Raises ConfigurationError if the folder has another run, RunError if custom code or the model of `init_from` has
+        changed since the run started.
         """
         check_begun(self.folder)
         check_initial_model(self.folder, self.spec.init_from)
@@ -202,27 +199,27 @@ class BaseRun:
             self.check_code()
 
     def check_code(self) -> None:
-        """Raises RunError if code of one's own is or makes another than when the run began."""
+        """Raise RunError if custom code has changed since the run started."""
         record = read_run_file(self.folder)
         if record is not None and record.code is not None:
             check_code(self.folder, record.code, self.spec.code_made(self.info), self.spec.method)
 
     def check(self) -> None:
-        """Raises ConfigurationError or DataError for what cannot be run, before anything is."""
+        """Raise ConfigurationError or DataError for a run that cannot work, before anything runs."""
         self.spec.check(self.info)
 
     def gallery(self) -> Gallery | None:
-        """Inputs to show, where there are any to see."""
+        """Return example inputs for the report, if they can be shown."""
         return None
 
     def features(self) -> Features | None:
-        """Where such inputs lie among each other, as the models see them."""
+        """Return the positions of example inputs in feature space."""
         return None
 
     def server_context(self) -> SiloContext:
-        """What code may see at the server, which has no data."""
+        """Return what code can access at the server, which has no data."""
         return self.spec.server_context(self.info)
 
     def first_state(self, context: SiloContext) -> State:
-        """The server's state before the first round, from its site."""
+        """Return the server's state before the first round."""
         return self.spec.init_server(self.info, context, self.complete_method)

@@ -1,4 +1,4 @@
-"""Carrying out a run: the rounds that are left, from the newest checkpoint, and the result at the end."""
+"""Execution of a run: the remaining rounds, from the newest checkpoint, and the result."""
 
 import logging
 import time
@@ -22,13 +22,13 @@ from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .summary import check_stacked, not_stacked
+from .summary import check_stacked, not_batched
 
 logger = logging.getLogger(__name__)
 
 
-def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
-    """Carry out whatever of a run is not done yet. The caller holds the lock of its folder."""
+def execute(run: BaseRun, progress: Progress, title: str) -> None:
+    """Run what is left of a run. The caller holds the lock of its folder."""
     if (run.folder / "summary.json").exists():
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())
@@ -47,7 +47,7 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
         _check_samples(run, module)
         finish(run, progress)
         summary = read(run.folder / "summary.json", Summary)
-        for line in not_stacked(summary.stacked):
+        for line in not_batched(summary.stacked):
             progress.note(line)
         if isinstance(progress, ProgressWithCallbacks):
             progress.finish(as_json(summary))
@@ -56,20 +56,20 @@ def carry_out(run: BaseRun, progress: Progress, title: str) -> None:
 
 
 def _check_samples(run: BaseRun, module: nn.Module) -> None:
-    """Warns of a model of one's own in which MC dropout finds nothing to sample."""
+    """Warn of a custom model without dropout if MC dropout is used."""
     if run.spec.model.own and run.spec.uncertainty.samples_dropout(run.method) and not has_dropout(module):
         warnings.warn(
-            "the model drops nothing, so that MC dropout samples nothing and epistemic uncertainty is 0: give it "
-            "nn.Dropout, or set uncertainty.source to 'laplace' or 'ensemble'",
+            "the model has no dropout, so MC dropout cannot sample and epistemic uncertainty is 0: add nn.Dropout, or "
+            "set uncertainty.source to 'laplace' or 'ensemble'",
             DataWarning,
             stacklevel=2,
         )
 
 
 def finish(run: BaseRun, progress: Progress) -> None:
-    """Carry out all rounds that are left, from the newest checkpoint, and write the result.
+    """Run the remaining rounds, from the newest checkpoint, and write the result.
 
-    Raises RunError if the folder is damaged, StateLost if a silo's state is, RunError if a round fails.
+    Raises RunError if the folder is damaged or a round fails, StateLost if a silo's state is damaged.
     """
     began = time.perf_counter()
     store = ServerStore(run.folder / "state", run.keep_checkpoints)
@@ -82,7 +82,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
         check_stacked(run.folder, run.vectorized, run_state.stacking)
         if saved.damage:
-            warnings.warn(f"{saved.damage}; goes on after the checkpoint before it", DataWarning, stacklevel=2)
+            warnings.warn(f"{saved.damage}; continuing from the previous checkpoint", DataWarning, stacklevel=2)
     norms = norms_of(run, run_state)
     logger.info("%s: %s from round %d of the schedule", run.folder, run.method.name, start)
     with run.engine() as engine, one_thread():
@@ -93,7 +93,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
             recorder.check_trained(saved)
         engine.begin(start, counted, kept, len(run_state.rollbacks))
         recorder.end_training(start)
-        engine.stacked = run_state.stacked  # every checkpoint has what is decided until then
+        engine.stacked = run_state.stacked  # stored in every checkpoint
         recorder.keep_trained(start - 1)
         engine.keep(store.needed)
         run_state.seconds["engine"] += time.perf_counter() - began
@@ -114,4 +114,4 @@ def finish(run: BaseRun, progress: Progress) -> None:
         except Exception as error:
             recorder.fail(error)
             raise
-    logger.info("%s: finished after %d rounds of training", run.folder, run_state.number)
+    logger.info("%s: finished after %d training rounds", run.folder, run_state.number)

@@ -15,7 +15,7 @@ from torch import nn
 
 from .. import data
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
-from ..core.errors import OtherBeginning
+from ..core.errors import RunChanged
 from ..data.silos import Population
 from ..files.reading import manifest_of, sum_of
 from ..files.schema.run import CodeFingerprint, DataFingerprint
@@ -29,7 +29,7 @@ MODEL = "model/model.safetensors"
 
 
 def read_model(folder: Path) -> Tensors:
-    """The federation's model of a finished run. Raises ConfigurationError if the folder holds none."""
+    """Read the global model of a finished run. Raises ConfigurationError if the folder has none."""
     if not (folder / "summary.json").exists() or not (folder / MODEL).exists():
         raise ConfigurationError(f"{{key}} = {str(folder)!r} is not a finished run", "init_from")
     try:
@@ -41,13 +41,13 @@ def read_model(folder: Path) -> Tensors:
 
 
 def fits(module: nn.Module, tensors: Tensors) -> bool:
-    """Whether a module has tensors of all these names and shapes."""
+    """Return whether a module has tensors of all these names and shapes."""
     there = tensors_of(module)
     return bool(tensors) and all(n in there and there[n].shape == t.shape for n, t in tensors.items())
 
 
-def initialised(module: nn.Module, tensors: Tensors) -> nn.Module:
-    """A module with these tensors in it; others, which the other run kept at its silos, stay as they are."""
+def initialized(module: nn.Module, tensors: Tensors) -> nn.Module:
+    """Return the module with these tensors; others, which the other run kept at its silos, stay unchanged."""
     there = tensors_of(module)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -56,21 +56,21 @@ def initialised(module: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 class MadeModel(NamedTuple):
-    """A model as it begins."""
+    """An initial model."""
 
     frozen: FrozenEncoder | None
     behind: nn.Module
-    """The model, or what is left of it behind its frozen encoder."""
+    """The model, or the part after its frozen encoder."""
     digest: str
-    """Of all of it, where code of one's own made it; else empty."""
+    """Digest of all tensors of a custom model; else empty."""
     untaught: str
-    """The digest without the bits of what learns."""
+    """The digest without the bits of trainable tensors."""
     says: tuple[Said, ...]
-    """What it says of fixed inputs (`caveat.nn.probe`), where code of one's own made it."""
+    """Outputs of a custom model for fixed inputs (`caveat.nn.probe`)."""
 
 
 class CodeMade:
-    """What models are that code of one's own makes: of `[model]`, then of silos' own ones in their order."""
+    """Fingerprints of the models made by custom code: of `[model]`, then of personalized models in order."""
 
     def __init__(self, models: Sequence[MadeModel]) -> None:
         self.digest = _of_digests([made.digest for made in models])
@@ -78,27 +78,27 @@ class CodeMade:
         self.says: tuple[Said, ...] = tuple(said for made in models for said in made.says)
 
     def same(self, digest: str, says: Sequence[Said]) -> bool:
-        """Whether all began with these tensors and compute this."""
+        """Return whether all models have these initial tensors and outputs."""
         return digest == self.digest and alike(says, self.says)
 
     def same_elsewhere(self, untaught: str, says: Sequence[Said]) -> bool:
-        """Likewise by machines that draw weights with other last bits: what learns may have those."""
+        """Return the same across machines whose random weights differ in the last bits."""
         return untaught == self.untaught and alike(says, self.says)
 
 
 def _of_digests(digests: Sequence[str]) -> str:
-    """SHA-256 of digests in their order."""
+    """Return SHA-256 of digests in order."""
     return hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
 
 
 _TEXTS = dict[type[Method], str | None]()
-"""What `text_of` has found in this process: what a file says later is not what was imported."""
+"""Results of `text_of` in this process, because files may change after they were imported."""
 
 
 def text_of(method: Method) -> str | None:
-    """SHA-256 of the text of a method's classes that are not caveat's, but for comments and empty lines.
+    """Return SHA-256 of the source of a method's classes outside caveat, without comments and empty lines.
 
-    None where all are caveat's, or where a text cannot be found, as of classes that an interactive session has typed.
+    None if all are caveat's, or if the source is unavailable, as in an interactive session.
     """
     kind = type(method)
     if kind not in _TEXTS:
@@ -122,7 +122,7 @@ def _without_comments(text: str) -> str:
 
 
 def code_fingerprint(made: CodeMade | None, method: Method, models: Sequence[str]) -> CodeFingerprint | None:
-    """The fingerprint of a run's code; `models` are the names of the code of its models. None for caveat's own code."""
+    """Return the fingerprint of a run's custom code, or None; `models` are the names of its models' code."""
     text = text_of(method)
     if made is None and text is None:
         return None
@@ -132,26 +132,26 @@ def code_fingerprint(made: CodeMade | None, method: Method, models: Sequence[str
 
 
 def check_code(folder: Path, known: CodeFingerprint | None, made: CodeMade | None, method: Method) -> None:
-    """Raises RunError if the code of the model or of the method differs from when the run in a folder began."""
+    """Raise RunError if the code of the model or of the method has changed since the run in a folder started."""
     if known is None:
         return
     if known.model is not None and (made is None or not made.same(known.model, known.says)):
-        raise OtherBeginning(
-            f"{folder}: the code of the model makes another one than when the run began, in its parts, in the weights "
-            "that it begins with or in what it computes: put the code back, or begin another run"
+        raise RunChanged(
+            f"{folder}: the code of the model has changed since the run started: its parts, initial weights or outputs "
+            "differ; restore the code, or start a new run"
         )
     text = text_of(method)
     if None not in (known.method, text) and text != known.method:
-        raise OtherBeginning(
-            f"{folder}: the code of the method {method.name} is another one than when the run began, by the text of "
-            "its classes without comments: put the code back, or begin another run"
+        raise RunChanged(
+            f"{folder}: the code of the method {method.name} has changed since the run started (comments aside); "
+            "restore the code, or start a new run"
         )
 
 
 def data_fingerprint(silos: data.Silos, measured: Collection[SiloId]) -> DataFingerprint:
-    """The fingerprint of a run's data, beside the splits of the silos that are measured.
+    """Return the fingerprint of a run's data, in addition to the splits of evaluated silos.
 
-    The silos of a population are made when a round asks for them, so it does not cover those that are not measured.
+    Silos of a population are created on demand, so those not evaluated are not covered.
     """
     columns = [
         (name, [(column.name, column.categories) for column in encoder.table])
@@ -164,12 +164,12 @@ def data_fingerprint(silos: data.Silos, measured: Collection[SiloId]) -> DataFin
 
 
 def check_data(folder: Path, known: DataFingerprint | None, silos: data.Silos, measured: Collection[SiloId]) -> None:
-    """Raises RunError if data differ in anything but the splits of the measured silos from what a run began with."""
+    """Raise RunError if the data have changed since the run started, besides the splits of evaluated silos."""
     now = data_fingerprint(silos, measured)
     for name in ("classes", "columns", "others") if known is not None else ():
         if getattr(known, name) != getattr(now, name):
             what = {"columns": "the names or categories of columns", "others": "the data of other silos"}.get(name)
-            raise OtherBeginning(f"{folder}: {what or 'the names of classes'} are not those that the run began with")
+            raise RunChanged(f"{folder}: {what or 'the names of classes'} have changed since the run started")
 
 
 def _digest(value: object) -> str:
@@ -177,5 +177,5 @@ def _digest(value: object) -> str:
 
 
 def initial_model_fingerprint(init: str | None) -> str | None:
-    """SHA-256 of the model with which a run begins; None for one that begins with random weights."""
+    """Return SHA-256 of the model that initializes a run; None for random weights."""
     return None if init is None else sum_of(Path(init) / MODEL).sha256

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,36 +12,24 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
 from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
-from ..core.silo import SPLITS, AugmentedData
+from ..core.silo import SPLITS, AugmentedData, LazyMapping
 from ..engines.placement import one_thread
 from ..files.tensors import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 
 PART = 256
-"""Inputs whose rows are kept at once: what is computed when a process is killed is lost for no more than these."""
+"""Inputs whose features are stored at once: a killed process loses at most these."""
 KEPT = 256
-"""Silos whose rows stay in memory."""
+"""Number of silos whose features stay in memory."""
 
 
-class SilosBehind(Mapping[SiloId, Silo]):
-    """Silos with rows of a frozen encoder (N, W) in place of inputs, each made when it is looked up."""
+class SilosWithFeatures(LazyMapping[Silo]):
+    """Silos with features of a frozen encoder (N, W) instead of inputs, computed on access."""
 
     def __init__(self, silos: Mapping[SiloId, Silo], encoder: FrozenEncoder, device: torch.device = CPU) -> None:
         self.silos, self.encoder, self.device = silos, encoder, device
-        self._made = lru_cache(KEPT)(self._make)
-
-    def __len__(self) -> int:
-        return len(self.silos)
-
-    def __iter__(self) -> Iterator[SiloId]:
-        return iter(self.silos)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.silos
-
-    def __getitem__(self, name: SiloId) -> Silo:
-        return self._made(name)
+        super().__init__(silos, lru_cache(KEPT)(self._make))
 
     def _make(self, name: SiloId) -> Silo:
         silo = self.silos[name]
@@ -51,28 +39,28 @@ class SilosBehind(Mapping[SiloId, Silo]):
         return replace(silo, train=train, validation=validation, calibration=calibration, test=test, streams=streams)
 
     def _behind(self, data: Data) -> Data:
-        return Data(rows_of(self.encoder, data.x, device=self.device), data.y)
+        return Data(features_of(self.encoder, data.x, device=self.device), data.y)
 
 
 def check_unchanging(silo: Silo) -> None:
-    """Raises ConfigurationError for a silo whose inputs are others in every batch."""
+    """Raise ConfigurationError for a silo whose inputs change in every batch."""
     if isinstance(silo.train, AugmentedData):
         raise ConfigurationError(
-            "the model's encoder is frozen, so that silos compute what it says once, and augmented inputs change with "
-            "every batch: leave out the augmentation, or have the encoder learn",
+            "the encoder is frozen, so its features are computed once, but augmented inputs change with every batch: "
+            "remove the augmentation, or train the encoder",
             "data.augment",
         )
 
 
-def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.device = CPU) -> Tensor:
-    """The rows (N, W) of inputs (N, ...), computed on a device where they are not known yet; those are kept, unless
-    told not to. Inputs and rows are on the CPU.
+def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.device = CPU) -> Tensor:
+    """Return the features (N, W) of inputs (N, ...), computed on a device unless cached. Stores them in the cache if
+    `keep`. Inputs and features are on the CPU.
 
-    Warns where they cannot be kept: every process computes them anew then.
+    Warns if features cannot be stored: then every process computes them again.
     """
     cache = _cache(encoder, device)
     ids = [each for part in torch.split(x, PART) for each in hashes(part.numpy())]
-    rows = torch.empty(len(ids), cache.width)  # in torch's memory: last bits of sums depend on where numbers lie
+    rows = torch.empty(len(ids), cache.width)  # in torch's memory: rounding of sums depends on alignment
     found = rows.numpy()
     missing = cache.take(ids, found)
     with one_thread(), deterministic(device):
@@ -84,8 +72,8 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.
             except (OSError, RunError) as error:
                 keep = False
                 warnings.warn(
-                    f"what the frozen encoder says of inputs cannot be kept, and every process computes it anew "
-                    f"({error}); CAVEAT_CACHE=FOLDER names another folder",
+                    f"features of the frozen encoder cannot be cached, so every process computes them again ({error}); "
+                    f"set CAVEAT_CACHE=FOLDER to use another folder",
                     DataWarning,
                     stacklevel=2,
                 )
@@ -95,7 +83,7 @@ def rows_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: torch.
 def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
     width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
     name = encoder.digest[:32]
-    if device.type != "cpu":  # other devices, and other versions of torch there, have other last bits
+    if device.type != "cpu":  # results of other devices and versions differ by rounding
         about = f"{device_model(device)} {torch.__version__}".encode()
         name = f"{name}-{device.type}-{hashlib.sha256(about).hexdigest()[:8]}"
     return _opened(cache_folder() / "features" / name, width)
@@ -103,7 +91,7 @@ def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
 
 @lru_cache(maxsize=1)
 def encoder_on(encoder: FrozenEncoder, device: torch.device) -> FrozenEncoder:
-    """The encoder on a device."""
+    """Return the encoder on a device."""
     return encoder if device.type == "cpu" else replace(encoder, module=on_device(encoder.module, device))
 
 
@@ -113,6 +101,6 @@ def _opened(folder: Path, width: int) -> FeatureCache:
 
 
 def known_rows(encoder: FrozenEncoder, ids: list[bytes], device: torch.device = CPU) -> int:
-    """How many of the inputs with these hashes have rows of a device that are kept."""
+    """Return how many inputs with these hashes have cached features of a device."""
     cache = _cache(encoder, device)
     return len(ids) - len(cache.take(ids, torch.empty(len(ids), cache.width).numpy()))

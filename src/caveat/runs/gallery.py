@@ -1,8 +1,7 @@
-"""Test inputs to look at, and where they lie among each other: `gallery.json` and `features.json`.
+"""Example test inputs and their positions in feature space: `gallery.json` and `features.json`.
 
-Both are a silo's own business and never leave a silo. Features are projected to two dimensions by one PCA for all
-silos, fitted to the outputs of the encoders. Later stages, such as features after they are discretised, are projected
-by the same one, so that their pictures can be compared.
+Both stay on the machine with the silos' data. Features are projected to two dimensions by one PCA for all silos, fitted
+to the encoders' outputs. Later stages, such as discretized features, use the same projection, so plots are comparable.
 """
 
 import base64
@@ -23,21 +22,20 @@ from ..files.schema.figures import INSIDE
 from ..files.schema.record import SCHEMA, as_json
 
 SHOWN = 6
-"""Most and least certain inputs per silo."""
+"""Number of most and of least certain inputs per silo."""
 EXAMPLES = 3
-"""Inputs per stream and quadrant."""
+"""Number of inputs per stream and quadrant."""
 SURE_ERRORS = 12
-"""Wrong answers of all silos."""
+"""Number of confident errors over all silos."""
 SILOS = 20
-"""Silos whose ends are shown, so that a report of many silos stays readable; wrong answers are sought at all."""
+"""Maximum number of silos with examples, to keep reports readable; confident errors come from all silos."""
 
 
 def gallery(
     silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
 ) -> Gallery:
-    """The most and the least certain test inputs of silos, and some of every stream and quadrant: whose answer it is,
-    and whether it was abstained from; and of all silos together the wrong answers of highest probability.
-    A silo's own business: it never leaves a silo.
+    """Return the most and least certain test inputs of silos, some of every stream and quadrant (which model answers,
+    and whether it abstains), and the most confident errors of all silos. It stays on the machine with the silos' data.
     """
     shown, wrong = [], list[SureError]()
     for i, silo in enumerate(map(silos.named, names)):
@@ -57,7 +55,7 @@ def gallery(
 
 
 def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[SureError]:
-    """A silo's wrong answers of highest probability, as many as could be among those of all silos."""
+    """Return a silo's most confident errors, as many as may be among those of all silos."""
     wrong = (prediction.label != data.y) & (prediction.decision != Decision.ABSTAIN)
     places = wrong.nonzero()[:, 0].tolist()
     surest = sorted(places, key=lambda i: -float(prediction.probs[i].max()))[:SURE_ERRORS]
@@ -65,7 +63,7 @@ def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId)
 
 
 def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[Quadrant]:
-    """The first inputs of each quadrant of each stream; nothing where every input is answered by one model."""
+    """Return the first inputs of each quadrant of each stream; empty if one model answers every input."""
     cells: dict[tuple[str, str, int, bool], list[Item]] = {}
     for stream, (data, prediction) in streams.items():
         decided = zip(prediction.answered_by.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
@@ -101,7 +99,7 @@ def _png(silos: Silos, x: torch.Tensor) -> str:
 
 
 INPUTS = 60
-"""Test inputs per silo at most."""
+"""Maximum number of test inputs per silo."""
 
 Matrix = npt.NDArray[np.float64]
 
@@ -109,10 +107,10 @@ Matrix = npt.NDArray[np.float64]
 def features(
     silos: Silos, names: Sequence[SiloId], extractor: Callable[[SiloId], Callable[[Tensor], Tensors]]
 ) -> Features | None:
-    """Two coordinates per stage and input of the first silos, and the share of the variance that either explains.
+    """Return two coordinates per stage and input of the first silos, and the explained variance ratios.
 
-    None where nothing can be laid on one plane: without an encoder, where silos have encoders of different widths, with
-    less than two inputs or features in all, and where all features are alike or one is not finite.
+    None if features cannot be projected together: without an encoder, with encoders of different widths, with fewer
+    than two inputs or features, or with constant or infinite features.
     """
     shown = [silos.named(name) for name in names[:SILOS]]
     chosen = {silo.name: _spread(len(silo.test)) for silo in shown}
@@ -122,7 +120,7 @@ def features(
     from sklearn.decomposition import PCA  # scikit-learn takes a second to import
 
     first, *_ = stages = list(found[0])
-    with threadpool_limits(1):  # threads sum in other orders
+    with threadpool_limits(1):  # the number of threads affects rounding
         pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))
         points = [{stage: _rounded(pca.transform(each[stage])) for stage in stages} for each in found]
     return Features(
@@ -134,12 +132,12 @@ def features(
 
 
 def _spread(count: int) -> Tensor:
-    """At most `INPUTS` positions, evenly over all."""
+    """Return at most `INPUTS` evenly spaced positions."""
     return torch.linspace(0, count - 1, min(INPUTS, count)).round().long()
 
 
 def _pooled(stages: Tensors) -> dict[str, Matrix]:
-    """(N, T, D) tokens to their mean over tokens, (N, D), which features that are no tokens are already."""
+    """Return the mean over tokens (N, T, D) as (N, D); other features are only flattened."""
     found = {name: tokens.detach().double() for name, tokens in stages.items()}
     return {name: (each.mean(1) if each.ndim == 3 else each.flatten(1)).numpy() for name, each in found.items()}
 

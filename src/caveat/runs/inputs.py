@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..core import (
     seeded,
 )
 from ..core.errors import message_of
-from ..core.silo import SPLITS, LateData
+from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
 from ..data.pools import CsvFormat, TableColumn
@@ -55,29 +55,29 @@ def check_newcomers(
     context: Callable[[], SiloContext],
     seed: int,
 ) -> None:
-    """Raises ConfigurationError for newcomers that are no silos, all of them, or left without a model.
+    """Raise ConfigurationError for newcomers that are unknown, all silos, or left without a trained model.
 
-    `context` makes the server's site.
+    `context` returns the server's context.
     """
     if unknown := sorted({*newcomers} - {*names}):
         shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         raise ConfigurationError(
-            f"federation.newcomers: no silo {unknown[0]!r}, expected some of {shown}", "federation.newcomers"
+            f"federation.newcomers: no silo {unknown[0]!r}, silos: {shown}", "federation.newcomers"
         )
     if len(newcomers) == len(names):
-        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so that none takes part")
+        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so no silo would take part")
     if Decision.GLOBAL not in method.models and (kept := _kept(method, context(), seed)):
         raise ConfigurationError(
-            f"federation.newcomers does not fit {method.name!r}: {kept[0]} stays at its silo, so that one "
-            "that takes no part has only a random one; choose a method that sends silos a whole model"
+            f"federation.newcomers does not fit {method.name!r}: {kept[0]} stays at its silo and would be random at a "
+            "newcomer; choose a method that sends silos a whole model"
         )
 
 
 def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
-    """Parameters that stay at silos, without those of normalisation, which start as the identity."""
+    """Return parameters that stay at silos, except those of normalization, which start as the identity."""
     with seeded(seed, "init_server"):
         sent = method.broadcast(method.init_server(context)).get("model", {})
-    # Of several models, such as those of clusters, each has a number before its names.
+    # Of several models, such as cluster models, each has a numeric prefix.
     there = {*sent, *(name.partition(".")[2] for name in sent if name.partition(".")[0].isdigit())}
     parts = [(path, part) for path, part in context.module.named_modules() if not isinstance(part, _BatchNorm)]
     names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
@@ -86,7 +86,7 @@ def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
 
 @torch.no_grad()
 def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
-    """Raises DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
+    """Raise DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
     highest = x[int(x.flatten(1).amax(1).argmax())]
     embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
     hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
@@ -101,57 +101,45 @@ def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
 
 
 def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
-    """Raises DataError unless an embedding has a row for all ids."""
+    """Raise DataError unless an embedding has a row for all ids."""
     known = int(embedding.num_embeddings)  # type: ignore[arg-type]
     if ids.numel() and int(ids.max()) >= known:
         raise DataError(
-            f"{where}: id {int(ids.max())} of a token, but the model knows ids from 0 to {known - 1}: give its "
-            "nn.Embedding a row for every id, or map rare ones to one id"
+            f"{where}: token id {int(ids.max())}, but the model knows ids from 0 to {known - 1}; give its "
+            "nn.Embedding a row for every id, or map rare tokens to one id"
         )
 
 
 PREPARATION = "preparation.json"
 
 
-class LateSilos(Mapping[SiloId, Silo]):
-    """Silos of which the names are known, and whose data are read where somebody asks for these."""
+def late_silos(names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> Mapping[SiloId, Silo]:
+    """Return silos with known names, whose splits are read on access."""
 
-    def __init__(self, names: Sequence[SiloId], read: Callable[[SiloId], Silo]) -> None:
-        self.names, self.read = names, read
+    def split_of(name: SiloId, split: str) -> Data:
+        found: Data = getattr(read(name), split)
+        return found
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __iter__(self) -> Iterator[SiloId]:
-        return iter(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __getitem__(self, name: SiloId) -> Silo:
-        if name not in self.names:
-            raise KeyError(name)
-        train, validation, calibration, test = (LateData.of(partial(self._split, name, split)) for split in SPLITS)
+    def silo(name: SiloId) -> Silo:
+        train, validation, calibration, test = (LateData.of(partial(split_of, name, split)) for split in SPLITS)
         return Silo(name, "", train, validation, calibration, test)
 
-    def _split(self, name: SiloId, split: str) -> Data:
-        found: Data = getattr(self.read(name), split)
-        return found
+    return LazyMapping(names, silo)
 
 
 def keep_preparation(folder: Path, preparation: Preparation) -> None:
-    """Write down what prepares inputs."""
+    """Write the preparation of inputs."""
     write_record(folder / PREPARATION, as_record(preparation), lasting=True)
 
 
 def kept_preparation(folder: Path) -> Preparation:
-    """What prepares inputs of the run in a folder. Raises DataError if the file is missing or damaged."""
+    """Read the preparation of a run's inputs. Raises DataError if the file is missing or damaged."""
     path = folder / PREPARATION
     return from_record(read(path, PreparationFile), str(path))
 
 
 def as_record(preparation: Preparation) -> PreparationFile:
-    """What a file holds of it."""
+    """Return the contents of the file."""
     names = preparation.names
     found: dict[str, Any] = {"population": len(names)} if isinstance(names, SiloNames) else {"silos": list(names)}
     table, images, sequences = _table(preparation), _images(preparation), preparation.sequence_format
@@ -164,11 +152,11 @@ def as_record(preparation: Preparation) -> PreparationFile:
 
 
 def from_record(record: PreparationFile, where: str) -> Preparation:
-    """The inverse of `as_record`. Raises DataError, naming its place, for what does not fit together."""
+    """Return the inverse of `as_record`. Raises DataError, prefixed with `where`, for inconsistent contents."""
     for name in record.silos:
         check_silo_name(name, f"{where}: ")
     if len(set(record.silos)) < len(record.silos) or bool(record.silos) == (record.population is not None):
-        raise DataError(f"{where}: silos: expected names that are all different, or how many there are")
+        raise DataError(f"{where}: silos: expected distinct names, or their number")
     images = record.images
     sequences = record.sequences
     return Preparation(
@@ -196,7 +184,7 @@ def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:
     wide = {len(numbers) + masked for each in record.scalings.values() for numbers in (each.means, each.scales)}
     fits = sequences is not None and sequences.kind == "series" and wide == {record.shape[-1]}
     if not fits or set(record.scalings) != set(record.silos):
-        raise DataError(f"{where}: scalings: its silos, channels and the shape of inputs do not fit together")
+        raise DataError(f"{where}: scalings: silos, channels and input shape do not agree")
     return {name: Scaling(tuple(each.means), tuple(each.scales), masked) for name, each in record.scalings.items()}
 
 
@@ -222,10 +210,7 @@ def _table(preparation: Preparation) -> TableRecord | None:
         tables=[_columns(table) for table in tables],
         silos={
             name: SiloEncoder(
-                table=number[each.table],
-                medians=list(each.medians),
-                means=list(each.means),
-                scales=list(each.scales),
+                table=number[each.table], medians=list(each.medians), means=list(each.means), scales=list(each.scales)
             )
             for name, each in preparation.encoders.items()
         },
@@ -239,7 +224,7 @@ def _declared(declared: Declared) -> DeclaredRecord | None:
 
 
 def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
-    """The inverse. Raises DataError for what cannot be declared."""
+    """Return the inverse of `_declared`. Raises DataError for invalid contents."""
     if record is None:
         return NOTHING
     try:
@@ -262,12 +247,12 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
     count = sum(column.categories is None for column in layout.columns)
     fits = all({column.name for column in table} == names and len(table) == len(names) for table in tables)
     if not fits or set(record.silos) != set(whole.silos) or whole.shape != [layout.width]:
-        raise DataError(f"{where}: table: its columns, its silos and the shape of inputs do not fit together")
+        raise DataError(f"{where}: table: columns, silos and input shape do not agree")
     encoders, declared = {}, _known_declared(record.declared, where)
     for name, each in record.silos.items():
         numbers = tuple(each.medians), tuple(each.means), tuple(each.scales)
         if {*map(len, numbers)} != {count} or each.table >= len(tables):
-            raise DataError(f"{where}: table.silos.{name}: expected a number for each of {count} columns, and a table")
+            raise DataError(f"{where}: table.silos.{name}: expected numbers for {count} columns, and a table")
         encoders[name] = Encoder(
             tables[each.table], layout, *numbers, CsvFormat(record.separator, record.decimal, declared)
         )

@@ -1,4 +1,4 @@
-"""Silos that join a finished federation, in a folder of their own: its run is read, and nothing of it changes."""
+"""Silos that join a finished federation, in their own folder; the federation's run does not change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..wrappers.base import find
 from ..wrappers.estimators import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
-from .execution import carry_out
+from .execution import execute
 from .local import LocalRun, Run
 from .progress import Progress, Silent
 from .python_calls import check_call, check_folder
@@ -34,40 +34,40 @@ from .spec import RunSpec
 
 JOINED = "join.json"
 DEFAULT_ROUNDS = 5
-"""Rounds of training in which silos join, unless a user says otherwise."""
+"""Default number of training rounds for joining."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished federation, as far as joining takes it."""
+    """The parts of a finished federation that joining needs."""
 
     folder: Path
     spec: RunSpec
     preparation: data.Preparation
     silos: int
-    """How many took part."""
+    """Number of silos that took part."""
     took_part: Sequence[SiloId]
     server: State = field(repr=False)
     sha256: str
-    """Of the file of the server's state."""
+    """SHA-256 of the server's state file."""
     trained: int
-    """Rounds of training that it made."""
+    """Number of training rounds of the federation."""
 
     @property
     def most(self) -> int:
-        """The most rounds of training in which a silo can join."""
+        """Maximum number of training rounds for joining."""
         ensemble = find(self.spec.complete_method(self.silos), Ensemble)
         return self.trained // (1 if ensemble is None else ensemble.ensemble_size)
 
     @classmethod
     def of(cls, run: Run) -> Finished:
-        """Raises ConfigurationError where the server's last state is not in the folder, DataError if it is damaged."""
+        """Read a finished run. Raises ConfigurationError without the last server state, DataError if damaged."""
         inner = run.experiment
         saved = ServerStore(run.folder / "state").load() if (run.folder / "state").is_dir() else None
         if saved is None:
             raise ConfigurationError(
-                f"{run.folder} does not hold the last state of a federation's server, which a silo needs to join; give "
-                "the folder of the run itself"
+                f"{run.folder} does not have the server's last state, which joining needs; give the folder of the run "
+                "itself"
             )
         schedule = list(inner.complete_method.schedule())
         if saved.checkpoint.t < horizon(schedule) - 1 and not saved.checkpoint.stopped:
@@ -81,7 +81,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRun(LocalRun):
-    """The rounds that silos carry out by themselves to join a federation."""
+    """The rounds that joining silos run by themselves."""
 
     finished: Finished
     rounds: int
@@ -104,7 +104,7 @@ class JoinRun(LocalRun):
         self.complete_method.schedule()
 
     def first_state(self, context: SiloContext) -> State:
-        """The last one of the finished federation."""
+        """Return the last server state of the finished federation."""
         return self.finished.server
 
     def prepare(self) -> None:
@@ -115,9 +115,9 @@ class JoinRun(LocalRun):
             write_record(self.folder / JOINED, JoinFile.model_validate(record), lasting=True)
 
     def before(self) -> dict[str, dict[str, float]]:
-        """By silo, figures of its test split with what every newcomer has: what is broadcast, and nothing of its own.
+        """Return metrics of the silos' test splits with what every newcomer has: the broadcast model only.
 
-        Nothing is decided by them.
+        No decision depends on them.
         """
         executor, down = self.executor(), self.complete_method.broadcast(self.finished.server)
         t = horizon(self.complete_method.schedule())
@@ -127,11 +127,11 @@ class JoinRun(LocalRun):
 
 
 def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, progress: Progress | None = None) -> Run:
-    """Have silos join the federation of a finished run, in `rounds` rounds of training; `out` is their folder.
+    """Add silos to the federation of a finished run, with `rounds` training rounds; `out` is their folder.
 
-    That is 5 of them where none are given, or as many as the federation made. Without `silos` those join that the run
-    knew as newcomers. The same call goes on with what was interrupted. Raises ConfigurationError or DataError, before
-    anything runs, for silos whose data are not like those of the federation, and for a folder that holds other things.
+    By default 5 rounds, or as many as the federation took, and the newcomers of the run. The same call continues an
+    interrupted one. Raises ConfigurationError or DataError, before anything runs, for silos with data unlike the
+    federation's, and for an unsuitable folder.
     """
     finished = Finished.of(run)
     joining = newcomers_of(run) if silos is None else silos
@@ -148,33 +148,33 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     with locked(out / "state"):
         check_folder(out)
         check_call(found)
-        carry_out(found, progress or Silent(), f"joining, {finished.spec.method.name}")
+        execute(found, progress or Silent(), f"joining, {finished.spec.method.name}")
     return Run(found)
 
 
 def newcomers_of(run: Run) -> data.Silos:
-    """The silos that a run measured without training on them. Raises ConfigurationError if there are none."""
+    """Return the held-out silos of a run. Raises ConfigurationError if there are none."""
     names = run.experiment.spec.newcomers
     if not names:
         raise ConfigurationError(
-            f"{run.folder} has no newcomers (federation.newcomers): give the data of the silo that is to join", "silos"
+            f"{run.folder} has no newcomers (federation.newcomers); give the data of the silo that joins", "silos"
         )
     return some_of(run.silos, names)
 
 
 def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
-    """A silo of a name from a source of its own, written as those of the run, and encoded as what it has learnt.
+    """Return a silo from its own source, in the format of the run's sources, encoded like the run's silos.
 
-    Raises ConfigurationError for a run in Python, which has no sources, and where one silo cannot read such a source;
+    Raises ConfigurationError for a Python run, which has no sources, or if one silo cannot read such a source;
     DataError for data that do not fit.
     """
     spec = run.experiment.spec
     if spec.data is None:
         raise ConfigurationError(
-            f"{run.folder} is of a run in Python, whose data are no files: caveat.join takes the silos that are to join"
+            f"{run.folder} is a run of a Python program without data files; pass the joining silos to caveat.join"
         )
     if run.preparation.sequence_format is not None:
-        raise ConfigurationError(f"{run.folder} is of sequences: caveat.join takes the silos that are to join")
+        raise ConfigurationError(f"{run.folder} is a run on sequences; pass the joining silos to caveat.join")
     plain = dataclasses.replace(
         spec.data, n_silos=None, silo_column=None, samples_per_silo=None, test_per_silo=None, shift=Shift(),
         partition=Partition(),
@@ -186,12 +186,12 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
 
 
 def name_of(source: str) -> SiloId:
-    """What a silo is called whose source is a file or a folder, unless somebody says otherwise."""
+    """Return the default name of a silo whose source is a file or a folder."""
     return Path(source.partition(":")[2] or source).stem
 
 
 def _shared(known: data.Preparation, size: int | None) -> SharedSchema:
-    """What a federation's silos have in common, by what prepares their inputs."""
+    """Return the schema of a federation, from the preparation of its inputs."""
     if known.images:
         channels, height, width = known.shape
         return SharedSchema(known.classes, (height, width, channels), size)
@@ -203,7 +203,7 @@ def _shared(known: data.Preparation, size: int | None) -> SharedSchema:
 
 
 def some_of(silos: data.Silos, names: Sequence[SiloId]) -> data.Silos:
-    """Some of the silos, with what prepares their inputs."""
+    """Return some of the silos, with the preparation of their inputs."""
     encoders = {name: each for name, each in silos.encoders.items() if name in names}
     scalings = {name: each for name, each in silos.scalings.items() if name in names}
     return dataclasses.replace(
@@ -212,11 +212,11 @@ def some_of(silos: data.Silos, names: Sequence[SiloId]) -> data.Silos:
 
 
 def check_alike(finished: Finished, silos: data.Silos) -> None:
-    """Raises DataError for silos with other classes or inputs than the federation's, or of a name that took part."""
+    """Raise DataError for silos with other classes or inputs than the federation's, or with a name that took part."""
     known, given = finished.preparation, silos.preparation
     for name in silos.names:
         if name in finished.took_part:
-            raise DataError(f"silo {name!r} took part in {finished.folder}; a silo that joins needs a name of its own")
+            raise DataError(f"silo {name!r} took part in {finished.folder}; give the joining silo another name")
     about: tuple[tuple[str, Any, Any], ...] = (
         ("the classes", known.classes, given.classes),
         ("inputs of shape", known.shape, given.shape),
@@ -231,15 +231,15 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
 
 
 def _layout(preparation: data.Preparation) -> Any:
-    """What rows of a table are encoded to; None where there are none."""
+    """Return the encoding of table rows; None without tables."""
     first = next(iter(preparation.encoders.values()), None)
     return None if first is None else first.layout
 
 
 def spec_of_joining(spec: RunSpec) -> RunSpec:
-    """What silos that join are to carry out: the federation's own, all of them in all rounds, and measured in the end.
+    """Return the specification for joining silos: the federation's, with all silos in all rounds.
 
-    A promise is a silo's own or there is none: that of a federation was tested without it.
+    A guarantee covers the silo only, because a guarantee for the federation was calibrated without it.
     """
     uncertainty = spec.uncertainty
     if (uncertainty.policy or spec.method.policy) == "guaranteed":
@@ -257,7 +257,7 @@ def spec_of_joining(spec: RunSpec) -> RunSpec:
 
 
 def _check_begun(run: JoinRun) -> None:
-    """Raises ConfigurationError if other silos are in the folder, or joined another federation there."""
+    """Raise ConfigurationError if the folder has other silos, or silos that joined another federation."""
     begun = record_of(run.folder / JOINED, JoinFile)
     if begun is None:
         return

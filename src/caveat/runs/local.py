@@ -1,4 +1,4 @@
-"""Runs on silos whose data are on this machine, and what they answer when they are finished."""
+"""Runs on silos whose data are on this machine, and finished runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..files.writing import write_json
 from ..methods.plugins import named
 from .answering import AnsweringRun, KeptRun
 from .fingerprints import data_fingerprint
-from .frozen_features import SilosBehind, check_unchanging
+from .frozen_features import SilosWithFeatures, check_unchanging
 from .gallery import features, gallery
 from .inputs import check_ids, keep_preparation
 from .run_metrics import Metric, evaluated, own_figures
@@ -47,7 +47,7 @@ class LocalRun(AnsweringRun):
 
     silos: data.Silos
     sets: tuple[str, ...] = ()
-    """What the user who continues the run gave for keys that change no result, such as "data.source=PLACE"."""
+    """Changes by the user who continues the run of keys that do not affect results, such as "data.source=PLACE"."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -70,12 +70,12 @@ class LocalRun(AnsweringRun):
 
     @property
     def can_be_extended(self) -> bool:
-        # Where other rounds of training follow, as with UEFL and ensembles, there is no going on with more of them.
+        # Not if other training rounds follow, as with UEFL and ensembles.
         steps = self.complete_method.schedule()
         return self.spec.data is not None and horizon(steps) == getattr(self.method, "rounds", None)
 
     def baselines(self, rounds: int | None = None) -> list[LocalRun]:
-        """The runs of the methods beside it, with so many rounds of training if they are given."""
+        """Return the runs of the baselines, with so many training rounds if given."""
         return [
             dataclasses.replace(
                 self, spec=self.spec.baseline(method, rounds), folder=self.folder / "baselines" / method.name, reset=(),
@@ -85,7 +85,7 @@ class LocalRun(AnsweringRun):
         ]  # fmt: skip
 
     def with_baselines(self) -> list[LocalRun]:
-        """The run, and those of the methods beside it."""
+        """Return the run and its baselines."""
         return [self, *self.baselines()]
 
     def check(self) -> None:
@@ -97,9 +97,7 @@ class LocalRun(AnsweringRun):
             self._check_ids()
 
     def _check_ids(self) -> None:
-        """Raises DataError for ids of tokens in memory that the model has no row for; of a population, the first
-        silo's.
-        """
+        """Raise DataError for token ids in memory that the model has no row for; of a population, of the first silo."""
         module, population = self.spec.first_module(self.info), isinstance(self.silos.silos, Population)
         for silo in self.silos[:1] if population else self.silos:
             for name, part in ({name: getattr(silo, name) for name in NAMES} | {**silo.streams}).items():
@@ -109,7 +107,7 @@ class LocalRun(AnsweringRun):
     def executor(self) -> Executor:
         silos = self.silos.by_name
         if self.frozen_encoder is not None:
-            silos = SilosBehind(silos, self.frozen_encoder, self.predicts_on)
+            silos = SilosWithFeatures(silos, self.frozen_encoder, self.predicts_on)
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> SingleMachineEngine:
@@ -117,24 +115,24 @@ class LocalRun(AnsweringRun):
 
     @property
     def rebuild(self) -> Rebuild | None:
-        """What workers that cannot be forked need to make the run again; None for silos that no file says."""
+        """What workers that cannot be forked need to reconstruct the run; None for silos of a Python program."""
         if self.spec.data is None:
             return None
         about = {"folder": str(self.folder.absolute()), "rounds": getattr(self.method, "rounds", None)}
         return {"by": "caveat.runs.spawn_worker", **about, "sets": list(self.sets), "plugins": named()}
 
     def description(self) -> RunFile:
-        found = data_fingerprint(self.silos, self._told_splits)
+        found = data_fingerprint(self.silos, self._recorded)
         return super().description().model_copy(update={"data": found})
 
     @property
-    def _told_splits(self) -> list[SiloId]:
-        """The silos of whose splits a file of their own tells."""
+    def _recorded(self) -> list[SiloId]:
+        """The silos whose splits are recorded in a file."""
         return [*self.measured, *self.spec.newcomers]
 
     def prepare(self) -> None:
         super().prepare()
-        splits = data.splits_record(map(self.silos.named, self._told_splits))
+        splits = data.splits_record(map(self.silos.named, self._recorded))
         write_json(self.folder / "splits.json", splits)
         keep_preparation(self.folder, self.preparation)
 
@@ -142,7 +140,7 @@ class LocalRun(AnsweringRun):
         return gallery(self.silos, self.measured, self.predictor)
 
     def features(self) -> Features | None:
-        return features(self.silos, self.measured, lambda silo: self._asked(silo, self.complete_method.features))
+        return features(self.silos, self.measured, lambda silo: self._predicting(silo, self.complete_method.features))
 
 
 @dataclass(frozen=True)
@@ -160,46 +158,45 @@ class Run:
 
     @property
     def preparation(self) -> data.Preparation:
-        """What it takes to read new inputs for predictions, and to show them; no data of the silos."""
+        """The preparation of new inputs for predictions and plots; has no data of the silos."""
         return self.experiment.preparation
 
     @property
     def silos(self) -> data.Silos:
-        """The silos with their data. A run that was loaded reads them when they are first asked for, from where its
-        configuration says. Raises DataError where they cannot be read, RunError if they are others than then.
+        """The silos with their data. A loaded run reads them on first access from the configured source. Raises
+        DataError if they cannot be read, RunError if they have changed.
         """
         return self.experiment.silos
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What `summary.json` holds."""
+        """The contents of `summary.json`."""
         return as_json(read(self.folder / "summary.json", Summary))
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """The rows of `rounds.jsonl`: the figures of every silo after every round that was evaluated, in order.
+        """The rows of `rounds.jsonl`: the metrics of every silo after every evaluated round, in order.
 
-        `pandas.DataFrame(run.rounds)` has them as a table.
+        `pandas.DataFrame(run.rounds)` is a table of them.
         """
         self.experiment.manifest.check(ROUNDS)
         rows, _, _ = read_rows(self.folder / ROUNDS)
         return [as_json(row) for row in rows]
 
     def module(self, silo: SiloId) -> nn.Module:
-        """A silo's network as a module of its own, a copy with its weights, in evaluation mode, for inputs as the
-        silo's splits have them: `state_dict` and all else are torch's.
+        """Return a copy of a silo's network in evaluation mode, for inputs as in the silo's splits.
 
-        It gives the network's own output, which for most methods is logits (N, C): no temperature, no familiarity and
-        no decision is in it. Of a silo with a model of its own beside the federation's it is its own. Raises
-        ConfigurationError for an ensemble, and for a method that says nothing of its network.
+        Its output, logits (N, C) for most methods, is without temperature, familiarity and decision. For a silo with a
+        personalized model it is that model. Raises ConfigurationError for an ensemble, and for a method that does not
+        implement `loaded`.
         """
         return self.experiment.module(silo)
 
     def evaluate(self, x: Tensor | Array | data.Inputs, y: Any, silo: SiloId) -> dict[str, Any]:
-        """What the silo's predictions of inputs with labels y (N,) come to: accuracy, log-likelihood, calibration
-        error, AUROC and all else that `summary.json` has of a test split; "confusion" (C, C), rows are labels.
+        """Evaluate the silo's predictions for inputs with labels y (N,): accuracy, log-likelihood, calibration error,
+        AUROC and all other metrics that `summary.json` has for a test split; "confusion" (C, C), rows are labels.
 
-        Labels are numbers of classes from 0, or their names. Nothing is written.
+        Labels are class indices, or names. Writes no files.
         """
         found = self.preparation.noted(x, silo)
         labels = data.labels_of(y, self.preparation.classes, "y")
@@ -209,9 +206,9 @@ class Run:
         return evaluated(self.predictor(silo)(found), labels, positive)
 
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
-        """A function from inputs to the silo's `Prediction` of them: normalised tensors (N, ...) as in the
-        silo's splits, arrays of raw images or features as the data source has them, or what `noted_inputs` has read.
-        Of rows of a table, its `input_notes` say what is unlike training, and a warning counts them.
+        """Return a function from inputs to the silo's `Prediction`. Inputs are normalized tensors (N, ...) as in the
+        silo's splits, arrays of raw images or features as in the data source, or the result of `noted_inputs`. For
+        table rows, `input_notes` describes what differs from the training data, and a warning counts such rows.
         """
         ask = self.experiment.predictor(silo)
 
@@ -222,13 +219,12 @@ class Run:
         return predict
 
     def answers(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Answers]:
-        """A function from such inputs to the `Prediction` of each model that the silo can ask, by `Decision`."""
+        """Return a function from such inputs to the `Prediction` of each available model, by `Decision`."""
         ask = self.experiment.answers(silo)
 
         def answer(x: Tensor | Array | data.Inputs) -> Answers:
             found = self._inputs(x, silo)
-            said = ask(found.x)
-            return {model: dataclasses.replace(each, input_notes=found.notes) for model, each in said.items()}
+            return {m: dataclasses.replace(each, input_notes=found.notes) for m, each in ask(found.x).items()}
 
         return answer
 
@@ -239,11 +235,12 @@ class Run:
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-        """Figures of one's own on the test splits of the silos that are measured, from functions of a `Prediction` and
-        labels (N,), by name: "silos", per silo and name, and "mean", per name the mean over silos.
+        """Compute custom metrics on the test splits of evaluated silos, from functions of a `Prediction` and labels
+        (N,).
 
-        They are computed now and written nowhere, from `silos`. Raises ConfigurationError for what comes to no finite
-        number, and what `silos` raises where the data are not there.
+        `metrics` maps names to functions. Returns "silos", values by silo and name, and "mean", means over silos by
+        name; nothing is written. Raises ConfigurationError for a result that is not a finite number, and what `silos`
+        raises.
         """
         silos = map(self.silos.named, self.experiment.measured)
         return own_figures(metrics, silos, self.experiment.predictor)

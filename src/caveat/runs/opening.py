@@ -1,4 +1,4 @@
-"""Finished runs, of the command line or of Python, opened to predict with: by their folder alone."""
+"""Loading of finished runs from their folder, to predict."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,17 +22,17 @@ from .user_code import allow, codes_of
 
 
 def open_run(folder: Path, device: str = "cpu") -> Run:
-    """A finished run, to predict with on a device; its data are read where they are asked for.
+    """Open a finished run, to predict on a device; its data are read on access.
 
-    Raises ConfigurationError if it is no finished run, if this process does not know its method, or if there is no such
-    device; DataError for a file that is damaged.
+    Raises ConfigurationError if the run is not finished, or its method or the device is unknown; DataError for a
+    damaged file.
     """
     check_files(folder, RUN)
     record = run_file(folder)
     if not (folder / "summary.json").exists():
         raise ConfigurationError(_unfinished(folder, record))
-    if not record.in_python and record.spec["data"]["source"] == "silos":
-        raise ConfigurationError(f"{folder}: the data are at the silos; each keeps what it takes to predict there")
+    if not record.in_python and record.spec["data"]["source"] == "on_site":
+        raise ConfigurationError(f"{folder}: the data are at the silos; predict with the copy that each silo stores")
     manifest_of(folder).check(RUN, "splits.json", PREPARATION)
     spec = spec_in(folder, record)
     run = KeptRun(
@@ -48,20 +48,20 @@ def _unfinished(folder: Path, record: RunFile) -> str:
         return f"{folder} {instead}"
     if record.in_python:
         what = "caveat.join" if (folder / JOINED).exists() else "caveat.run"
-        return f"{folder} is not finished; the same call of {what} continues it"
+        return f"{folder} is not finished; continue with the same call of {what}"
     project = " --project DIR" if record.federated else ""
-    return f"{folder} is not finished; `caveat resume {folder}{project}` continues it"
+    return f"{folder} is not finished; continue with `caveat resume {folder}{project}`"
 
 
 def _reader(folder: Path, spec: RunSpec) -> Callable[[], data.Silos]:
-    """A function that reads the data of a finished run again, and raises RunError if they are others."""
+    """Return a function that reads the data of a finished run, and raises RunError if they have changed."""
 
     def read_silos() -> data.Silos:
         if spec.data is None:
-            whose, what = "who had its silos joined", "join"
-            if not (folder / JOINED).exists():
-                whose, what = "the program that made this run", "run"
-            raise DataError(f"only {whose} has them: the same call of caveat.{what} gives both")
+            program = "the program that made this run has them: call caveat.run again"
+            if (folder / JOINED).exists():
+                program = "the program that joined its silos has them: call caveat.join again"
+            raise DataError(f"only {program}")
         silos = spec.read_silos()
         check_same_data(folder, silos)
         return silos
@@ -70,7 +70,7 @@ def _reader(folder: Path, spec: RunSpec) -> Callable[[], data.Silos]:
 
 
 def codes_in(folder: Path) -> list[str]:
-    """The names of the user's code in a run's folder, or in what a silo keeps of a federation."""
+    """Return the names of custom code in a run's folder, or in a silo's stored copy."""
     if (folder / "silo.json").exists():
         terms = decoded(read(folder / "silo.json", SiloKeeps).terms, str(folder / "silo.json"))
         return codes_of(configuration.loads(str(terms.get("config")), str(folder / "silo.json")))
@@ -78,9 +78,9 @@ def codes_in(folder: Path) -> list[str]:
 
 
 def allow_code(folders: Sequence[Path], model: Make | str | Sequence[str] | None) -> None:
-    """Make known the user's code that folders name: `model` is the code itself, its name, or several names.
+    """Allow the custom code that folders name: `model` is the code itself, its name, or several names.
 
-    Nothing that a folder names is imported unless the user names it too. Raises ConfigurationError for other code.
+    Code that a folder names is only imported if the user names it too. Raises ConfigurationError for other code.
     """
     named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
     given = model if callable(model) and not named else None

@@ -13,7 +13,7 @@ from ..core.text import escaped
 from .base import BaseRun
 
 SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": "{:.1f} s"}
-"""The metrics that are shown, and how."""
+"""The metrics that are printed, and their formats."""
 
 
 @runtime_checkable
@@ -21,20 +21,20 @@ class Progress(Protocol):
     """Interface for progress reporting (`begin`, `round`, `note`, `end`)."""
 
     def begin(self, title: str, rounds: int) -> None:
-        """A run starts; `rounds` is an upper bound, as a method may stop early."""
+        """A run starts; `rounds` is an upper bound, because it may stop early."""
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Round `number`, from 1, is done; `metrics` are means over the silos and may be empty."""
 
     def note(self, text: str) -> None:
-        """Something worth a line has happened."""
+        """A message about the run."""
 
     def end(self) -> None:
-        """The run is over, finished or not."""
+        """The run ends, complete or not."""
 
 
 class Silent:
-    """Says nothing."""
+    """No output."""
 
     def begin(self, title: str, rounds: int) -> None: ...
 
@@ -46,7 +46,7 @@ class Silent:
 
 
 class Plain:
-    """One line per round, or whatever `unit` is counted, and note: for logs and pipes."""
+    """A line per round (or other `unit`) and note, for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None, unit: str = "round") -> None:
         self._stream = stream or sys.stderr
@@ -85,7 +85,7 @@ class Live:
             TimeRemainingColumn(),
             TextColumn("{task.fields[status]}", markup=False),
         )
-        # No refreshing thread: a worker process forked while such a thread holds the console's lock would hang.
+        # No refresh thread: a worker process forked while the thread holds the console's lock would hang.
         self._bars = Bars(*columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
         self._task = self._bars.add_task("", visible=False, status="")
 
@@ -106,52 +106,52 @@ class Live:
 
 
 def describe(metrics: Mapping[str, float]) -> str:
-    """The metrics that are shown, in a fixed order."""
+    """Return the printed metrics, in a fixed order."""
     return "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
 
 
 def on_terminal(quiet: bool = False, unit: str = "round") -> Progress:
-    """What suits standard error: a live bar on a terminal, lines otherwise, nothing if `quiet`."""
+    """Return progress for standard error: a live bar on a terminal, lines otherwise, nothing if `quiet`."""
     if quiet:
         return Silent()
     return Live() if sys.stderr.isatty() else Plain(unit=unit)
 
 
 Scalar = str | int | float | bool
-"""What a tracker can show of a setting."""
+"""Values of settings that trackers can show."""
 
 
 class Callback:
-    """Whom a run tells what it does. Override what you need; every method does nothing by itself.
+    """Base class of callbacks of a run. Override what you need; all methods do nothing by default.
 
-    A run calls `begin`, `settings`, `round` per round, `note` now and then, `finish` if it comes to its end, and `end`
-    in any case. Methods beside the main one come after it, from `begin` on again. An error in a callback ends no run:
-    a `CallbackWarning` tells it once, and that callback is told nothing more.
+    A run calls `begin`, `settings`, `round` after every round, `note` for messages, `finish` if it completes, and `end`
+    in any case; baselines follow, from `begin` on. An error in a callback does not stop the run: it raises a
+    `CallbackWarning`, and the callback is not called any more.
     """
 
     def begin(self, title: str, rounds: int) -> None:
-        """A run starts or goes on; `rounds` is an upper bound, as a method may stop early."""
+        """A run starts or continues; `rounds` is an upper bound, because it may stop early."""
 
     def settings(self, folder: str, values: Mapping[str, Scalar]) -> None:
-        """The folder of the run, and what decides its results, by key: `method.name`, `training.lr`, `seed` ..."""
+        """The folder of the run, and its settings by key: `method.name`, `training.lr`, `seed` ..."""
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
-        """Round `number`, from 1, is done; `metrics` are means over the silos of the split that was evaluated
-        (accuracy, nll, entropy), and the round's seconds. Without evaluation in that round they are the seconds alone.
+        """Round `number`, from 1, is done; `metrics` are means over silos on the evaluated split (accuracy, nll,
+        entropy) and the round's seconds; only the seconds if the round was not evaluated.
         """
 
     def note(self, text: str) -> None:
-        """Something worth a line has happened."""
+        """A message about the run."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run has its result: what `summary.json` holds."""
+        """The run is complete; `summary` has the contents of `summary.json`."""
 
     def end(self) -> None:
-        """The run is over, finished or not."""
+        """The run ends, complete or not."""
 
 
 class ProgressWithCallbacks:
-    """A progress that tells callbacks too, and leaves out one that has failed."""
+    """Progress that also calls callbacks, except those that have failed."""
 
     def __init__(self, progress: Progress, callbacks: Sequence[Callback]) -> None:
         self._progress, self._callbacks = progress, list(callbacks)
@@ -189,14 +189,14 @@ class ProgressWithCallbacks:
         self._callbacks.remove(callback)
         if what != "end":
             with suppress(Exception):
-                callback.end()  # so that what it holds open does not outlast the run
+                callback.end()  # so it can release its resources
         name = getattr(callback, "name", type(callback).__name__)
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"{name} failed in {what}, and is told no more: {why}", CallbackWarning, stacklevel=2)
+        warnings.warn(f"{name} failed in {what} and is not called any more: {why}", CallbackWarning, stacklevel=2)
 
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
-    """The callbacks of a call. Raises ConfigurationError for anything else."""
+    """Return the callbacks of a call. Raises ConfigurationError for other objects."""
     given = tuple(callbacks) if isinstance(callbacks, Sequence) and not isinstance(callbacks, str) else (callbacks,)
     for each in given:
         if not isinstance(each, Callback):
@@ -205,7 +205,7 @@ def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
 
 
 def settings_of(run: BaseRun) -> dict[str, Scalar]:
-    """What decides a run's results, flat: its keys are those of a configuration."""
+    """Return a run's settings as a flat dictionary with the keys of a configuration."""
     spec = run.spec
     found: dict[str, Any] = {"seed": spec.seed, "method": {"name": spec.method.name} | plain(spec.method)}
     for name in ("federation", "evaluation", "uncertainty", "privacy", "server"):

@@ -1,4 +1,4 @@
-"""Calls of the library from Python: their arguments, checked as a configuration's keys are, to a specification."""
+"""Calls from Python: their arguments, checked like a configuration's keys, as a specification."""
 
 import dataclasses
 import inspect
@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 from ..config import Evaluation, Federation
 from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import short_repr
-from ..core.settings import FieldError, check_seed, path_of
+from ..core.settings import check_seed, path_of
 from ..data import Silos
 from ..files.reading import RUN
 from ..files.writing import nothing_begun
@@ -30,15 +30,12 @@ from .user_code import import_code
 Function = TypeVar("Function", bound=Callable[..., Any])
 Number = TypeVar("Number", int, float)
 
-
-NAMES: dict[str, str] = {}
-"""Keys that a call in Python names otherwise."""
 SECTIONS: tuple[type, ...] = (Federation, Evaluation)
 """Sections of a configuration whose keys are arguments of a call."""
 
 
 class TrainingArguments(TypedDict, total=False):
-    """What a call in Python may say of a run, whatever it is for."""
+    """Arguments of all Python calls that describe a run."""
 
     rounds: int | None
     training: Training | None
@@ -55,7 +52,7 @@ class TrainingArguments(TypedDict, total=False):
 
 
 class RunArguments(TrainingArguments, total=False):
-    """What a call of `caveat.run` may say of it."""
+    """Arguments of `caveat.run`."""
 
     seed: int
     newcomers: Sequence[SiloId]
@@ -68,30 +65,30 @@ class RunArguments(TrainingArguments, total=False):
 
 
 def with_arguments(arguments: type) -> Callable[[Function], Function]:
-    """Have `help` and editors show the keyword arguments that a function takes as `**settings`, with their defaults."""
+    """Show the keyword arguments of `**settings`, with their defaults, in `help` and editors."""
 
     def documented(function: Function) -> Function:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        shown = [
+        keywords = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=hint)
             for name, hint in get_type_hints(arguments).items()
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         return function
 
     return documented
 
 
 def _default(name: str) -> object:
-    fields = {NAMES.get(each.name, each.name): each.default for cls in SECTIONS for each in dataclasses.fields(cls)}
+    fields = {each.name: each.default for cls in SECTIONS for each in dataclasses.fields(cls)}
     return fields.get(name, {"seed": 0, "personal": ()}.get(name))
 
 
 def spec_of_call(
     silos: Silos, method: Method, arguments: Mapping[str, Any], known: type, function: str = "run"
 ) -> RunSpec:
-    """What a call in Python specifies. Raises ConfigurationError, TypeError for an argument that is not `known`."""
+    """Return the specification of a Python call. Raises ConfigurationError, or TypeError for an unknown argument."""
     if unknown := sorted(arguments.keys() - get_type_hints(known).keys()):
         raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
     given = {name: value for name, value in arguments.items() if value is not None}
@@ -127,7 +124,7 @@ def spec_of_call(
 
 
 def _model(given: Any, silos: Any) -> Any:
-    """The settings of a model, which are made around code of one's own; anything else as it is."""
+    """Return model settings for a name, custom code or a class; return anything else unchanged."""
     if given is None:
         return ModelSettings(name="residual" if getattr(silos, "images", False) else "mlp")
     code = isinstance(given, str) and ":" in given
@@ -137,24 +134,24 @@ def _model(given: Any, silos: Any) -> Any:
 
 
 def _items(values: Any) -> tuple[Any, ...]:
-    """The items of a list; of anything else, itself."""
+    """Return the items of a list, or a tuple of the value itself."""
     return tuple(values) if isinstance(values, Sequence) else (values,)
 
 
 def _section(cls: Any, arguments: Mapping[str, Any]) -> Any:
-    """A section of a configuration from the arguments that are its keys."""
-    fields = {field.name: NAMES.get(field.name, field.name) for field in dataclasses.fields(cls)}
-    return cls(**{field: arguments[name] for field, name in fields.items() if name in arguments})
+    """Return a section of a configuration from the arguments that are its keys."""
+    return cls(**{each.name: arguments[each.name] for each in dataclasses.fields(cls) if each.name in arguments})
 
 
 def _with_samples(method: Any, uncertainty: Uncertainty) -> Any:
-    """The method with the MC samples that `uncertainty` asks for; its default leaves those that the method has."""
+    """Return the method with the MC samples of `uncertainty`, unless that is the default."""
     usual, own = Uncertainty().mc_samples, getattr(method, "mc_samples", None)
     if own is None or uncertainty.mc_samples in (usual, own):
         return method
     if own != usual:
         raise ConfigurationError(
-            f"{method.name} has mc_samples = {own} and uncertainty.mc_samples = {uncertainty.mc_samples}: give one",
+            f"{method.name} has mc_samples = {own} and uncertainty.mc_samples = {uncertainty.mc_samples}; give only "
+            "one",
             "uncertainty.mc_samples",
         )
     return dataclasses.replace(method, mc_samples=uncertainty.mc_samples)
@@ -162,22 +159,18 @@ def _with_samples(method: Any, uncertainty: Uncertainty) -> Any:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raises ConfigurationError with each value that settings refuse, by the name that it has in the call."""
+    """Raise ConfigurationError with each value that settings refuse."""
     try:
         yield
     except ConfigurationError as error:
-        problems = [
-            ConfigurationError(each.text, NAMES.get(each.key, each.key) if isinstance(each, FieldError) else each.key)
-            for each in error.problems
-        ]
-        raise ConfigurationErrors(problems) from None
+        raise ConfigurationErrors([ConfigurationError(each.text, each.key) for each in error.problems]) from None
 
 
 def check_types(silos: object, method: object, **settings: tuple[object, type]) -> None:
-    """Raises ConfigurationError unless they are what a run needs; `settings` are given or None, with what they are."""
+    """Raise ConfigurationError for arguments of other types; `settings` are values, or None, with their types."""
     if not isinstance(silos, Silos):
         raise ConfigurationError(
-            f"silos is a {type(silos).__name__}, expected Silos, as caveat.data.from_arrays and others make them"
+            f"silos is a {type(silos).__name__}, expected Silos, for example from caveat.data.from_arrays"
         )
     if not isinstance(method, Method):
         given = method.__name__ if isinstance(method, type) else repr(method)
@@ -188,7 +181,7 @@ def check_types(silos: object, method: object, **settings: tuple[object, type]) 
 
 
 def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
-    """The method with those of its fields that are given. Raises ConfigurationError for one that it has not."""
+    """Return the method with the given fields replaced. Raises ConfigurationError for a field that it lacks."""
     changed = {name: given[name] for name in names if name in given}
     known = {field.name for field in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if unknown := sorted(changed.keys() - known):
@@ -197,13 +190,13 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
 
 
 def whole(seed: Any, called: str = "seed") -> int:
-    """A seed, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
+    """Return a seed as int, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
     check_seed(seed, called)
     return operator.index(seed)
 
 
 def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Number, ...]:
-    """The values of an argument, read one by one. Raises ConfigurationError if it is no list, or of something else."""
+    """Return the converted values of an argument. Raises ConfigurationError if it is not a list of such values."""
     try:
         return tuple(read(value) for value in values)
     except (TypeError, ValueError, OverflowError):
@@ -211,19 +204,19 @@ def listed(values: Any, read: Callable[[Any], Number], name: str) -> tuple[Numbe
 
 
 def check_folder(folder: Path) -> None:
-    """Raises ConfigurationError unless a call's run can begin or go on in a folder, or is there already."""
+    """Raise ConfigurationError unless a call's run can start, continue, or be finished in a folder."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigurationError(f"out = {str(folder)!r} is a file, expected a folder")
+        raise ConfigurationError(f"out = {str(folder)!r} is a file; expected a folder")
     check_files(folder, RUN)
     record = read_run_file(folder)
     if (folder / "summary.json").exists() if record is None else not record.in_python:
-        raise ConfigurationError(f"out = {str(folder)!r} already holds a run of another kind; name a new folder")
+        raise ConfigurationError(f"out = {str(folder)!r} already has another kind of run; choose a new folder")
     if record is None and not nothing_begun(folder) and any((folder / name).exists() for name in OTHERS):
-        raise ConfigurationError(f"out = {str(folder)!r} holds something else than a call's run; name a new folder")
+        raise ConfigurationError(f"out = {str(folder)!r} is not the folder of a call's run; choose a new folder")
 
 
 def check_call(run: BaseRun) -> None:
-    """Raises ConfigurationError if a folder has the run of another call, and for settings that cannot be written."""
+    """Raise ConfigurationError if a folder has the run of another call, or for settings that cannot be written."""
     if (record := read_run_file(run.folder)) is not None:
         check_spec(run.folder, record, run.spec)
     else:
@@ -231,4 +224,4 @@ def check_call(run: BaseRun) -> None:
 
 
 OTHERS = ("state", "splits.json", "grid.json", "silo.json")
-"""Files that show that a folder belongs to another kind of run."""
+"""Files of other kinds of runs."""

@@ -1,4 +1,4 @@
-"""What happens beside a run's rounds: evaluation, rows, checkpoints, progress, and the result at the end."""
+"""Records of a run: evaluation, rows, checkpoints, progress, and the result."""
 
 import contextlib
 import logging
@@ -28,19 +28,19 @@ from ..wrappers.base import find
 from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .robust import going_back, largest_part, noted_rows
+from .robust import largest_part, noted_rows, rollback_advice
 from .summary import count, rows, summarize
 
 logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")
-"""What the final model is measured on."""
+"""The splits on which the final model is evaluated."""
 ROWS, LEDGER = "rounds.jsonl", "ledger.jsonl"
 MANY = 64
-"""Files above which the whole system is asked to write, rather than for one after the other."""
+"""Number of files above which the whole file system is synchronized instead of single files."""
 
 
 class Recorder:
-    """Keeps the books of a run: evaluates, appends rows, saves checkpoints, tells the progress."""
+    """Evaluates, appends rows, saves checkpoints, and reports progress."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Recorder:
         schedule = list(run.complete_method.schedule())
         self.trained, self.length, self.trained_kept = horizon(schedule), len(schedule), False
         self.unsynced: dict[SiloId, KeptState] = {}
-        """What silos have kept since the last durable checkpoint."""
+        """States that silos have kept since the last durable checkpoint."""
         self.trained_sum: Sums = {}
-        """What the checkpoint after the last round of training holds, which later ones know of."""
+        """Checksum of the states after the last training round, which later checkpoints include."""
         self.mark = self.synced = time.perf_counter()
 
     def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, KeptState]]:
-        """Drop what a round that was never completed has left, and have silos that are reset begin afresh.
+        """Discard what an incomplete round left, and reset silos if requested.
 
-        Returns the last counted round of each silo, and the state that each has kept.
+        Returns the last aggregated round of each silo, and the state that each has kept.
         """
         forget_parts(self.run.folder)
         saved = saved or Saved({}, Checkpoint(t=-1, server=""))
@@ -80,14 +80,14 @@ class Recorder:
             if not kept:
                 raise ConfigurationError(f"--reset {silo}: no silo has a state in {self.run.folder}")
             if silo not in kept:
-                raise ConfigurationError(f"--reset {silo}: no state of such a silo{one_of(silo, sorted(kept))}")
+                raise ConfigurationError(f"--reset {silo}: no such state{one_of(silo, sorted(kept))}")
         afresh = [KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]
         self.states.add(afresh)
         self.run_state.reset += [Reset(silo=each.silo, round=self.run_state.number) for each in afresh]
         return read_ledger(self.ledger.log.path).counted, kept | {each.silo: each for each in afresh}
 
     def check_trained(self, saved: Saved) -> None:
-        """Raises DataError where the states that were kept after training are damaged or gone."""
+        """Raise DataError if the states kept after training are damaged or missing."""
         if (known := saved.checkpoint.files.get(PLACE)) is not None:
             self.trained_sum = {PLACE: known}
             TrainedStore(self.run.folder).load()
@@ -101,8 +101,8 @@ class Recorder:
         self.end_training(done.t + 1)
         about = About(round=done.number, phase=phase)
         self._left_out(about, done.replies.left_out)
-        self._note(about, done)
-        self._say_largest(done)
+        self._report_noted(about, done)
+        self._report_largest(done)
         metrics: dict[str, float] = {}
         if done.step.trains and done.number % self.run.spec.evaluation.every == 0:
             for split in self.run.spec.evaluation.splits:
@@ -124,12 +124,12 @@ class Recorder:
         self._lap("engine")
 
     def end_training(self, t: int) -> None:
-        """Tell the engine, if no round of training comes from round t on."""
+        """Notify the engine if no training round follows from round t on."""
         if t >= self.trained or self.run_state.stopped:
             self.engine.end_training()
 
     def _save(self, done: FinishedRound, server: State) -> None:
-        """Make a checkpoint, which every so many seconds is waited for until it is on the disk."""
+        """Save a checkpoint; every so many seconds, wait until it is on disk."""
         t = done.t
         kept = self.engine.kept()
         self.states.add(kept)
@@ -145,7 +145,7 @@ class Recorder:
             self.synced = time.perf_counter()
 
     def _watch(self, number: int, loss: float) -> None:
-        """End training where the validation loss has not fallen for long enough."""
+        """Stop training if the validation loss has not decreased for long enough."""
         if (most := self.run.spec.evaluation.early_stopping_patience) is None:
             return
         best = self.run_state.best
@@ -155,14 +155,14 @@ class Recorder:
             self.run_state.stopped = True
             self.engine.end_training()
             self.progress.note(
-                f"training ends after round {number}: the validation loss was {self.run_state.best:.4f} {most} "
-                f"evaluations ago, and no lower since"
+                f"early stopping after round {number}: the lowest validation loss was {self.run_state.best:.4f}, "
+                f"{most} evaluations ago"
             )
 
     def keep_trained(self, t: int) -> None:
-        """Keep the states after round t if that is the last one of training, and others follow which change them.
+        """Keep the states after round t if it is the last training round and later rounds change them.
 
-        Of a run that a configuration describes: it can go on with more rounds of training later.
+        Only for a run with a configuration, which can be extended by more training rounds.
         """
         if t + 1 == self.trained < self.length and self.run.can_be_extended and not self.trained_kept:
             TrainedStore(self.run.folder).keep(read_kept(self.states.path).values())
@@ -171,11 +171,11 @@ class Recorder:
 
     @cached_property
     def fixed(self) -> Sums:
-        """What those files hold that do not change from now on."""
+        """Checksums of the files that do not change any more."""
         return {name: sum_of(self.run.folder / name) for name in self.run.fixed}
 
     def _sync(self) -> None:
-        """Wait until everything that the next checkpoint names is on the disk."""
+        """Wait until all files of the next checkpoint are on disk."""
         for log in (self.ledger.log, self.rows, self.states):
             log.sync()
         if len(self.unsynced) > MANY:
@@ -189,22 +189,22 @@ class Recorder:
         self.unsynced = {}
 
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
-        """Raises RunError for a state that no run can continue from, so that the checkpoint before it stays."""
-        # An infinity may stand for what is not known yet, but none can be sent.
+        """Raise RunError for a state from which no run can continue; the previous checkpoint is kept."""
+        # Infinity may stand for unknown values, but must not be sent.
         sent = self.run.complete_method.broadcast(server)
         for state in (server, sent):
             for group, tensors in state.items():
                 for name, tensor in tensors.items():
                     if not all_finite(tensor) and (state is sent or bool(tensor.isnan().any())):
                         raise Diverged(
-                            f"round {number}, {phase}: the server's {group}/{name} is not finite after it: {DIVERGED}; "
-                            "what was saved before is kept"
+                            f"round {number}, {phase}: the server's {group}/{name} is not finite: {DIVERGED}; the "
+                            "previous checkpoint is kept"
                         )
 
     def finish(self, server: State) -> None:
-        """Measure the final model on every split, and write the result."""
+        """Evaluate the final model on every split, and write the result."""
         t, number = self.run_state.last, self.run_state.number
-        self.engine.end_training()  # where the method has left out its last rounds
+        self.engine.end_training()  # in case the method skipped its last rounds
         final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
             known = split in self.run.spec.evaluation.splits and self.run_state.measured == t
@@ -215,9 +215,9 @@ class Recorder:
         self._lap("evaluate")
         self._write_model(t, server)
         self.states.add(self.run.states_at_hand())
-        for name, shown in (("gallery", self.run.gallery()), ("features", self.run.features())):
-            if shown is not None:
-                write_record(self.run.folder / f"{name}.json", shown, lasting=True)
+        for name, record in (("gallery", self.run.gallery()), ("features", self.run.features())):
+            if record is not None:
+                write_record(self.run.folder / f"{name}.json", record, lasting=True)
         self._lap("engine")
         self._sync()
         (self.run.folder / FAILURE).unlink(missing_ok=True)
@@ -226,7 +226,7 @@ class Recorder:
         write_record(self.run.folder / "summary.json", complete, lasting=True)
 
     def fail(self, error: Exception) -> None:
-        """Write down what the run has failed of, as far as that can still be written."""
+        """Record the error of a failed run, if possible."""
         number = min(self.run_state.number + 1, max(self.rounds_planned, 1))
         known = Failure(
             schema=SCHEMA,
@@ -237,17 +237,17 @@ class Recorder:
             silo=getattr(error, "silo", ""),
         )
         if known.diverged and self.run_state.number > 0 and self.run.keep_checkpoints > 1:
-            self.progress.note(going_back(self.run.folder))
+            self.progress.note(rollback_advice(self.run.folder))
         with contextlib.suppress(RunError):
             write_record(self.run.folder / FAILURE, known)
 
     @cached_property
     def rounds_planned(self) -> int:
-        """Rounds of training."""
+        """Number of training rounds."""
         return sum(step.trains for step in self.run.complete_method.schedule())
 
     def _privacy(self) -> PrivacyRecord | None:
-        """What clipping and noise come to, by what was sent."""
+        """Return the privacy guarantee, from the messages that were sent."""
         if (private := find(self.run.complete_method, Private)) is None:
             return None
         messages = [*read_ledger(self.ledger.log.path).messages, *undone_messages(self.run.folder, self.run_state)]
@@ -275,7 +275,7 @@ class Recorder:
     def evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, silos: Sequence[SiloId], write: bool = True
     ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
-        """Have silos measure themselves on a split: means of some figures over silos, and what each silo sent."""
+        """Evaluate silos on a split; return means of some metrics over silos, and each silo's payload."""
         evaluated = self.engine.method
         about = About(round=number, phase=phase, split=split)
         replies = self.engine.exchange(t, split, evaluated.broadcast(server), sorted(silos))
@@ -290,35 +290,35 @@ class Recorder:
         return {name: mean[name] for name in ("accuracy", "entropy", "nll")}, payloads
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
-        """Name the silos that were asked and are not counted, in the rows and in the log."""
+        """Report the silos that are not aggregated, in the rows and in the log."""
         for silo, why in reasons.items():
             text = f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}"
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
         self.rows.add([LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
-    def _note(self, about: About, done: FinishedRound) -> None:
-        """Name the silos whose updates were scaled down or far from all others."""
+    def _report_noted(self, about: About, done: FinishedRound) -> None:
+        """Report the silos whose updates were scaled down or far from all others."""
         if self.norms is not None:
             self.run_state.norms = self.norms.kept
         rows = list(noted_rows(about, done))
         if rows and done.number > 1 and self.run.keep_checkpoints > 1:
-            self.progress.note(going_back(self.run.folder, done.number - 1))
+            self.progress.note(rollback_advice(self.run.folder, done.number - 1))
         for row in rows:
             text = f"round {row.round}, {row.phase}: {row.silo}: {row.noted}"
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
             self.rows.add([row])
 
-    def _say_largest(self, done: FinishedRound) -> None:
-        """Say how much of a sum that no norm bounds one silo can move, where silos are believed what they say."""
+    def _report_largest(self, done: FinishedRound) -> None:
+        """Report the largest share of a silo in a sum without norm bounds, if silos report their own sizes."""
         if self.run.counts is None or not self.run.spec.robust.watches:
             return
         if (part := largest_part(done, self.run.info.silo_infos)) is not None:
             self.run_state.largest.append(part)
             self.progress.note(
-                f"{part.phase}: of the {part.split} inputs that are added up {part.share:.0%} are {part.silo}'s, as it "
-                "says: no other silo can move more of what all get from them"
+                f"{part.phase}: {part.silo} reports {part.share:.0%} of the {part.split} inputs in the sum; no other "
+                "silo can change the result more"
             )
 
     def _lap(self, name: str) -> float:

@@ -32,19 +32,19 @@ from ..metrics.sums import class_sums
 from ..uncertainty import histograms
 
 SWITCH = "switch"
-"""The name, among models, of the choice between the local and the global one."""
+"""The name, among models, of the choice between the local and the global model."""
 MIXED = {"mix": (INSIDE, "ood_local")}
-"""Streams that are others together."""
+"""Streams that are unions of others."""
 BOTH = ("local", "global")
-"""The names of a silo's two models, where it has two."""
+"""The names of a silo's two models, if it has two."""
 STEP, FINE = 10, 0.5
-"""Nats of a step in which log-evidence is counted; the fine ones are for log-evidence that spans less than 30."""
+"""Bin widths of log-evidence in nats; the fine one is for a range below 30."""
 BySilo = Mapping[SiloId, Mapping[str, Tensors]]
-"""The sums of each silo by model, the first of which is what the silo predicts."""
+"""The sums of each silo by model; the first model is what the silo predicts."""
 
 
 def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
-    """The sums of what a silo predicts, first, and of each model where it has two; empty without the stream."""
+    """Return the sums of the silo's predictions, first, and of each of two models; empty without the stream."""
     if stream in MIXED:
         parts = [by_model(method, payload, part) for part in MIXED[stream]]
         return {name: metrics.merge(part[name] for part in parts) for name in parts[0]} if all(parts) else {}
@@ -52,13 +52,13 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     if f"{prefix}sums" not in payload:
         return {}
     others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
-    # Of two models the federation's is there first; the silo's own may come after the last round.
+    # Of two models, the global one comes first; the local one may be missing until the last round.
     return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
 def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
-    """Per stream that some silo has: figures of every model over silos, decisions, how well scores tell it from
-    what the silo knows, and what the choice between two models gained, beside the best that could be chosen.
+    """Return, per stream that some silo has, metrics of every model over silos, decisions, how well scores separate it
+    from known inputs, and the gain of choosing between two models, compared with the best possible choice.
     """
     names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
@@ -67,7 +67,7 @@ def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dic
 
 
 def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
-    """Where some silos choose between two models, the only answer of a silo that has one is its choice too."""
+    """Complete the sums if only some silos choose between two models: a single model is its own choice."""
     if not any(SWITCH in sums for sums in each.values()):
         return dict(each)
     return {
@@ -100,16 +100,16 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
 
 
 def _with_all_models(each: BySilo) -> BySilo:
-    """The silos over which models are compared: those that have each of them, where there are any.
+    """Return the silos over which models are compared: those with all models, if there are any.
 
-    A silo that was away when others made models of their own has the federation's alone.
+    A silo that was absent when others trained local models has only the global one.
     """
     names = set(_models(each))
     return {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
 
 
 def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
-    """The mean over all silos of what each predicts on its test split, whichever models it has."""
+    """Return the mean over all silos of their metrics on their test splits, whichever models they have."""
     predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
     return Metrics.model_validate(_over_silos(predicted)["mean"])
 
@@ -119,7 +119,7 @@ def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:
 
 
 def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
-    """One model's figures over the silos that are compared, and over the inputs of all that have it."""
+    """Return one model's metrics over the compared silos, and pooled over the inputs of all silos that have it."""
     sums = [found[name] for found in compared.values() if name in found]
     over, pooled = _over_silos(sums), metrics.merge(found[name] for found in each.values() if name in found)
     return ModelRecord(
@@ -132,7 +132,7 @@ def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
 
 
 def _coarse(histogram: Tensor) -> Histogram:
-    """Log-evidence in steps of some nats, where there is any: lower ends and counts."""
+    """Return a histogram of log-evidence, in steps of some nats."""
     middle = -(histograms.edges("log_evidence")[:-1] + histograms.edges("log_evidence")[1:]) / 2
     found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
              if count and abs(value) < math.inf]  # fmt: skip
@@ -147,7 +147,7 @@ def _coarse(histogram: Tensor) -> Histogram:
 
 
 def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOverSilos]]:
-    """Per model and score, how well a silo tells the stream's inputs from those it knows."""
+    """Return, per model and score, how well a silo separates the stream's inputs from known ones."""
     found: dict[str, dict[str, SeparationOverSilos]] = {}
     for model in _models(each):
         silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
@@ -165,14 +165,14 @@ def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOver
 
 @dataclass(frozen=True)
 class Choice:
-    """The accuracy of the best choice between two models, and who was right: what was decided, in counts."""
+    """The accuracy of the best choice between two models, and counts of decisions by which models were right."""
 
     oracle: Metrics | None = None
     right: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
-    """What could be chosen, and what was; nothing where no silo has two models."""
+    """Return the best choice and the decisions; empty if no silo has two models."""
     groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
     best, counts = [], []
     for silo, sums in each.items():
@@ -194,31 +194,31 @@ def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Ch
 
 
 GROUP = "classes"
-"""The group of `class_sums` in what a silo measures on its test split."""
+"""The group of `class_sums` in a silo's measurements on its test split."""
 MOST_CLASSES = 20
-"""Classes up to which the confusion of each silo is written down; that of all silos together always is."""
+"""Number of classes up to which the confusion matrix of each silo is stored; the pooled one always is."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The figures of silos with such sums, the federation's own and newcomers, which no sum of others is of."""
+    """Classification metrics of silos, of the federation's and of newcomers, which enter no sums of others."""
 
     payloads: Mapping[SiloId, Payload]
     newcomers: Mapping[SiloId, Payload]
     positive: int
-    """The positive class of two."""
+    """Index of the positive class of two."""
     name: str
-    """What it is called."""
+    """Name of the positive class."""
     sensitivity: float | None
-    """What thresholds are chosen for; None for Youden's J."""
+    """Target sensitivity of thresholds; None for Youden's J."""
 
     def figures(self, silo: SiloId) -> dict[str, float]:
-        """Empty where a silo has none of these sums."""
+        """Return the metrics of a silo; empty without such sums."""
         return metrics.classification(self.sums[silo], self.positive) if silo in self.sums else {}
 
     @property
     def over_silos(self) -> dict[str, dict[str, float]]:
-        """ "mean" and "worst" of the federation's silos."""
+        """The "mean" and "worst" of the federation's silos."""
         return metrics.across({silo: self.figures(silo) for silo in self.payloads})
 
     @cached_property
@@ -226,7 +226,7 @@ class Classification:
         return metrics.classification(self._merged, self.positive) if self._merged else {}
 
     def of_silo(self, silo: SiloId) -> ClassificationRecord | None:
-        """What a silo's record has beside the figures."""
+        """Return a silo's record besides the metrics."""
         if silo not in self.sums:
             return None
         own = self.sums[silo]
@@ -238,7 +238,7 @@ class Classification:
 
     @property
     def of_all(self) -> ClassificationRecord | None:
-        """The same of all silos' inputs together, each called positive or not by its silo's threshold."""
+        """The record of all silos' inputs together, each classified by its silo's threshold."""
         if not self._merged:
             return None
         two = len(self._merged["confusion"]) == 2
@@ -252,7 +252,7 @@ class Classification:
 
     @cached_property
     def sums(self) -> dict[SiloId, Tensors]:
-        """Of each silo, with what its threshold makes of its test split if it has one."""
+        """The sums of each silo, with those at its threshold if it has one."""
         every = {**self.payloads, **self.newcomers}
         return {silo: self._with_called(silo, payload[GROUP]) for silo, payload in every.items() if GROUP in payload}
 
@@ -268,11 +268,11 @@ class Classification:
         return metrics.merge(parts) if parts else {}
 
     def _point(self, silo: SiloId) -> OperatingPoint | None:
-        """A silo's own threshold, or the federation's where it has none."""
+        """Return a silo's threshold, or else the federation's."""
         return self._own(silo) or self._federation
 
     def _own(self, silo: SiloId) -> OperatingPoint | None:
-        """None where a silo has too few calibration inputs of a class."""
+        """Return a silo's threshold, or None if it has too few calibration inputs of a class."""
         payload = self.payloads[silo] if silo in self.payloads else self.newcomers[silo]
         found = self._chosen([payload])
         return found if found is not None and found.enough else None
@@ -282,7 +282,7 @@ class Classification:
         return self._chosen(list(self.payloads.values()))
 
     def _chosen(self, payloads: list[Payload]) -> OperatingPoint | None:
-        """The threshold by the calibration inputs of these silos together."""
+        """Return the threshold from the calibration inputs of these silos together."""
         parts = [{"ranks": p[GROUP]["calibration"][None]} for p in payloads if "calibration" in p.get(GROUP, {})]
         if not parts:
             return None
@@ -301,13 +301,13 @@ class Classification:
 
 
 Metric = Callable[[Prediction, Tensor], float]
-"""From a prediction of N inputs and their labels (N,) to a number."""
+"""A function from a prediction of N inputs and their labels (N,) to a number."""
 OWN = "own"
-"""The group in which a silo's payload has what metrics say of its test split."""
+"""The group of custom metrics in a silo's measurements on its test split."""
 
 
 def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) -> dict[str, OwnMetricRecord]:
-    """By name, what metrics come to over the silos at which they are defined, each of which counts once."""
+    """Return custom metrics by name over the silos where they are defined, with equal weights."""
     found = {}
     for own in metrics:
         values = [float(sums[own.name]) for payload in test.values() if own.name in (sums := payload.get(OWN, {}))]
@@ -319,16 +319,16 @@ def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) ->
 
 
 def own_of_silo(payload: Payload) -> dict[str, Figure]:
-    """By name, what metrics say of a silo's test split."""
+    """Return the custom metrics of a silo's test split by name."""
     return {name: float(value) for name, value in payload.get(OWN, {}).items()}
 
 
 def own_figures(
     metrics: Mapping[str, Metric], silos: Iterable[Silo], predictor: Callable[[SiloId], Callable[[Tensor], Prediction]]
 ) -> dict[str, Any]:
-    """ "silos": by silo and name the figures of its test split; "mean": by name their mean over silos.
+    """Return "silos": custom metrics of test splits by silo and name; and "mean": their means over silos by name.
 
-    Raises ConfigurationError for names that are none, what is no function, and what comes to no finite number.
+    Raises ConfigurationError for invalid names and functions, and for results that are not finite numbers.
     """
     _check(metrics)
     found: dict[SiloId, dict[str, float]] = {}
@@ -368,9 +368,9 @@ def _number(value: Any, name: str, silo: SiloId) -> float:
 
 
 def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:
-    """Figures by name, and "confusion" (C, C), rows are labels, where there are no more classes than that is kept of.
+    """Return metrics by name, and "confusion" (C, C), rows are labels, unless there are too many classes.
 
-    `positive` is the number of the class that sensitivity is of, where there are two.
+    `positive` is the index of the positive class of two.
     """
     sums = metrics.measure(prediction, y)
     found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}

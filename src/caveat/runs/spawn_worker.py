@@ -1,4 +1,4 @@
-"""A worker that does not begin as a fork: it makes the run again from the run's folder and its data."""
+"""A worker process that is not a fork: it reconstructs the run from its folder and data."""
 
 import json
 from collections.abc import Mapping
@@ -21,26 +21,30 @@ from .user_code import import_named
 
 
 def serve_respawned(about: Mapping[str, Any]) -> None:
-    """Carry out orders, on what `begin_anew` says. A run that cannot be made again is the answer to the first one."""
+    """Serve requests in a process started by `respawn`. If the run cannot be reconstructed, answer with the error."""
     end_with_parent(about["parent"])
     pipe, *buffers = about["descriptors"]
     connection, (down, *up) = Connection(pipe), map(SharedBuffer, buffers)
     try:
-        executor = executor_again(about["rebuild"])
+        executor = rebuilt_executor(about["rebuild"])
     except Exception as error:
         connection.recv_bytes()
         why = str(error) if isinstance(error, CaveatError) else message_of(error)
-        answer = {"error": f"a worker cannot begin anew: {why}", "kind": type(error).__name__, "silo": None}
+        answer = {
+            "error": f"a worker process cannot reconstruct the run: {why}",
+            "kind": type(error).__name__,
+            "silo": None,
+        }
         connection.send_bytes(json.dumps(answer).encode())
         return
     executor.device, executor.sharing = torch.device(about["device"]), about["sharing"]
     serve(executor, down, up, connection)
 
 
-def executor_again(rebuild: Mapping[str, Any]) -> Executor:
-    """What carries out the tasks of a run. The user has named all code that is imported here, to the run's process.
+def rebuilt_executor(rebuild: Mapping[str, Any]) -> Executor:
+    """Return the executor of a run. The user named all code that is imported here when starting the run.
 
-    Raises RunError for other data than the run's, and what reading them raises.
+    Raises RunError if the data have changed, and what reading them raises.
     """
     for plugin in rebuild["plugins"]:
         use(plugin)

@@ -1,4 +1,4 @@
-"""The specification of a run: one frozen value, whether a configuration, a call in Python or a folder gives it."""
+"""The specification of a run: a frozen value, from a configuration, a Python call or a run folder."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ from ..wrappers.aggregation import Robust, ServerOptimizer
 from ..wrappers.privacy import Privacy
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
-from .fingerprints import CodeMade, MadeModel, fits, initialised, read_model
+from .fingerprints import CodeMade, MadeModel, fits, initialized, read_model
 from .inputs import check_newcomers
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """Everything that decides what a run computes, except for the content of its data.
+    """All settings of a run, without the contents of its data.
 
-    `run.json` in the run's folder holds it, see `runs.spec_file`. Raises ConfigurationError for settings that cannot go
-    together, whatever the silos are.
+    Stored in `run.json` of the run's folder, see `runs.spec_file`. Raises ConfigurationError for incompatible settings.
     """
 
     method: Method
@@ -52,39 +51,39 @@ class RunSpec:
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     personal: tuple[PersonalModel, ...] = ()
     init_from: str | None = None
-    """The folder of a run, with whose model the federation's begins."""
+    """Folder of a run whose model initializes the global model."""
     data: DataSettings | None = None
-    """Where the data come from; None where a Python program gives the silos."""
+    """The data settings; None if a Python program passes the silos."""
     baselines: tuple[Method, ...] = ()
     """Methods that are run afterwards on the same data, for comparison."""
     metrics: tuple[OwnMetric, ...] = ()
-    """Those of `evaluation.metrics` that a call gives; others are known by name where this process registered them."""
+    """Custom metrics passed in a call; others of `evaluation.metrics` are registered in this process."""
 
     def __post_init__(self) -> None:
         if not any(method.personal for method in self.baselines):
             check_personal(self.method, self.personal)
         if self.evaluation.early_stopping_patience is not None and self.uncertainty.source == "ensemble":
             raise ConfigurationError(
-                f"evaluation.early_stopping_patience = {self.evaluation.early_stopping_patience} does not go together "
+                f"evaluation.early_stopping_patience = {self.evaluation.early_stopping_patience} cannot be combined "
                 "with uncertainty.source = 'ensemble', whose later members would not be trained",
                 "evaluation.early_stopping_patience",
             )
 
     def read_silos(self) -> Silos:
-        """The silos, read from where the data are. Raises DataError for a run of a Python program, which gave them."""
+        """Read the silos. Raises DataError for a run of a Python program, which passed them."""
         if self.data is None:
             raise DataError("only the program that made this run has its silos")
         return load(self.data, self.seed)
 
     @property
     def expected(self) -> int | None:
-        """How many silos there are, where they come and go; None where all are known before the first round."""
-        apart = self.data is not None and self.data.source == "on_site"
-        return self.federation.min_available_silos or self.federation.quorum if apart else None
+        """The expected number of silos, if they come and go; None if all are known before the first round."""
+        on_site = self.data is not None and self.data.source == "on_site"
+        return self.federation.min_available_silos or self.federation.quorum if on_site else None
 
     @property
     def known_metrics(self) -> tuple[OwnMetric, ...]:
-        """The metrics of a user's own that this process has code for: all of them, where silos are measured."""
+        """The custom metrics whose code this process has: all of them, where silos are evaluated."""
         return known_metrics(self.evaluation.metrics, self.metrics)
 
     @property
@@ -94,33 +93,33 @@ class RunSpec:
 
     @property
     def robust(self) -> Robust:
-        """What is done about silos that lie."""
+        """The robust aggregation settings."""
         return Robust(self.federation.robust, self.federation.max_byzantine)
 
     @property
     def newcomers(self) -> tuple[SiloId, ...]:
-        """Silos that take no part, and are measured in the end."""
+        """Held-out silos, which take no part and are evaluated at the end."""
         return self.federation.newcomers
 
     @property
     def batch_size(self) -> int:
-        """The training examples that every silo needs: a batch, and two where the method has no batches."""
+        """Minimum number of training examples of a silo: a batch, or two if the method has no batches."""
         return getattr(getattr(self.method, "training", None), "batch_size", 2)
 
     def participants(self, names: Sequence[SiloId]) -> Sequence[SiloId]:
-        """The silos among these that take part, in their order."""
+        """Return the silos among these that take part, in order."""
         return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     def cohort_size(self, silos: int) -> int:
-        """How many of so many silos, newcomers counted, a round asks if all are there."""
+        """Return how many of so many silos, including newcomers, a round asks if all are available."""
         return self.participation.count(self.population(silos))
 
     def population(self, silos: int) -> int:
-        """How many of so many silos, newcomers counted, take part if all are there."""
+        """Return how many of so many silos, including newcomers, take part if all are available."""
         return self.expected or silos - len(self.newcomers)
 
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
-        """The participants that are evaluated: all, or as many as the specification says, the same ones every time."""
+        """Return the participants that are evaluated: all, or the configured number, always the same."""
         count, participants = self.evaluation.n_silos, self.participants(names)
         if count is None or count >= len(participants):
             return list(participants)
@@ -129,10 +128,10 @@ class RunSpec:
         return [participants[i] for i in sorted(chosen.tolist())]
 
     def complete_method(self, silos: int) -> Method:
-        """The method with what training asks for, an optimiser at its server, privacy, a source of uncertainty,
-        calibration and decisions around it, for so many silos.
+        """Return the method for so many silos, wrapped by its training settings, server optimizer, privacy, uncertainty
+        estimator, calibration and decisions.
 
-        Raises ConfigurationError for what does not fit the method.
+        Raises ConfigurationError for settings that do not fit the method.
         """
         if silos not in self._completed:
             method = self.server.around(trained(self.method))
@@ -143,44 +142,44 @@ class RunSpec:
 
     @cached_property
     def _completed(self) -> dict[int, Method]:
-        """By the number of silos, on which the noise of privacy depends: built once, not for every round."""
+        """Built methods by the number of silos, on which the noise of privacy depends."""
         return {}
 
     def build(self, info: FederationInfo) -> nn.Module:
-        """The method's module with the weights that the seed gives, for inputs or for the rows of a frozen encoder."""
+        """Return the method's module with weights from the seed, for inputs or for the features of a frozen encoder."""
         _, model = self._models(self.model, info)
         try:
             with seeded(self.seed, "build"):
                 built = self.method.build(model)
-                return built if self.model.own else channels_last(built)  # code of one's own may need its own layout
+                return built if self.model.own else channels_last(built)  # custom code may need its own memory layout
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
                 raise
-            raise ConfigurationError(f"{self.method.name} on this model takes more memory than there is") from None
+            raise ConfigurationError(f"{self.method.name} on this model needs more memory than available") from None
 
     def code_made(self, info: FederationInfo) -> CodeMade | None:
-        """What code of one's own makes of all models; None without such code."""
+        """Return fingerprints of the models made by custom code; None without such code."""
         models = [self.model, *(self.personal if self.method.personal else ())]
         if not any(settings.own for settings in models):
             return None
         return CodeMade([self._made_once(settings, info) for settings in models])
 
     def frozen_encoder(self, info: FederationInfo) -> FrozenEncoder | None:
-        """What stays as it is of the model: silos compute what it says of their data once."""
+        """Return the frozen encoder, whose features silos compute once, if there is one."""
         return self._models(self.model, info)[0]
 
     def first_module(self, info: FederationInfo) -> nn.Module:
-        """What inputs come to first: the frozen encoder, or the model where it has none."""
+        """Return the module that inputs enter first: the frozen encoder, or else the model."""
         frozen, model = self._models(self.model, info)
         return model if frozen is None else frozen.module
 
     def _models(self, settings: ModelSettings, info: FederationInfo) -> tuple[FrozenEncoder | None, nn.Module]:
-        """A model's frozen encoder, and a copy of the model behind it."""
+        """Return a model's frozen encoder, and a copy of the rest of the model."""
         made = self._made_once(settings, info)
         return made.frozen, deepcopy(made.behind)
 
     def _made_once(self, settings: ModelSettings, info: FederationInfo) -> MadeModel:
-        """A model as it begins: code of one's own may take long to make it, or to read its weights."""
+        """Return an initial model; it is cached, because custom code may be slow."""
         place = settings, info.shape, info.classes, info.dtype
         if place not in self._made:
             model = build_model(settings, info.shape, len(info.classes), self.seed, info.dtype)
@@ -196,11 +195,11 @@ class RunSpec:
         return {}
 
     def personal_settings(self, names: Sequence[SiloId]) -> dict[SiloId, ModelSettings]:
-        """The architecture of each silo's own model; empty unless the method has such models."""
+        """Return the architecture of each silo's personalized model; empty unless the method has such models."""
         return assign(self.personal, self.model, names) if self.method.personal else {}
 
     def build_personal_models(self, info: FederationInfo) -> dict[SiloId, nn.Module]:
-        """The module for each silo's own model, one for all silos of an architecture; empty if none has one."""
+        """Return the modules of personalized models, shared by silos of one architecture; empty without any."""
         built: dict[ModelSettings, nn.Module] = {}
         personal = self.personal_settings(info.names)
         for settings in personal.values():
@@ -214,21 +213,21 @@ class RunSpec:
         usual = self.frozen_encoder(info)
         if (frozen and frozen.digest) != (usual and usual.digest):
             raise ConfigurationError(
-                "personal: silos compute what a frozen encoder says once, so that models of their own need the frozen "
-                "encoder of [model], or none if that has none",
+                "personal: the features of a frozen encoder are computed once, so personalized models need the frozen "
+                "encoder of [model], or none if it has none",
                 "personal",
             )
         return behind
 
     def server_context(self, info: FederationInfo) -> SiloContext:
-        """What code may see at the server: no data, and a freshly initialised module."""
+        """Return what code can access at the server: no data, and a freshly initialized module."""
         none = Data(torch.zeros(0, *info.shape, dtype=info.dtype), torch.zeros(0, dtype=torch.long))
         return SiloContext("server", none, none, none, self.build(info))
 
     def init_server(self, info: FederationInfo, context: SiloContext, method: Method) -> State:
-        """The server's state before the first round, of the method or of what is around it.
+        """Return the server's state before the first round, of the method or of its wrappers.
 
-        Raises ConfigurationError if the model cannot begin with that of another run.
+        Raises ConfigurationError if the model cannot be initialized from the other run.
         """
         if self.init_from is not None:
             context = replace(context, module=self._warm(info, context.module, read_model(Path(self.init_from))))
@@ -236,30 +235,30 @@ class RunSpec:
             return method.init_server(context)
 
     def _warm(self, info: FederationInfo, module: nn.Module, tensors: Tensors) -> nn.Module:
-        """The method's module with the weights of another run, which were of this method's model or of a plain one."""
+        """Return the method's module with the weights of another run, of this method's model or of a plain one."""
         if fits(module, tensors):
-            return initialised(module, tensors)
+            return initialized(module, tensors)
         _, model = self._models(self.model, info)
         if not fits(model, tensors):
-            # In their order, since that of a file's tensors is not always the same.
+            # Sorted, because the order of tensors in a file varies.
             name = next((name for name in sorted(tensors) if name not in tensors_of(module)), min(tensors, default=""))
             raise ConfigurationError(
-                f"{{key}} = {self.init_from!r}: its model has {name!r} as {self.method.name!r} on this model has not; "
-                "give a run of the same model, by the same method or one that sends a plain model (fedavg)",
+                f"{{key}} = {self.init_from!r}: its model has {name!r}, which {self.method.name!r} on this model "
+                "lacks; give a run with the same model, by the same method or one that sends a plain model (fedavg)",
                 "init_from",
             )
         with seeded(self.seed, "build"):
-            return self.method.build(initialised(model, tensors))
+            return self.method.build(initialized(model, tensors))
 
     def baseline(self, method: Method, rounds: int | None = None) -> RunSpec:
-        """The specification of a method beside this run's, with so many rounds of training if they are given."""
+        """Return the specification of a baseline of this run, with `rounds` training rounds if given."""
         return replace(
             self, method=with_rounds(method, rounds), uncertainty=self.uncertainty.fitting(method), baselines=(),
             personal=self.personal if method.personal else (),
         )  # fmt: skip
 
     def check(self, info: FederationInfo) -> None:
-        """Raises ConfigurationError for what cannot be run on these silos, before anything is."""
+        """Raise ConfigurationError for settings that do not fit these silos, before anything runs."""
         check_schedule(self.method)
         self.check_classes(info)
         check_known(self.evaluation.metrics, self.metrics)
@@ -271,58 +270,53 @@ class RunSpec:
         context = self.server_context(info)
         for silo, own in self.build_personal_models(info).items():
             if why := self.method.mismatch(context.module, own):
-                raise ConfigurationError(f"{self.method.name}: the own model of silo {silo!r} {why}", "personal")
+                raise ConfigurationError(
+                    f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
+                )
         self.complete_method(len(info))
-        server = self.init_server(info, context, self.method)  # says what a module of one's own lacks
+        server = self.init_server(info, context, self.method)  # raises if a custom module lacks something
         if self.init_from is not None and "model" not in self.method.broadcast(server):
-            text = f"{{key}} = {self.init_from!r} has no meaning for {self.method.name!r}, whose silos share no model"
+            text = f"{{key}} = {self.init_from!r} has no effect for {self.method.name!r}, which has no global model"
             raise ConfigurationError(text, "init_from")
         least, count = self.participation.least, len(info) - len(self.newcomers)
         if least > count:
-            beside = " beside federation.newcomers" if self.newcomers else ""
+            suffix = " without federation.newcomers" if self.newcomers else ""
             raise ConfigurationError(
-                f"federation.min_silos = {least}, but there are {count} silos{beside}", "federation.min_silos"
+                f"federation.min_silos = {least}, but there are {count} silos{suffix}", "federation.min_silos"
             )
 
     def check_classes(self, info: FederationInfo) -> None:
-        """Raises ConfigurationError for settings of evaluation that do not fit the classes."""
+        """Raise ConfigurationError for evaluation settings that do not fit the classes."""
         positive_class(info.positive, info.classes)
         if self.evaluation.target_sensitivity is not None and len(info.classes) != 2:
             raise ConfigurationError(
-                f"evaluation.target_sensitivity = {self.evaluation.target_sensitivity} is for two classes, but there "
+                f"evaluation.target_sensitivity = {self.evaluation.target_sensitivity} needs two classes, but there "
                 f"are {len(info.classes)}",
                 "evaluation.target_sensitivity",
             )
 
 
 def spec_of(config: Config, name: str | None = None) -> RunSpec:
-    """What a configuration specifies for its method, or for another one beside it, with that one's own defaults."""
-    method, beside = config.build_method(), {each: config.build_method(each) for each in config.baselines}
+    """Return the specification of a configuration, for its method or for a baseline, with that one's defaults."""
+    method, baselines = config.build_method(), {each: config.build_method(each) for each in config.baselines}
+    same = ("model", "seed", "federation", "evaluation", "uncertainty", "privacy", "server", "init_from", "data")
     spec = RunSpec(
         method=method,
-        model=config.model,
-        seed=config.seed,
-        federation=config.federation,
-        evaluation=config.evaluation,
-        uncertainty=config.uncertainty,
-        privacy=config.privacy,
-        server=config.server,
-        personal=config.personal if any(each.personal for each in (method, *beside.values())) else (),
-        init_from=config.init_from,
-        data=config.data,
-        baselines=tuple(beside.values()),
+        personal=config.personal if any(each.personal for each in (method, *baselines.values())) else (),
+        baselines=tuple(baselines.values()),
+        **{name: getattr(config, name) for name in same},
     )
     return spec if name in (None, config.method.name) else spec.baseline(config.build_method(name))
 
 
 def with_rounds(method: Method, rounds: int | None) -> Method:
-    """The method with so many rounds of training, if they are given and it has a field for them."""
+    """Return the method with so many training rounds, if given and if it has such a field."""
     if rounds is None or not hasattr(method, "rounds"):
         return method
     return replace(method, rounds=rounds)  # type: ignore[type-var]
 
 
 def check_schedule(method: Method) -> None:
-    """Raises ConfigurationError for more rounds than can be listed."""
+    """Raise ConfigurationError for a schedule of too many rounds."""
     if next(islice(method.schedule(), MAX_COUNT, None), None) is not None:
         raise ConfigurationError(f"the schedule of {method.name!r} has more than {MAX_COUNT:,} rounds", "rounds")

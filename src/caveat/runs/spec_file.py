@@ -1,4 +1,4 @@
-"""`run.json`, the one description of a run: how it is written, read, and compared with another one."""
+"""`run.json`, the description of a run: writing, reading and comparing it."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from ..config import Config, EngineSettings, Evaluation, Federation, is_unavaila
 from ..config.schema import ELSEWHERE
 from ..config.toml import parse
 from ..core import ConfigurationError, DataError, Method
-from ..core.errors import OtherBeginning, short_repr
+from ..core.errors import RunChanged, short_repr
 from ..core.settings import dotted
 from ..data.settings import DataSettings
 from ..files.reading import RUN, manifest_of, read_plain, record_of
@@ -32,35 +32,32 @@ SETTINGS: Mapping[str, type] = {
     "model": ModelSettings, "federation": Federation, "evaluation": Evaluation, "uncertainty": Uncertainty,
     "privacy": Privacy, "server": ServerOptimizer,
 }  # fmt: skip
-"""The fields of a specification that are settings, and their classes."""
+"""The settings in a specification, and their classes."""
 FIELDS = ("seed", "init_from", "data", *SETTINGS, "personal")
 """The fields of a specification, except for its methods."""
 PLACES = ("data.source", "data.ood.global_source")
-"""Keys that say where data are, which are compared by their content."""
+"""Keys of data locations, which are compared by content instead."""
 CHANGEABLE = (*PLACES, "engine.workers", "engine.device", "engine.sync_seconds", "engine.keep_checkpoints")
-"""Keys that may be others when a run is continued."""
+"""Keys that may change when a run is continued."""
 WAITS = ("federation.round_timeout", "federation.start_timeout")
-"""Keys that say how long the server of a federation waits."""
-
-
-# Write
+"""Keys of a federation server's waiting times."""
 
 
 def described(spec: RunSpec) -> dict[str, Any]:
-    """A specification as plain values. Raises ConfigurationError if fields of a user's method have other values."""
+    """Return a specification as plain values. Raises ConfigurationError if a custom method has other field values."""
     found = {"method": _described_method(spec.method), **{name: _plain(getattr(spec, name)) for name in FIELDS}}
     found["baselines"] = {method.name: _described_method(method) for method in spec.baselines}
     try:
         return _as_json(found)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"the fields of {spec.method.name!r} have to be plain values: {error}") from None
+        raise ConfigurationError(f"the fields of {spec.method.name!r} must be plain values: {error}") from None
 
 
 def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The description of a configuration, to compare with a known one.
+    """Return the description of a configuration, to compare with a known one.
 
-    A plugin's method that this process has not imported cannot be built. Then the hyperparameters that the
-    configuration gives replace those of the known description.
+    A plugin's method that is not imported in this process cannot be built; then the configuration's hyperparameters
+    replace those of the known description.
     """
     if not any(map(is_unavailable, (config.method.name, *config.baselines))):
         return described(spec_of(config))
@@ -72,14 +69,14 @@ def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _described_method(method: Method) -> dict[str, Any]:
-    """A method's fields with its name, and the names of its class and of the classes that this one is made from."""
+    """Return a method's fields with its name, and the names of its class and base classes."""
     kinds = [kind.__name__ for kind in inspect.getmro(type(method)) if dataclasses.is_dataclass(kind)]
     return {"name": method.name, "class": " < ".join(kinds), **_plain(method)}
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = value.described if isinstance(value, ModelSettings) else vars(value)  # code is its name here
+        fields = value.described if isinstance(value, ModelSettings) else vars(value)  # code by its name
         return {field.name: _plain(fields[field.name]) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
@@ -91,31 +88,28 @@ def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-# Read
-
-
 def read_run_file(folder: Path) -> RunFile | None:
-    """The description of the run in a folder; None if no run has begun there. Raises DataError if it is damaged."""
+    """Read the description of a run; None if the folder has none. Raises DataError if it is damaged."""
     return record_of(folder / RUN, RunFile)
 
 
 def run_file(folder: Path) -> RunFile:
-    """The same. Raises ConfigurationError, saying what the folder is instead, if it is not of a run."""
+    """Read the description of a run. Raises ConfigurationError, with what the folder is instead, if there is none."""
     if (found := read_run_file(folder)) is not None:
         return found
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder}: no such folder, expected that of a run")
+        raise ConfigurationError(f"{folder}: no such folder")
     if about := other_kind(folder):
         raise ConfigurationError(f"{folder} {about}")
     if (folder / "state" / "checkpoint.json").exists():
-        raise DataError(f"{folder / RUN} is missing: put it back from a copy")
+        raise DataError(f"{folder / RUN} is missing; restore it from a backup")
     raise ConfigurationError(f"{folder} is not a run: it has no {RUN}")
 
 
 def spec_in(folder: Path, record: RunFile) -> RunSpec:
-    """The specification that the description in a folder has; code of one's own is its name.
+    """Return the specification of a description; custom code is a name.
 
-    Raises ConfigurationError for a method that this process does not know, and for settings that it does not have.
+    Raises ConfigurationError for an unknown method, or invalid settings.
     """
     kept, where = record.spec, folder / RUN
     try:
@@ -130,50 +124,46 @@ def spec_in(folder: Path, record: RunFile) -> RunSpec:
     except ConfigurationError as error:
         raise error if str(folder) in str(error) else ConfigurationError(f"{where}: {error}") from error
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise DataError(f"{where}: expected the description of a run: {error}") from error
+        raise DataError(f"{where}: not a valid description of a run: {error}") from error
     if found := next(differences(deciding(kept), deciding(described(spec))), None):
         raise ConfigurationError(
-            f"{where}: {found.key} = {short_repr(found.was)}, but what is known by these names here has "
-            f"{short_repr(found.now)}: it is another method, or other settings"
+            f"{where}: {found.key} = {short_repr(found.was)}, but the method of this name or its settings have "
+            f"{short_repr(found.now)} here: they have changed"
         )
     return spec
 
 
 def engine_in(record: RunFile) -> EngineSettings:
-    """The engine of the command that began a run."""
+    """Return the engine settings of the command that started a run."""
     return EngineSettings(**record.engine)
 
 
 def _method(kept: Mapping[str, Any], folder: Path) -> Method:
-    """A method by its name. Raises ConfigurationError if this process does not know it."""
+    """Return a method by name. Raises ConfigurationError if it is unknown."""
     fields = {key: value for key, value in kept.items() if key not in ("name", "class")}
     if kept["name"] not in METHODS:
         raise ConfigurationError(
-            f"{folder} is a run of the method {short_repr(str(kept['class']).partition(' < ')[0])}, which is none of "
-            f"caveat's own: {advice(kept['name'])}; nothing that a folder names is imported"
+            f"{folder} is a run of the method {short_repr(str(kept['class']).partition(' < ')[0])}, which does not "
+            f"come with caveat: {advice(kept['name'])}; caveat never imports what a folder names"
         )
     method: Method = METHODS[kept["name"]](**fields)
     return method
 
 
 def with_sets(record: RunFile, sets: Sequence[str]) -> RunFile:
-    """A description with the user's "KEY=VALUE" for keys of `CHANGEABLE`. Raises ConfigurationError for another key."""
+    """Return a description with "KEY=VALUE" for keys of `CHANGEABLE`. Raises ConfigurationError for other keys."""
     table = copy.deepcopy({**record.spec, "engine": record.engine})
     for path, value in parse("", "--set", sets).overrides.items():
         if dotted(path) not in CHANGEABLE:
             raise ConfigurationError(
-                f"--set {dotted(path)}: a run continues with the settings that it began with, except for "
-                f"{', '.join(CHANGEABLE)}"
+                f"--set {dotted(path)}: a run continues with its original settings, except for {', '.join(CHANGEABLE)}"
             )
         _below(table, path[:-1])[path[-1]] = value
     return record.model_copy(update={"engine": table.pop("engine"), "spec": table})
 
 
-# Compare
-
-
 class ChangedKey(NamedTuple):
-    """A key of two descriptions, and its value in each; None for a key that one does not have."""
+    """A key of two descriptions, and its values; None if missing."""
 
     key: str
     was: Any
@@ -181,7 +171,7 @@ class ChangedKey(NamedTuple):
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[ChangedKey]:
-    """The keys in which two descriptions differ; of another method its name alone."""
+    """Yield the keys in which two descriptions differ; for different methods only the name."""
     found = list(_differences(was, now, ()))
     other_method = any(path == ("method", "name") for path, *_ in found)
     for path, before, after in found:
@@ -198,16 +188,16 @@ def _differences(was: Any, now: Any, path: tuple[str, ...]) -> Iterator[tuple[tu
 
 
 def _key(path: tuple[str, ...]) -> str:
-    """Where a configuration has it: some fields of methods are not in `[method]`."""
+    """Return the key in a configuration: some fields of methods are not in `[method]`."""
     if path[0] == "method" and len(path) > 1 and path[1] in ELSEWHERE:
         return dotted((*ELSEWHERE[path[1]], *path[2:]))
     return dotted(path)
 
 
 def deciding(spec: Mapping[str, Any], free: Sequence[str] = (*WAITS, *PLACES)) -> dict[str, Any]:
-    """A description without the keys that change no result."""
+    """Return a description without the keys that do not affect results."""
     table: dict[str, Any] = copy.deepcopy(dict(spec))
-    # Where nothing else says how many silos are expected, the quorum does, and with it each one's share of the noise.
+    # Without an expected number of silos, the quorum determines each silo's share of the noise.
     quorum = ["federation.quorum"] if table["federation"]["min_available_silos"] else []
     for key in (*free, *quorum):
         *sections, last = key.split(".")
@@ -223,26 +213,25 @@ def _below(table: Any, sections: Sequence[str | int]) -> Any:
 
 
 def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
-    """Raises ConfigurationError, naming the key and both values, unless the run in a folder is of this specification.
+    """Raise ConfigurationError, with key and values, unless the run in a folder has this specification.
 
-    What runs beside another run follows that one's rounds.
+    Baselines follow the rounds of their run.
     """
     followed = {"rounds"} if folder.parent.name == "baselines" else set[str]()
     found = differences(deciding(record.spec), deciding(described(spec)))
     for key, was, now in (each for each in found if each.key not in followed):
         finished = (folder / "summary.json").exists()
-        state, aim = ("a finished", "have it again") if finished else ("an interrupted", "continue it")
-        again = f"make the same call to {aim}" if spec.data is None else "put it back"
+        state, aim = ("a finished", "load it") if finished else ("an interrupted", "continue it")
+        again = f"make the same call to {aim}" if spec.data is None else "restore it"
         raise ConfigurationError(
             f"{folder} holds {state} run with {key} = {was!r}, not {now!r}; {again}, or name a new folder", key
         )
 
 
 def check_initial_model(folder: Path, init: str | None) -> None:
-    """Raises RunError if `init_from` holds another model than the run in a folder, or the one that it is beside, began
-    with.
+    """Raise RunError if the model of `init_from` has changed since the run in a folder, or its main run, started.
 
-    Once a run has trained, it does not need that model any more.
+    A run that has trained does not need that model any more.
     """
     if init is None or (folder / "state" / "checkpoint.json").exists():
         return
@@ -250,40 +239,40 @@ def check_initial_model(folder: Path, init: str | None) -> None:
     for part in (folder, folder.parent.parent) if folder.parent.name == "baselines" else (folder,):
         record = read_run_file(part)
         if record is not None and record.init_model != now:
-            raise OtherBeginning(
-                f"{folder}: init = {init!r} holds another model than when {part} began; put it back, or begin another "
-                "run"
+            raise RunChanged(
+                f"{folder}: init_from = {init!r} has another model than when {part} started; restore it, or start a "
+                "new run"
             )
 
 
 def check_begun(folder: Path) -> None:
-    """Raises DataError where what a run wrote when it began is damaged."""
+    """Raise DataError if files from the start of a run are damaged."""
     check_files(folder, RUN, "splits.json")
-    read_run_file(folder)  # before the first checkpoint nothing else would notice
+    read_run_file(folder)  # before the first checkpoint nothing else checks it
 
 
 def check_files(folder: Path, *places: str) -> None:
-    """Raises DataError for a file that is not what was written, as far as the newest checkpoint can say."""
+    """Raise DataError for a file that differs from what was written, as far as the newest checkpoint tells."""
     try:
         manifest = manifest_of(folder)
     except DataError:
         if (folder / "summary.json").exists():
             raise
-        return  # a damaged checkpoint: there may be an older one to go on from
+        return  # the checkpoint is damaged; an older one may be usable
     manifest.check(*places)
 
 
 def check_same_data(folder: Path, silos: data.Silos) -> None:
-    """Raises RunError if a run in the folder began with other data, DataError if what it began with is damaged."""
+    """Raise RunError if a run started with other data, DataError if its files are damaged."""
     splits = folder / "splits.json"
     check_files(folder, RUN, "splits.json")
     if not splits.exists():
         return
-    begun = read_plain(splits)  # of the silos that are measured
+    begun = read_plain(splits)  # of the evaluated silos
     if not isinstance(begun, dict) or not begun:
-        raise DataError(f"{splits}: expected what the splits of the silos that are measured were")
+        raise DataError(f"{splits}: not a valid record of splits")
     same = [silos.named(name) for name in begun if name in silos.by_name]
     if len(same) < len(begun) or begun != _as_json(data.splits_record(same)):
-        raise OtherBeginning(f"{splits}: the data are not those that the run began with")
+        raise RunChanged(f"{splits}: the data have changed since the run started")
     if (record := record_of(folder / RUN, RunFile)) is not None:
         check_data(folder, record.data, silos, begun.keys())

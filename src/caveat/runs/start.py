@@ -19,7 +19,7 @@ from ..files.schema.run import GivenConfiguration, RunFile
 from ..files.schema.summary import Summary
 from ..files.writing import locked, nothing_begun, write_bytes, write_record
 from ..metrics.custom_metrics import check_known as check_metrics
-from .execution import carry_out
+from .execution import execute
 from .local import LocalRun
 from .progress import Progress, Silent
 from .spec import spec_of, with_rounds
@@ -36,9 +36,11 @@ def start(
     silos: data.Silos | None = None,
     given: GivenConfiguration | None = None,
 ) -> Path:
-    """Run a configuration in a new folder `out`, and return it; `silos` are those it describes, if they were loaded
-    before, and `given` is what the user gave for it. All that can be checked is checked before anything is written:
-    raises ConfigurationError or DataError; RunError once the run has begun, or if another process begins one there.
+    """Run a configuration in a new folder `out`, and return the folder. `silos` are the configuration's, if already
+    loaded; `given` is what the user passed.
+
+    Raises ConfigurationError or DataError before anything is written; RunError once the run has started, or if another
+    process starts one there.
     """
     _check_engine(config)
     devices = find_devices(config.engine.device, config.engine.workers)
@@ -50,56 +52,59 @@ def start(
     except OSError as error:
         raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
     with locked(out / "state"):
-        check_empty(out)  # once more: another process may have been quicker
+        check_empty(out)  # again, because another process may have been faster
         run = dataclasses.replace(local_run(config, silos, out), devices=devices, given=given)
         run.keep_description()
         keep_configuration(config, out)
-        return carry_out_all(run, progress or Silent())
+        return execute_all(run, progress or Silent())
 
 
 def _check_engine(config: Config) -> None:
     if config.engine.name != "single_machine":
         raise ConfigurationError(
-            f"engine.name = {config.engine.name!r} is for runs that Flower starts: `caveat flower init` writes the app"
+            f"engine.name = {config.engine.name!r} is for federations on Flower: write the app with `caveat flower "
+            "init`"
         )
 
 
 def check(config: Config, silos: data.Silos, out: Path) -> None:
-    """Raises ConfigurationError or DataError for what cannot be run on these silos, before anything is."""
+    """Raise ConfigurationError or DataError for a run that cannot work on these silos, before anything runs."""
     _check_engine(config)
-    find_device(config.engine.device, start=False)  # whoever checks may be forked yet
+    find_device(config.engine.device, start=False)  # this process may still be forked
     for run in local_run(config, silos, out).with_baselines():
         run.check()
 
 
 def local_run(config: Config, silos: data.Silos, folder: Path) -> LocalRun:
-    """The run of a configuration on these silos."""
+    """Return the run of a configuration on these silos."""
     return LocalRun(spec=spec_of(config), engine_settings=config.engine, folder=folder, silos=silos)
 
 
 def check_empty(out: Path) -> None:
-    """Raises ConfigurationError unless a run may begin in the folder."""
+    """Raise ConfigurationError unless a run may start in the folder."""
     if (out / RUN).exists():
-        raise ConfigurationError(f"{out} already holds a run; `caveat resume {out}` continues it, --out names another")
+        raise ConfigurationError(
+            f"{out} already has a run: continue it with `caveat resume {out}`, or choose another folder with --out"
+        )
     if not nothing_begun(out):
-        raise ConfigurationError(f"{out} exists and is not a run; name a new folder with --out")
+        raise ConfigurationError(f"{out} exists and is not a run; choose a new folder with --out")
 
 
 def keep_configuration(config: Config, folder: Path) -> None:
-    """Write the whole configuration for users to read, and to run again; nothing decides by it."""
+    """Write the complete configuration, for users to read and reuse."""
     write_bytes(folder / CONFIG, configuration.dump(config).encode(), lasting=True)
 
 
-def carry_out_all(run: LocalRun, progress: Progress) -> Path:
-    """Carry out the method itself, then the baselines beside it, with as many rounds of training as it took.
+def execute_all(run: LocalRun, progress: Progress) -> Path:
+    """Run the method, then its baselines with the same number of training rounds.
 
     The caller holds the lock of the folder.
     """
-    carry_out(run, progress, run.method.name)
+    execute(run, progress, run.method.name)
     rounds = read(run.folder / "summary.json", Summary).rounds_run
     for baseline in run.baselines(rounds):
         baseline.folder.mkdir(parents=True, exist_ok=True)
-        carry_out(baseline, progress, baseline.method.name)
+        execute(baseline, progress, baseline.method.name)
     return run.folder
 
 
@@ -113,13 +118,12 @@ def resume(
     device: str | None = None,
     sets: Sequence[str] = (),
 ) -> Path:
-    """Continue an interrupted run, with its silos if they are loaded; a finished one is left as it is, unless it is to
-    go on to more `rounds` of training. `device` is one to go on with in place of the run's, and `sets` are
-    "KEY=VALUE" of other keys that change no result, such as where its data are now, if they have moved.
+    """Continue an interrupted run to a bit-identical result, or extend a run to `rounds` training rounds.
 
-    Same bits as without the interruption, but for silos that are `reset`: they begin afresh, without the state that
-    they lost. Raises ConfigurationError for a run that cannot be continued here, DataError or RunError for a folder
-    that is damaged, StateLost for a silo's state that is.
+    `silos` are the run's, if already loaded; `device` replaces the run's; `sets` are "KEY=VALUE" of other keys that do
+    not affect results, such as the location of moved data. Silos in `reset` restart without the state that they lost.
+    Raises ConfigurationError for a run that cannot be continued here, DataError or RunError for a damaged folder,
+    StateLost for a silo's damaged state.
     """
     record = with_sets(resumable(folder), sets)
     spec, engine = spec_in(folder, record), engine_in(record)
@@ -141,32 +145,32 @@ def resume(
             run = extended(run, rounds)
             if note := remark(run):
                 progress.note(note)
-        return carry_out_all(run, progress)
+        return execute_all(run, progress)
 
 
 def resumable(folder: Path) -> RunFile:
-    """The description of a run that a command can continue. Raises ConfigurationError for any other folder."""
+    """Read the description of a run that can be resumed. Raises ConfigurationError for other folders."""
     record = run_file(folder)
     if (folder / "join.json").exists():
         raise ConfigurationError(
-            f"{folder} is of silos that joined a finished federation; the same `caveat join` continues it, and "
-            "`caveat predict` and caveat.load open it once it is finished"
+            f"{folder} is of silos that joined a finished federation: continue with the same `caveat join`, and open "
+            "it with `caveat predict` or caveat.load once it is finished"
         )
     if record.in_python:
         raise ConfigurationError(
-            f"{folder} is of a run in Python, whose silos only that program has: the same call of caveat.run "
-            "continues it; once it is finished, `caveat predict` and caveat.load open it"
+            f"{folder} is a run of a Python program: continue with the same call of caveat.run, and open it with "
+            "`caveat predict` or caveat.load once it is finished"
         )
     if folder.absolute().parent.name == "baselines":
-        raise ConfigurationError(f"{folder} is what ran beside {folder.parent.parent}, which is the run")
+        raise ConfigurationError(f"{folder} is a baseline of the run {folder.parent.parent}; resume that")
     return record
 
 
 def extended(before: LocalRun, rounds: int) -> LocalRun:
-    """A run with so many rounds of training, to which the run in its folder and those beside it can now go on.
+    """Return the run with so many training rounds, to which the run in its folder and its baselines can now continue.
 
-    Nothing is trained yet, and a crash on the way leaves what the same call goes on with. Raises ConfigurationError for
-    fewer rounds than were made, and where it cannot go on, DataError for what is damaged: before anything is changed.
+    Nothing is trained yet, and the call can be repeated after a crash. Raises ConfigurationError for fewer rounds than
+    completed, or if the run cannot be extended, and DataError for damaged files, before anything is changed.
     """
     spec = dataclasses.replace(
         before.spec, method=with_rounds(before.method, rounds),
@@ -195,26 +199,25 @@ def _rounds(run: LocalRun) -> int | None:
 
 
 def _parts(run: LocalRun) -> list[LocalRun]:
-    """The runs of the methods beside a run; then itself, whose description says what all are of."""
+    """Return the baselines, then the run itself, whose description covers all."""
     return [*run.baselines(), run]
 
 
 def remark(run: LocalRun) -> str:
-    """What to say of a run that goes on to its rounds, if its first rounds were of another number."""
+    """Return a note if the first rounds of an extended run were trained for another number of rounds."""
     numbers = run_file(run.folder).rounds
     methods = [run.method, *run.spec.baselines]
     follows = [f"{method.name}: {method.follows_rounds}" for method in methods if method.follows_rounds]
     if not numbers or not follows:
         return ""
     return (
-        f"the first {numbers[0]} rounds were made as of {numbers[0]}, those after them as of {_rounds(run)}, so that "
-        f"the model is not that of a run of {_rounds(run)} rounds from the beginning; {'; '.join(follows)} follows "
-        "their number"
+        f"the first {numbers[0]} rounds were trained for {numbers[0]} rounds in total, later ones for {_rounds(run)}, "
+        f"so the model differs from that of a run of {_rounds(run)} rounds: {'; '.join(follows)} depends on the total"
     )
 
 
 def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
-    """Raises ConfigurationError unless the run in a folder can go on, before anything is changed."""
+    """Raise ConfigurationError unless the run in a folder can be extended, before anything is changed."""
     part = before.folder
     now, then = list(before.complete_method.schedule()), list(after.complete_method.schedule())
     checkpoint = record_of(part / "state" / NEWEST, Checkpoint)
@@ -222,25 +225,21 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
     trained = min(horizon(now), horizon(then))
     if _forms(now[:trained]) != _forms(then[:trained]) or horizon(now) != _rounds(before):
         raise ConfigurationError(
-            f"{asked}: rounds of {before.method.name!r} are followed by others that train, so that it cannot go on "
-            "with more of them; begin another run",
+            f"{asked}: training rounds of {before.method.name!r} are followed by others, so the run cannot be "
+            "extended; start a new run",
             "rounds",
         )
     if done > rounds:
-        raise ConfigurationError(f"{asked}: {part} has made {done} rounds of training already", "rounds")
-    start_timeout = before.spec.evaluation.early_stopping_patience
-    if checkpoint is not None and (
-        checkpoint.stopped or (start_timeout is not None and checkpoint.worse >= start_timeout)
-    ):
+        raise ConfigurationError(f"{asked}: {part} has already completed {done} training rounds", "rounds")
+    patience = before.spec.evaluation.early_stopping_patience
+    if checkpoint is not None and (checkpoint.stopped or (patience is not None and checkpoint.worse >= patience)):
         raise ConfigurationError(
-            f"{asked}: training of {part} ends after round {checkpoint.number}, by evaluation.early_stopping_patience, "
-            "with more rounds too",
+            f"{asked}: early stopping ended training of {part} after round {checkpoint.number}, and would do so again",
             "rounds",
         )
     if _is_closing(checkpoint, before.complete_method) and TrainedStore(part).load() is None:
         raise ConfigurationError(
-            f"{asked}: the states that {part} had before its rounds after training were not kept; begin another run",
-            "rounds",
+            f"{asked}: the states of {part} at the end of training were not kept; start a new run", "rounds"
         )
 
 
@@ -252,7 +251,7 @@ def _extend(before: LocalRun, after: LocalRun, rounds: int) -> None:
     elif checkpoint is not None:
         store.free(checkpoint)
     record = run_file(after.folder)
-    if record.rounds[-1:] != [rounds]:  # a crash may have had it written already
+    if record.rounds[-1:] != [rounds]:  # it may have been written before a crash
         changed: dict[str, Any] = {"rounds": [*(record.rounds or [record.spec["method"]["rounds"]]), rounds]}
         if record.given is not None:
             changed["given"] = record.given.model_copy(update={"sets": [*record.given.sets, f"rounds={rounds}"]})
@@ -261,7 +260,7 @@ def _extend(before: LocalRun, after: LocalRun, rounds: int) -> None:
 
 
 def _is_closing(checkpoint: Checkpoint | None, method: Method) -> bool:
-    """Whether a run has gone on after its last round of training."""
+    """Return whether a run has continued after its last training round."""
     return checkpoint is not None and checkpoint.t >= horizon(method.schedule())
 
 

@@ -36,19 +36,17 @@ from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, o
 
 
 def check_stacked(folder: Path, mode: str, kept: str) -> None:
-    """Raises ConfigurationError unless the mode is the one that a checkpoint has kept: numbers differ by rounding."""
+    """Raise ConfigurationError unless the mode is that of the checkpoint, because rounding differs between modes."""
     if mode != kept:
         raise ConfigurationError(
-            f"{folder}: engine.vectorized = {mode!r}, but the run began with {kept!r}; put it back, or begin another "
-            f"run",
+            f"{folder}: engine.vectorized = {mode!r}, but the run started with {kept!r}; restore it, or start a new "
+            "run",
             "engine.vectorized",
         )
 
 
-def training_works(decided: Mapping[str, StackedRecord], method: Method) -> dict[str, StackedRecord]:
-    """Which works of a run were carried out stacked, and why others that train were not: by their name, with the groups
-    that silos kept before.
-    """
+def training_tasks(decided: Mapping[str, StackedRecord], method: Method) -> dict[str, StackedRecord]:
+    """Return the decisions on batching for tasks that train or were batched, by name and the groups that silos kept."""
     training = {step.name for step in method.schedule() if step.trains}
     found = {}
     for address, record in decided.items():
@@ -59,25 +57,25 @@ def training_works(decided: Mapping[str, StackedRecord], method: Method) -> dict
     return found
 
 
-def not_stacked(works: Mapping[str, StackedRecord]) -> list[str]:
-    """What there is to say of works that were to be stacked."""
+def not_batched(tasks: Mapping[str, StackedRecord]) -> list[str]:
+    """Return a note for each task that was to be batched and was not."""
     return [
         f"{name}: {'some ' if record.stacked else ''}silos were trained one after the other: {record.why}"
-        for name, record in works.items()
+        for name, record in tasks.items()
         if record.why
     ]
 
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
-"""The figures of a domain."""
+"""The metrics of a domain."""
 FREE = {"policy", "source", "guarantee", "sets", "temperature", "temperature_spread"}
-"""Entries of a summary that methods and what is put around them give."""
+"""Entries of a summary that methods and their wrappers provide."""
 FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
-"""The same of a silo's."""
+"""The same for a silo's entry."""
 
 
 def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
-    """Add a round's traffic to what a run has counted so far."""
+    """Add a round's traffic to the run's state."""
     up = sum(size(update.payload) for update in done.replies.updates.values())
     down = size(done.sent) * len(done.cohort)
     run_state.last = done.t
@@ -85,12 +83,12 @@ def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
 
 
 def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[RoundRow]:
-    """A silo's rows of rounds.jsonl: of what it predicts, and of each model where there are two.
+    """Return a silo's rows of rounds.jsonl: for its predictions, and for each of two models.
 
-    `about` says of which round, phase and split they are.
+    `about` has the round, phase and split.
     """
     extra = _of_method(method, payload)
-    extra.pop("codeword_use", None)  # long, and the summary has it
+    extra.pop("codeword_use", None)  # long, and already in the summary
     found = list[RoundRow]()
     for name, sums in by_model(method, payload).items():
         of = {"silo": silo.name, "domain": silo.domain, "model": name, "examples": int(sums["examples"])}
@@ -106,23 +104,23 @@ def summarize(
     privacy: PrivacyRecord | None,
     newcomers: Mapping[SiloId, Payload],
 ) -> Summary:
-    """Figures on the test split after the last round, of the silos that gave them.
+    """Return the summary: metrics on the test split after the last round, of the silos that replied.
 
-    Those of newcomers, which took no part, are marked as such, and no other figure is of them.
+    Newcomers, which took no part, have marked entries and enter no other metric.
     """
     method = run.complete_method
     outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
     classes = _classification(run, test, newcomers)
     silos = [
-        _told(classes, silo_record(method, run.info.silo_infos[name], test[name])).model_copy(
-            update=_own(personal.get(name))
+        _with_classes(classes, silo_record(method, run.info.silo_infos[name], test[name])).model_copy(
+            update={"model": personal[name]} if name in personal else {}
         )
         for name in run.measured
         if name in test
     ]
     streams = summarize_streams(method, test)
-    inside = streams[INSIDE] = _told_over_silos(classes, streams[INSIDE])
+    inside = streams[INSIDE] = _stream_with_classes(classes, streams[INSIDE])
     pooled = metrics.merge(payload["sums"] for payload in test.values())
     return Summary(
         schema=SCHEMA,
@@ -166,40 +164,35 @@ def summarize(
         reset=run_state.reset,
         rollbacks=run_state.rollbacks,
         largest=run_state.largest,
-        stacked=training_works(run_state.stacked, method),
+        stacked=training_tasks(run_state.stacked, method),
     )
 
 
 def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:
-    """What is said of devices; nothing of the CPU, whose bits are told by those of the libraries."""
+    """Return the record of devices; None for the CPU, whose results depend on the recorded libraries."""
     if devices[0].type == "cpu":
         return None
     return DeviceRecord(names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0]))
 
 
-def _own(model: str | None) -> dict[str, str]:
-    """What a silo's record says of the architecture of its own model, if it has one."""
-    return {} if model is None else {"model": model}
-
-
 def _classification(
     run: BaseRun, test: Mapping[SiloId, Payload], newcomers: Mapping[SiloId, Payload]
 ) -> Classification:
-    """What predictions tell of classes, with the thresholds that silos have."""
+    """Return the classification metrics of silos, with their thresholds."""
     positive = positive_class(run.info.positive, run.info.classes)
     return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity)
 
 
-def _told(classes: Classification, silo: SiloRecord) -> SiloRecord:
-    """A silo's record with what its predictions tell of classes."""
+def _with_classes(classes: Classification, silo: SiloRecord) -> SiloRecord:
+    """Add classification metrics to a silo's record."""
     figures = _with(silo.test, classes.figures(silo.name))
     return silo.model_copy(update={"test": figures, "classification": classes.of_silo(silo.name)})
 
 
-def _told_over_silos(classes: Classification, inside: Stream) -> Stream:
-    """The stream of test inputs with the same over silos, of what these predict."""
+def _stream_with_classes(classes: Classification, inside: Stream) -> Stream:
+    """Add classification metrics over silos to the stream of test inputs."""
     (name, chosen), over = next(iter(inside.models.items())), classes.over_silos
-    if chosen.silos != inside.silos:  # models are compared over some of the silos
+    if chosen.silos != inside.silos:  # models are compared over some silos only
         over = {"mean": {}, "worst": {}}
     record = chosen.model_copy(
         update={
@@ -216,9 +209,9 @@ def _with(found: Metrics, more: Mapping[str, float]) -> Metrics:
 
 
 def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload], classes: Classification) -> list[SiloRecord]:
-    """The records of silos that took no part, marked as such."""
+    """Return the records of newcomers, marked as such."""
     found = (silo_record(run.complete_method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
-    return [_told(classes, record).model_copy(update={"newcomer": True}) for record in found]
+    return [_with_classes(classes, record).model_copy(update={"newcomer": True}) for record in found]
 
 
 def _newcomers_mean(method: Method, payloads: Mapping[SiloId, Payload], classes: Classification) -> Newcomers | None:
@@ -230,14 +223,14 @@ def _newcomers_mean(method: Method, payloads: Mapping[SiloId, Payload], classes:
 
 
 def _worst(silos: Sequence[SiloRecord]) -> Worst:
-    """The silo of lowest accuracy, the first by name of several."""
+    """Return the silo with the lowest accuracy, the first by name if several."""
     known = [(silo.test.accuracy, silo.name) for silo in silos if silo.test.accuracy is not None]
     accuracy, name = min(known)
     return Worst(silo=name, accuracy=accuracy)
 
 
 def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
-    """The final figures of a silo, from what it measured on its test split."""
+    """Return the record of a silo, from its measurements on its test split."""
     sums = payload["sums"]
     streams = summarize_streams(method, {silo.name: payload})
     null = metrics.ece_null(sums) or None
@@ -262,7 +255,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
 
 
 def entropy_error(sums: Tensors) -> float | None:
-    """The standard error of the mean entropy, in nats, to the resolution of its histogram; None below two inputs."""
+    """Return the standard error of the mean entropy in nats, from its histogram; None for fewer than two inputs."""
     counts, edges = sums["score.total"].sum(0), histograms.edges("total", len(sums["class_bin_count"]))
     n = float(counts.sum())
     if n < 2:
@@ -274,7 +267,7 @@ def entropy_error(sums: Tensors) -> float | None:
 
 
 def _means(stream: Stream) -> SiloStream:
-    """A stream's figures where there is but one silo to average over."""
+    """Return a stream's record for a single silo."""
     means = {name: found.mean for name, found in stream.models.items()}
     return SiloStream.model_validate(as_json(stream) | {"models": means})
 
@@ -284,12 +277,12 @@ def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
 
 
 def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
-    """What `Method.outcome` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
+    """Check the result of `Method.outcome`. Raises ConfigurationError for a reserved key, or an invalid value."""
     return _entries(f"{method.name}: outcome()", found, {"schema", *Summary.model_fields} - FREE)
 
 
 def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
-    """What `Method.summarize` gives. Raises ConfigurationError where a key is taken, or a value no file can hold."""
+    """Check the result of `Method.summarize`. Raises ConfigurationError for a reserved key, or an invalid value."""
     taken = SiloRecord.model_fields.keys() | RoundRow.model_fields.keys()
     return _entries(f"{method.name}: summarize()", found, taken - FREE_OF_SILOS)
 
@@ -297,12 +290,12 @@ def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str,
 def _entries(hook: str, found: Mapping[str, object], taken: set[str]) -> dict[str, Any]:
     for key, value in found.items():
         if key in taken:
-            raise ConfigurationError(f"{hook} gives {key!r}, a key that every summary has; call it otherwise")
+            raise ConfigurationError(f"{hook} returns {key!r}, a key that every summary has; rename it")
         try:
             json.dumps({key: value})
         except (TypeError, ValueError):
-            about = "expected numbers, texts, or lists and dictionaries of them"
-            raise ConfigurationError(f"{hook} gives {short_repr(key)} = {short_repr(value)}: {about}") from None
+            about = "expected numbers, strings, or lists and dictionaries of them"
+            raise ConfigurationError(f"{hook} returns {short_repr(key)} = {short_repr(value)}: {about}") from None
     return dict(found)
 
 

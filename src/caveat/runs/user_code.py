@@ -1,4 +1,4 @@
-"""Code of one's own that a configuration names, imported where its user names it, and nowhere else."""
+"""Custom code that a configuration names; imported only if the user names it."""
 
 import importlib
 import importlib.util
@@ -18,7 +18,7 @@ from ..nn.models import ModelSettings
 
 
 class Models(Protocol):
-    """What a configuration and a specification both say of models."""
+    """The model settings of a configuration or specification."""
 
     @property
     def model(self) -> ModelSettings: ...
@@ -27,20 +27,19 @@ class Models(Protocol):
 
 
 def codes_of(config: Models) -> list[str]:
-    """The names of code in a configuration or specification: of the model, and of silos' own models."""
+    """Return the names of custom code of a configuration or specification, including personalized models."""
     found = [*config.model.codes, *(code for own in config.personal for code in own.codes)]
     return list(dict.fromkeys(found))
 
 
 def weights_of(config: Config) -> list[str]:
-    """The files of weights in a configuration."""
+    """Return the weight files of a configuration."""
     found = [each.weights for each in (config.model, *config.personal)]
     return list(dict.fromkeys(file for file in found if file is not None))
 
 
 def with_whole_paths(config: Config, weights: bool) -> Config:
-    """The configuration with the path of `init_from`, and those of `weights`, in full where they are found from
-    here."""
+    """Return the configuration with absolute paths for `init_from` and, if `weights`, weight files, if they exist."""
 
     def whole(path: str | None) -> str | None:
         return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
@@ -54,21 +53,21 @@ def with_whole_paths(config: Config, weights: bool) -> Config:
 
 
 def import_named(config: Models) -> None:
-    """Import the code that a configuration names. For configurations that the user of this process names alone."""
+    """Import the code that a configuration names. Only for configurations named by the user of this process."""
     for code in codes_of(config):
         import_code(code)
 
 
 def check_known(config: Models) -> None:
-    """Raises ConfigurationError for code that a configuration names and the user of this process does not."""
+    """Raise ConfigurationError for code that a configuration names but the user of this process did not."""
     for code in codes_of(config):
         code_of(code, "model")
 
 
 def import_code(code: str) -> None:
-    """Import what a name stands for, "package.module:name" or "file.py:name", from the current folder too.
+    """Import code by its name, "package.module:name" or "file.py:name", also from the current folder.
 
-    Raises ConfigurationError if there is no such code, or it cannot be imported.
+    Raises ConfigurationError if it does not exist or cannot be imported.
     """
     if code in KNOWN:
         return
@@ -85,7 +84,7 @@ def import_code(code: str) -> None:
 
 
 def split_name(code: str) -> tuple[str, str]:
-    """The file or module that a name stands for, and what of it. Raises ConfigurationError for other texts."""
+    """Return the file or module, and the name in it. Raises ConfigurationError for an invalid name."""
     place, _, name = code.rpartition(":")
     if not name.isidentifier() or not (is_file(place) or all(part.isidentifier() for part in place.split("."))):
         raise ConfigurationError(f"{{key}} = {short_repr(code)}: expected package.module:name or file.py:name", "model")
@@ -93,39 +92,38 @@ def split_name(code: str) -> tuple[str, str]:
 
 
 def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., Any] | None = None) -> None:
-    """Make known what a folder's configuration names, as far as the user names it too.
+    """Allow the code that a folder's configuration names, if the user names it too.
 
-    `named` are names to import, `given` is the code itself. A name that the folder does not have stands for the one
-    code of its that is not named otherwise: what it makes is compared. Raises ConfigurationError for any other name,
-    and for code that could be any of several.
+    `named` are names to import, `given` is the code itself. A name that the folder does not have stands for the only
+    other code of the folder; its output is compared. Raises ConfigurationError for other names, and for ambiguous code.
     """
     codes, named = list(codes), list(dict.fromkeys(named))
     meant = {name: _same_code(name, codes) for name in named}
     for name in named:
         left = [code for code in codes if code not in meant.values()]
         if (code := meant[name] or (left[0] if len(left) == 1 else None)) is None:
-            there = f"it names {', '.join(codes)}" if codes else "it names no code of one's own"
-            raise ConfigurationError(f"--model {short_repr(name)}: this is not the run's; {there}", "model")
+            there = f"it names {', '.join(codes)}" if codes else "it names no custom code"
+            raise ConfigurationError(f"--model {short_repr(name)}: not the code of the run; {there}", "model")
         meant[name] = code
         import_code(name)
         KNOWN[code] = KNOWN[name]
     if given is None:
         return
     if len(codes) != 1:
-        there = f"names {', '.join(codes)}" if codes else "is of a model of caveat's own"
+        there = f"names {', '.join(codes)}" if codes else "has no custom model"
         raise ConfigurationError(f"model is given, but the run {there}", "model")
     KNOWN[codes[0]] = given
 
 
 def _same_code(name: str, codes: Iterable[str]) -> str | None:
-    """The code of a folder that is called so, maybe in a file that lies elsewhere now."""
+    """Return the code of a folder with this name, maybe in a file that has been moved."""
     place, wanted = split_name(name)
     elsewhere = (code for code in codes if is_file(place) and _last(code) == (Path(place).name, wanted))
     return name if name in codes else next(elsewhere, None)
 
 
 def _last(code: str) -> tuple[str, str]:
-    """The file's name without its folder, and what of it a name stands for."""
+    """Return the file name without its folder, and the name in it."""
     place, _, name = code.rpartition(":")
     return Path(place).name, name
 
@@ -133,7 +131,7 @@ def _last(code: str) -> tuple[str, str]:
 def _import_module(place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # behind all others, so that no file in it hides what is installed
+        sys.path.append(here)  # last, so that its files do not hide installed packages
     if importlib.util.find_spec(place.partition(".")[0]) is None:
         raise ConfigurationError(f"no module {place.partition('.')[0]!r} is installed, and none is in {here}")
     return importlib.import_module(place)

@@ -21,7 +21,7 @@ from ...files.schema.analyses import Finding
 from ...files.schema.record import as_json
 from ...files.writing import locked, nothing_begun, write_record
 from ...runs import python_calls
-from ...runs.execution import carry_out
+from ...runs.execution import execute
 from ...runs.local import LocalRun, Run
 from ...runs.progress import Progress
 from ...runs.spec_file import check_begun, check_same_data
@@ -180,7 +180,7 @@ class Sweep:
                 python_calls.check_call(run)
                 if (run.folder / "summary.json").exists():
                     run.check_code()  # what is judged together has to be of one model
-                carry_out(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
+                execute(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 
 

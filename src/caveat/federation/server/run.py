@@ -30,7 +30,7 @@ from ...files.schema.summary import Summary
 from ...files.writing import held, locked, owner_only, write_json, write_record
 from ...html.run.page import write_report
 from ...runs.base import BaseRun, Engine
-from ...runs.execution import carry_out
+from ...runs.execution import execute
 from ...runs.local import LocalRun
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP, summarize_streams
@@ -226,7 +226,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
         members.save()
         with locked(part / "state"):
             check_begun(part)
-            carry_out(run, progress, name)
+            execute(run, progress, name)
 
 
 def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
@@ -258,7 +258,7 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
         _begin(run, config, folder, start)
         with locked(part / "state"):
             check_begun(part)
-            carry_out(run, progress, name)
+            execute(run, progress, name)
 
 
 def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]:

@@ -20,28 +20,26 @@ from ...data.splits import NAMES
 from ...engines.executor import Executor
 from ...engines.placement import one_thread
 from ...files.checkpoints import SiloStore
-from ...files.schema.summary import Features, Gallery
+from ...files.schema.summary import Features
+from ...files.schema.summary import Gallery
 from ...training.fit import Training
-from ..frozen_features import SilosBehind
+from ..frozen_features import SilosWithFeatures
 from ..local import LocalRun
 
 LOOKED_AT = 50
-"""Silos of a population that are made to read their sizes."""
-
-
-# Rounds
+"""Number of silos of a population whose sizes are read."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Rounds of one kind that follow each other in a schedule."""
+    """Consecutive rounds of one kind in a schedule."""
 
     step: Round
     begin: int
-    """The schedule's position of the first one."""
+    """Position of the first round in the schedule."""
     count: int
     least: int
-    """Rounds that are certain; the others depend on what is learnt."""
+    """Number of rounds that certainly run; the others depend on training."""
 
     @property
     def name(self) -> str:
@@ -49,10 +47,10 @@ class Phase:
 
 
 def phases(method: Method) -> list[Phase]:
-    """A method's schedule as phases.
+    """Return a method's schedule as phases.
 
-    A round whose condition holds of an empty state depends on nothing. Of the others those are certain that come before
-    the end of the first one that compares rather than trains: conditions are about its outcome.
+    A round whose condition holds for an empty state is unconditional. Of the others, those before the end of the first
+    round that compares instead of training are certain, because conditions are about its outcome.
     """
     found: list[Phase] = []
     position, compared = 0, False
@@ -67,15 +65,15 @@ def phases(method: Method) -> list[Phase]:
 
 
 def is_unconditional(step: Round) -> bool:
-    """Whether a round is carried out whatever the server's state is."""
+    """Return whether a round runs whatever the server's state is."""
     try:
         return bool(step.when({}))
-    except Exception:  # a condition may fail in any way without the state that it reads
+    except Exception:  # a condition may fail in any way without its state
         return False
 
 
 def stopped_after(found: Iterable[Phase], least: int | None) -> list[Phase]:
-    """The phases of a run whose training may end after so many rounds; None: it does not end early."""
+    """Return the phases if training may stop after `least` rounds; None: it does not stop early."""
     cut: list[Phase] = []
     for phase in found:
         if phase.step.trains and least is not None:
@@ -85,18 +83,15 @@ def stopped_after(found: Iterable[Phase], least: int | None) -> list[Phase]:
     return cut
 
 
-# Silos
-
-
 @dataclass(frozen=True)
 class Sizes:
-    """Examples of silos by split: of all silos, or of the `LOOKED_AT` of a population."""
+    """Examples of silos by split: of all silos, or of `LOOKED_AT` silos of a population."""
 
     of: dict[SiloId, dict[str, int]]
     population: int
     """Number of all silos."""
     bytes: int
-    """Of the data of those that were looked at."""
+    """Bytes of the data of these silos."""
 
     @property
     def train(self) -> list[int]:
@@ -104,18 +99,18 @@ class Sizes:
 
     @property
     def inputs(self) -> int:
-        """Examples of all silos and splits."""
+        """Number of examples of all silos and splits."""
         return round(sum(sum(each.values()) for each in self.of.values()) * self.population / len(self.of))
 
     def typical(self, count: int) -> tuple[SiloId, ...]:
-        """So many silos, those nearest to the mean in training examples, in the order of their names."""
+        """Return so many silos, those nearest to the mean in training examples, sorted by name."""
         middle = mean(self.train)
         nearest = sorted(self.of, key=lambda name: (abs(self.of[name]["train"] - middle), name))
         return tuple(sorted(nearest[:count]))
 
 
 def sizes_of(run: LocalRun) -> Sizes:
-    """The sizes of a run's participants; of a population those of some, evenly over all."""
+    """Return the sizes of a run's participants; of a population, those of evenly spaced silos."""
     names = run.participants
     looked_at: Sequence[SiloId] = list(names)
     if isinstance(run.silos.silos, Population) and len(names) > LOOKED_AT:
@@ -129,50 +124,47 @@ def sizes_of(run: LocalRun) -> Sizes:
 
 
 def bytes_of(silo: Silo) -> int:
-    """Bytes of a silo's inputs and labels."""
+    """Return the bytes of a silo's inputs and labels."""
     parts = [*(getattr(silo, split) for split in NAMES), *silo.streams.values()]
     return sum(len(part) * (part.x[:1].nbytes + part.y.element_size()) for part in parts)
 
 
-# Optimizer steps
-
-
 @dataclass(frozen=True)
 class Fit:
-    """One call of `Training.fit` at a silo, of which a few steps were carried out."""
+    """A call of `Training.fit` at a silo, of which a few steps were run."""
 
     epochs: float | None
     steps: int | None
     batch_size: int
     done: int
-    """Steps that were carried out."""
+    """Number of steps that were run."""
     seconds: float
-    """Of those after the first one, which includes what only a first step does."""
+    """Seconds of all steps but the first, which includes one-time costs."""
 
     @property
     def each(self) -> float:
-        """Seconds of a step; 0 where there is no second one to tell by."""
+        """Seconds of a step; 0 without a second step."""
         return self.seconds / (self.done - 1) if self.done > 1 else 0.0
 
     def count(self, examples: int) -> int:
-        """Steps of such a call with so many training examples, as `Training.batches` makes batches."""
+        """Return the number of steps with so many training examples, batched as in `Training.batches`."""
         if self.steps is not None:
             return self.steps
         whole, share = divmod(self.epochs or 1, 1)
-        alone = examples > self.batch_size and examples % self.batch_size == 1  # it joins the batch before it
-        epoch = math.ceil(examples / self.batch_size) - alone
+        single = examples > self.batch_size and examples % self.batch_size == 1  # it joins the previous batch
+        epoch = math.ceil(examples / self.batch_size) - single
         part = max(0 if whole else 1, round(share * epoch)) if share else 0
         return int(whole) * epoch + part
 
 
 STEPS, SECONDS = 3, 0.1
-"""Steps of training and seconds after which no more steps of a call are carried out."""
+"""Training steps and seconds after which a call is stopped."""
 STAND_IN = 8
-"""Inputs whose encoded rows stand for all rows of a split."""
+"""Number of inputs whose features represent a whole split."""
 
 
-class SilosStandingIn(SilosBehind):
-    """Silos with the encoded rows of a few inputs, over and over, which are not cached: training takes as long."""
+class SilosWithFewFeatures(SilosWithFeatures):
+    """Silos with the repeated features of a few inputs, not cached; training takes as long as with all."""
 
     def _behind(self, data: Data) -> Data:
         if not len(data):
@@ -184,7 +176,7 @@ class SilosStandingIn(SilosBehind):
 
 @dataclass(frozen=True, kw_only=True)
 class ShortRun(LocalRun):
-    """A run of which a few silos are measured. Behind a frozen encoder the rows of a few inputs stand for all."""
+    """A run that evaluates a few silos. With a frozen encoder, features of a few inputs represent all."""
 
     sample: tuple[SiloId, ...]
 
@@ -195,11 +187,11 @@ class ShortRun(LocalRun):
     def executor(self) -> Executor:
         silos: Mapping[SiloId, Silo] = self.silos.by_name
         if self.frozen_encoder is not None:
-            silos = SilosStandingIn(silos, self.frozen_encoder)
+            silos = SilosWithFewFeatures(silos, self.frozen_encoder)
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def gallery(self) -> Gallery:
-        """Without silos behind a frozen encoder, whose rows a rehearsal does not compute."""
+        """Return a gallery, empty with a frozen encoder, whose features a rehearsal does not compute."""
         return super().gallery() if self.frozen_encoder is None else Gallery(classes=[], silos=[], sure_errors=[])
 
     def features(self) -> Features | None:
@@ -207,14 +199,14 @@ class ShortRun(LocalRun):
 
 
 class StepLog:
-    """Watches training, also in workers that are forked later, and appends every call of `Training.fit` to a file."""
+    """Observes training, also in workers forked later, and appends every call of `Training.fit` to a file."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self.read_until = 0
 
     def __call__(self, training: Training, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
-        """Hand on the first few batches."""
+        """Yield the first few batches."""
         done, began = 0, 0.0
         for batch in batches:
             if done == 1:
@@ -225,10 +217,12 @@ class StepLog:
             done += 1
         seconds = time.perf_counter() - began if done > 1 else 0.0
         fit = Fit(training.local_epochs, training.local_steps, training.batch_size, done, seconds)
-        os.write(self.descriptor, f"{json.dumps(asdict(fit))}\n".encode())  # in one piece, whoever else writes
+        os.write(
+            self.descriptor, f"{json.dumps(asdict(fit))}\n".encode()
+        )  # in one write, because other processes write too
 
     def new(self) -> list[Fit]:
-        """The calls since this was last asked, of all silos."""
+        """Return the calls since the last call of this function, of all silos."""
         end = os.fstat(self.descriptor).st_size
         text = os.pread(self.descriptor, end - self.read_until, self.read_until).decode()
         self.read_until = end

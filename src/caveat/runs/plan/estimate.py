@@ -26,7 +26,7 @@ TRAINING, AFTER, EVALUATION = "training", "after training", "evaluation"
 
 
 class Span(NamedTuple):
-    """A number that depends on what is learnt: at least, and at most."""
+    """A number that depends on training: its minimum and maximum."""
 
     least: float
     most: float
@@ -52,22 +52,22 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """Rounds of one kind, or evaluations of one split. Bytes are in every round but the first one."""
+    """Rounds of one kind, or evaluations of one split. Bytes are those of all rounds except the first."""
 
     name: str
     kind: str
     """training, after training or evaluation."""
     silos: int
-    """That take part in a round."""
+    """Silos that take part in a round."""
     steps: Steps | None
-    """None where nothing is trained."""
+    """None without training."""
     bytes_down: int
-    """To one silo."""
+    """Bytes to one silo."""
     bytes_up: int
-    """From one silo."""
+    """Bytes from one silo."""
     rounds: Span
     total_down: Span
-    """To all silos in all rounds."""
+    """Bytes to all silos in all rounds."""
     total_up: Span
     total_steps: Span
     seconds: Span
@@ -75,75 +75,75 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class Needs:
-    """Estimated bytes at the peak; None where the system does not say what memory a process takes."""
+    """Estimated peak memory in bytes; None if the system does not report the memory of processes."""
 
     total: int | None
     parent: int | None
     worker: int | None
     workers: int
-    """Processes besides the parent."""
+    """Number of processes besides the parent."""
     data: int
-    """The silos' data, within the parent's memory; of a population those of one silo."""
+    """The silos' data, in the parent's memory; of a population those of one silo."""
     replies: int
-    """Replies that are in memory at once, and a frozen encoder's rows."""
+    """Replies in memory at once, and a frozen encoder's features."""
     disk: int
-    """States of the server and of silos."""
+    """States of the server and of silos on disk."""
 
 
 @dataclass(frozen=True)
 class MethodCost:
     """The cost of one method.
 
-    Bytes are exact where the shapes of messages do not depend on data, as with all methods that come with caveat.
+    Bytes are exact if the shapes of messages do not depend on data, as for all methods that come with caveat.
     """
 
     method: str
     silos: int
-    """That take part."""
+    """Silos that take part."""
     looked_at: int
     """Silos whose sizes were read: all, or some of a population."""
     examples: tuple[int, int, int]
-    """Training examples of a silo: least, median, most."""
+    """Training examples of a silo: minimum, median, maximum."""
     parameters: int
-    """Numbers that the method's model learns."""
+    """Trainable parameters of the method's model."""
     workers: int
     gain: float | None
-    """Speed-up of training rounds by stacked silos; None where silos are not stacked."""
+    """Speed-up of training rounds by batching silos; None if they are not batched."""
     phases: tuple[PhaseCost, ...]
     seconds: Span
-    """From when the data are read until the run is finished."""
-    seconds_beside: float
-    """Those that belong to no phase: the start, the gallery, files, a frozen encoder's rows."""
+    """Seconds from reading the data to the end of the run."""
+    seconds_other: float
+    """Seconds outside of phases: start, gallery, files, a frozen encoder's features."""
     seconds_encoding: float
-    """Those in which a frozen encoder's rows are computed."""
+    """Seconds for computing a frozen encoder's features."""
     needs: Needs
 
     def total(self, what: str, *kinds: str) -> Span:
-        """A sum over phases of some kinds, or of all, such as `total("total_up", "evaluation")`."""
+        """Return a sum over phases of some kinds, or of all, such as `total("total_up", "evaluation")`."""
         return sum((getattr(each, what) for each in self.phases if not kinds or each.kind in kinds), NOTHING)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cost of a run, and of the methods beside it."""
+    """The cost of a run and its baselines."""
 
     methods: tuple[MethodCost, ...]
-    """The run's own first."""
+    """The run's method first."""
 
     @property
     def seconds(self) -> Span:
-        """Of all methods."""
+        """Seconds of all methods."""
         return sum((each.seconds for each in self.methods), NOTHING)
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures as plain values, as `caveat plan --json` prints them. Spans are [least, most]."""
+        """Return all numbers as plain values, as printed by `caveat plan --json`. Spans are [minimum, maximum]."""
         return {"seconds": self.seconds, **asdict(self)}
 
 
 def plan_configured(config: Config) -> Plan:
-    """The cost of `caveat run` of a configuration, methods beside it included.
+    """Estimate the cost of `caveat run` of a configuration, including its baselines.
 
-    Raises ConfigurationError or DataError for what cannot be run, before anything is rehearsed.
+    Raises ConfigurationError or DataError for a run that cannot work, before anything is tried.
     """
     silos, nowhere = data.load(config.data, config.seed), Path()
     check(config, silos, nowhere)
@@ -152,57 +152,57 @@ def plan_configured(config: Config) -> Plan:
     return plan(run, run.baselines)
 
 
-def plan(run: LocalRun, beside: Callable[[int], Iterable[LocalRun]] = lambda rounds: ()) -> Plan:
-    """The cost of a run that was checked, by a rehearsal. Nothing is written to its folder.
+def plan(run: LocalRun, baselines: Callable[[int], Iterable[LocalRun]] = lambda rounds: ()) -> Plan:
+    """Estimate the cost of a checked run by a rehearsal. Nothing is written to its folder.
 
-    `baselines` gives the runs beside it, of as many rounds of training as it takes itself. Raises RunError if a silo
-    fails in the rehearsal, as it would in the run.
+    `baselines` returns the runs of baselines for a number of training rounds. Raises RunError if a silo fails in the
+    rehearsal, as it would in the run.
     """
     first = estimate_of(run)
     rounds = first.rounds
     found = [first.cost(run.workers)]
-    for other in beside(round(rounds.most)):
+    for other in baselines(round(rounds.most)):
         found.append(replace(estimate_of(other), least=round(rounds.least)).cost(other.workers))
     return Plan(tuple(found))
 
 
 def estimate_of(run: LocalRun) -> Estimate:
-    """Rehearse a run."""
+    """Rehearse a run, and return its estimate."""
     sizes = sizes_of(run)
     return Estimate(run.spec, rehearse(run, sizes, run.spec.participation.count(sizes.population)), sizes)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of a run, computed from a rehearsal of it."""
+    """The cost of a run, computed from a rehearsal."""
 
     spec: RunSpec
     rehearsal: Rehearsal
     sizes: Sizes
     least: int | None = None
-    """Rounds of training after which it may end because another method does; None where it does not."""
+    """Training rounds after which it may stop because another method does; None if it does not."""
 
     @property
     def cohort(self) -> int:
-        """Silos that a round asks."""
+        """Number of silos that a round asks."""
         return self.spec.participation.count(self.sizes.population)
 
     @property
     def measured(self) -> int:
-        """Silos that are evaluated."""
+        """Number of silos that are evaluated."""
         count = self.spec.evaluation.n_silos
         return self.sizes.population if count is None else min(count, self.sizes.population)
 
     @property
     def rounds(self) -> Span:
-        """Rounds of training."""
+        """Number of training rounds."""
         return sum((each.rounds for each in self.phases() if each.kind == TRAINING), NOTHING)
 
     def cost(self, workers: int) -> MethodCost:
-        """The cost of the run with so many workers."""
+        """Return the cost of the run with so many workers."""
         train, rehearsal = sorted(self.sizes.train), self.rehearsal
         encoding = rehearsal.encoding / rehearsal.workers
-        beside = encoding + rehearsal.once + rehearsal.end * self.measured
+        other = encoding + rehearsal.once + rehearsal.end * self.measured
         found = tuple(self.phases())
         return MethodCost(
             method=self.spec.method.name,
@@ -213,14 +213,14 @@ class Estimate:
             workers=workers,
             gain=rehearsal.gain,
             phases=found,
-            seconds=sum((each.seconds for each in found), Span(beside, beside)),
-            seconds_beside=beside,
+            seconds=sum((each.seconds for each in found), Span(other, other)),
+            seconds_other=other,
             seconds_encoding=encoding,
             needs=self.needs(workers),
         )
 
     def phases(self) -> list[PhaseCost]:
-        """Phases of one name as one, in the order in which they first come, then evaluations."""
+        """Return phases merged by name, in order of their first occurrence, then evaluations."""
         every, stop = self.spec.evaluation.every, self.spec.evaluation.early_stopping_patience
         least = self.least if stop is None else min((stop + 1) * every, self.least or MAX_COUNT)
         found, evaluations, before = list[PhaseCost](), list[PhaseCost](), NOTHING
@@ -262,20 +262,20 @@ class Estimate:
         return (self.rehearsal.gain or 1.0) if each.phase.step.trains else 1.0
 
     def round_seconds(self, each: Rehearsed, silos: int) -> float:
-        """Seconds of a round that asks so many silos."""
+        """Return the seconds of a round that asks so many silos."""
         costs, workers = [self.silo_seconds(each, n) for n in self.sizes.train], self.rehearsal.workers
         task = makespan(costs, workers) if silos == len(costs) else mean(costs) * math.ceil(silos / workers)
         return task + silos * each.server + each.books
 
     def silo_seconds(self, each: Rehearsed, examples: int) -> float:
-        """Seconds of a round at a silo with so many training examples."""
+        """Return the seconds of a round at a silo with so many training examples."""
         steps = sum((fit.count(examples) - 1) * fit.each for fit in each.fits)
         return (each.seconds + steps / each.asked) / self._gain(each)
 
     def _evaluation(self, split: str, each: Measuring, rounds: Span) -> PhaseCost:
         silos, message = self.measured, each.message
         return PhaseCost(
-            name=f"measure {split}",
+            name=f"evaluate {split}",
             kind=EVALUATION,
             silos=silos,
             steps=None,
@@ -289,7 +289,7 @@ class Estimate:
         )
 
     def needs(self, workers: int) -> Needs:
-        """Memory and disk."""
+        """Return the memory and disk that the run needs."""
         rehearsal, found, processes = self.rehearsal, self.rehearsal.phases, workers if workers > 1 else 0
         replies = max(map(self._replies, found)) + rehearsal.rows
         total = None if rehearsal.parent is None else rehearsal.parent + processes * (rehearsal.worker or 0) + replies
@@ -301,12 +301,12 @@ class Estimate:
         return Needs(total, rehearsal.parent, rehearsal.worker, processes, data, replies, disk)
 
     def _taking_part(self) -> int:
-        """Silos that are expected to take part at least once where each round draws others."""
+        """Return the expected number of silos that take part at least once."""
         silos, rounds = self.sizes.population, sum(each.phase.count for each in self.rehearsal.phases)
         return round(silos * (1 - (1 - self.cohort / silos) ** rounds))
 
     def _replies(self, each: Rehearsed) -> int:
-        """Bytes of replies that are in memory at once, with their sums."""
+        """Return the bytes of replies in memory at once, with their sums."""
         silos, up = self._asked(each), each.message.up
         if each.phase.step.linear is None:
             return silos * up
@@ -315,12 +315,12 @@ class Estimate:
 
 
 def messages(silos: int, first: int, other: int, rounds: Span) -> Span:
-    """Bytes of all messages, where those of the first round differ."""
+    """Return the bytes of all messages; those of the first round may differ."""
     return Span(*(silos * (first + (count - 1) * other) if count else 0 for count in rounds))
 
 
 def makespan(costs: Sequence[float], workers: int) -> float:
-    """Seconds until the last of the workers is done, which take the largest silos first."""
+    """Return the seconds until all workers are done, which take the largest silos first."""
     if workers >= len(costs):
         return max(costs)
     ends = [0.0] * workers
@@ -330,7 +330,7 @@ def makespan(costs: Sequence[float], workers: int) -> float:
 
 
 def merged(found: Sequence[PhaseCost]) -> list[PhaseCost]:
-    """Phases of one name as one, with the messages of the largest."""
+    """Merge phases of one name, with the messages of the largest."""
     by_name: dict[str, list[PhaseCost]] = {}
     for each in found:
         by_name.setdefault(each.name, []).append(each)

@@ -1,7 +1,7 @@
-"""A rehearsal of a run: every kind of round once or twice, at a few silos, with the first few steps of training.
+"""Rehearsal of a run: every kind of round once or twice, at a few silos, with the first few training steps.
 
-The run's own engine, executor and recorder carry it out, in a folder that is deleted afterwards. The silos are those
-nearest to the mean in training examples, two per worker.
+It uses the run's engine, executor and recorder, in a temporary folder. Its silos are those nearest to the mean in
+training examples, two per worker.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Result = TypeVar("Result")
 PER_WORKER = 2
 """Silos of a rehearsed round per worker."""
 ENOUGH, AGAIN = 1.0, 4
-"""A round is rehearsed again until so many seconds have passed, and at most so often; the fastest counts."""
+"""A round is repeated until so many seconds have passed, at most so often; the fastest counts."""
 EACH = 6
-"""Phases of one name up to which all are rehearsed; of more the first ones and the last one."""
+"""Number of phases of one name up to which all are rehearsed; of more, the first ones and the last one."""
 ENCODING = 0.3
 """Seconds after which no more inputs are encoded."""
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """Bytes that one silo is sent, and those that it sends."""
+    """Bytes sent to one silo, and by it."""
 
     down: int
     up: int
@@ -62,59 +62,59 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """A phase, and the cost of a round of it."""
+    """A phase, and the cost of a round."""
 
     phase: Phase
     first: Bytes
-    """Of its first round."""
+    """Bytes of its first round."""
     message: Bytes
-    """Of all others."""
+    """Bytes of all other rounds."""
     seconds: float
-    """Outside of steps of training, of one silo at one worker."""
+    """Seconds outside of training steps, of one silo at one worker."""
     fits: tuple[Fit, ...]
-    """Calls of `Training.fit` of all silos that were asked."""
+    """Calls of `Training.fit` at all rehearsed silos."""
     asked: int
     """Number of these silos."""
     extra: float
-    """Seconds that its first round takes beyond others, of one silo."""
+    """Additional seconds of the first round, of one silo."""
     server: float
-    """Seconds of the server's aggregation for each silo."""
+    """Seconds of the server's aggregation per silo."""
     books: float
     """Seconds of a round's checkpoint, ledger and rows."""
     measuring: Mapping[str, Measuring] = field(default_factory=dict)
-    """By split, after a round of it; empty where the phase does not train."""
+    """By split, after a round; empty if the phase does not train."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The cost of a run as it was observed."""
+    """The observed cost of a run."""
 
     phases: tuple[Rehearsed, ...]
-    """All of the schedule, in its order."""
+    """All phases of the schedule, in order."""
     final: Mapping[str, Measuring]
     """The cost of evaluating the final model, by split."""
     end: float
-    """Seconds for everything else in the end, of one silo that is measured."""
+    """Seconds for everything else at the end, of one evaluated silo."""
     once: float
-    """Seconds before the first round, and for what is made only once in the end."""
+    """Seconds before the first round, and of what is computed once at the end."""
     workers: int
-    """Workers that had a silo to train."""
+    """Number of workers that had a silo to train."""
     parameters: int
-    """Numbers that the model learns, with what a method adds to it."""
+    """Trainable parameters, including those that the method adds."""
     parent: int | None
-    """Bytes of this process, without those it shares with its workers; None where the system does not tell."""
+    """Bytes of this process, without those shared with its workers; None if unknown."""
     worker: int | None
-    """Bytes of a worker beyond what it has of its parent."""
+    """Bytes of a worker besides those shared with its parent."""
     server: int
     """Bytes of the server's state."""
     kept: int
-    """Bytes of the state of one silo, in a file."""
+    """Bytes of the state file of one silo."""
     encoding: float = 0.0
-    """Seconds of one worker for the rows of a frozen encoder that are not cached yet, of all silos."""
+    """Seconds of one worker for a frozen encoder's features that are not cached, over all silos."""
     rows: int = 0
-    """Bytes of a frozen encoder's rows, of all silos."""
+    """Bytes of a frozen encoder's features, over all silos."""
     gain: float | None = None
-    """Speed-up of training rounds by stacked silos, which is not in `phases`; None where they are not stacked."""
+    """Speed-up of training rounds by batching silos, not included in `phases`; None if they are not batched."""
 
 
 def rehearse(run: LocalRun, sizes: Sizes, cohort: int) -> Rehearsal:
@@ -126,35 +126,29 @@ def rehearse(run: LocalRun, sizes: Sizes, cohort: int) -> Rehearsal:
     return replace(found, encoding=encoding, rows=rows, gain=stacked_gain(run, sizes, cohort))
 
 
-# A frozen encoder
-
-
 def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
-    """Seconds of one worker for the rows of a frozen encoder that are not cached, and bytes of all rows, by some inputs
-    of a silo; 0 without such an encoder.
+    """Return the seconds of one worker for a frozen encoder's features that are not cached, and the bytes of all
+    features, estimated from some inputs of a silo; 0 without such an encoder.
     """
     if (encoder := run.frozen_encoder) is None:
         return 0.0, 0
-    x, there = run.silos.by_name[silo].train.x, encoder_on(encoder, run.device)
+    x, placed = run.silos.by_name[silo].train.x, encoder_on(encoder, run.device)
     with one_thread():
-        row = there(brought(x[:1], run.device)).cpu()  # the first one takes longer
+        row = placed(brought(x[:1], run.device)).cpu()  # the first call takes longer
         done, began = 0, time.perf_counter()
         while done < len(x) and time.perf_counter() - began < ENCODING:
-            there(brought(x[done : done + 1], run.device)).cpu()
+            placed(brought(x[done : done + 1], run.device)).cpu()
             done += 1
     seconds, some = (time.perf_counter() - began) / max(done, 1), x[:PART]
     known = known_rows(encoder, hashes(some.numpy()), run.device) / len(some)
     return sizes.inputs * (1 - known) * seconds, sizes.inputs * row.nbytes
 
 
-# The rehearsal
-
-
 @contextmanager
 def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalRunner]:
-    """With the run's engine and recorder in a temporary folder. No round is evaluated unless the rehearsal asks."""
+    """Open the run's engine and recorder in a temporary folder; rounds are not evaluated automatically."""
     measured = replace(run.spec.evaluation, every=10**9, early_stopping_patience=None)
-    spec = replace(run.spec, evaluation=measured, data=None, baselines=())  # its workers cannot read the data again
+    spec = replace(run.spec, evaluation=measured, data=None, baselines=())  # its workers cannot read the data
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
         short = ShortRun(
             folder=Path(folder), spec=spec, silos=run.silos, engine_settings=run.engine_settings, sample=tuple(sample),
@@ -166,19 +160,19 @@ def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalR
 
 
 class RehearsalRunner:
-    """Carries out rounds of a rehearsal and measures them."""
+    """Runs rounds of a rehearsal and measures them."""
 
     def __init__(self, run: ShortRun) -> None:
         self.run, self.sample = run, run.sample
         self.log = StepLog(run.folder / "steps.jsonl")
         self.workers = max(1, min(run.workers, len(run.sample)))
         self.share = self.workers / len(run.sample)
-        """Share of a round's time that is one silo's, at its worker."""
+        """Fraction of a round's time spent on one silo, at its worker."""
         self.seen = set[str]()
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """With the engine and the recorder."""
+        """Open the engine and the recorder."""
         run, began = self.run, time.perf_counter()
         run.prepare()
         self.context = run.server_context()
@@ -191,7 +185,7 @@ class RehearsalRunner:
             yield
 
     def rehearse(self) -> Rehearsal:
-        """All phases of the schedule, then the end of the run."""
+        """Rehearse all phases of the schedule, then the end of the run."""
         planned, found = phases(self.engine.method), list[Rehearsed]()
         left, number, last = Counter(each.name for each in planned), Counter[str](), dict[str, Rehearsed]()
         for each in planned:
@@ -220,7 +214,7 @@ class RehearsalRunner:
         )
 
     def phase(self, phase: Phase) -> Rehearsed:
-        """Rehearse a phase: its first round, then another one, if there is one, in which time is taken."""
+        """Rehearse a phase: its first round, then another one, if there is one, which is timed."""
         step, t = phase.step, phase.begin
         sent, (done, cold) = size(step.broadcast(self.server)), timed(lambda: self.exchange(t, step))
         first = Bytes(sent, mean_up(done))
@@ -229,18 +223,18 @@ class RehearsalRunner:
             t += 1
         least, spent, fits = math.inf, 0.0, list[Fit]()
         for _ in range(AGAIN):
-            del done  # the memory of its replies can be used again
+            del done  # so the memory of its replies can be reused
             self.log.new()
             done, taken = timed(lambda: self.exchange(t, step))
             spent, found = spent + taken, self.log.new()
-            if taken < least:  # whatever else runs on a machine only takes time
+            if taken < least:  # other processes on the machine only add time
                 least, fits = taken, found
             if spent > ENOUGH:
                 break
         each = least * self.share
         message = Bytes(size(step.broadcast(self.server)), mean_up(done))
         server, books = self.aggregate(step, done)
-        repeated = phase.name in self.seen  # the very first round also does what is not a silo's
+        repeated = phase.name in self.seen  # the very first round includes one-time costs
         self.seen.add(phase.name)
         splits = self.run.spec.evaluation.splits if step.trains else ()
         return Rehearsed(
@@ -262,14 +256,14 @@ class RehearsalRunner:
         return FinishedRound(t, 1, step, sent, self.sample, replies)
 
     def aggregate(self, step: Round, done: FinishedRound) -> tuple[float, float]:
-        """Go on with a round's replies; the seconds of the server and of the recorder."""
+        """Aggregate a round's replies; return the seconds of the server and of the recorder."""
         server, seconds = timed(lambda: step.aggregate(self.server, done.replies, self.context))
         self.server = owned(server, done.replies)
         _, books = timed(lambda: self.recorder.after(done, self.server))
         return seconds, books
 
     def measure(self, split: str, phase: Phase | None = None) -> Measuring:
-        """The cost of evaluating the present model on a split; the first time, which is slower, does not count."""
+        """Return the cost of evaluating the current model on a split, except the first time, which is slower."""
         t, name = (phase.begin, phase.name) if phase else (self.recorder.run_state.last, "final")
 
         def evaluate() -> Mapping[SiloId, Payload]:
@@ -281,16 +275,16 @@ class RehearsalRunner:
         return Measuring(seconds * self.share, Bytes(size(self.engine.method.broadcast(self.server)), up))
 
     def gain(self, mode: Mode, cohort: int, workers: int) -> float | None:
-        """Speed-up of a round of training by stacked silos, by its first chunk; None where it is not stacked."""
+        """Return the speed-up of a training round by batching silos, from its first chunk; None if not batched."""
         engine = self.engine
         phase = next(each for each in phases(engine.method) if each.step.trains)
         step, t = phase.step, phase.begin
         done = self.exchange(t, step)
-        if phase.count > 1:  # later rounds are carried out as the second one is
+        if phase.count > 1:  # later rounds are like the second one
             self.aggregate(step, done)
             t += 1
         silos = list(engine.silos)[:cohort]
-        state = engine.states.get(self.sample[0])  # stands for the states that all silos have kept by then
+        state = engine.states.get(self.sample[0])  # represents the states of all silos
         kept = {} if state is None else dict.fromkeys(silos, state)
         sent, stacking = step.broadcast(self.server), Stacking(mode)
         chunks, stacked = stacking.plan(engine.batched, t, step.address, sent, silos, engine.examples, kept)
@@ -299,19 +293,20 @@ class RehearsalRunner:
         order = ChunkOrder(t, step.address, sent, chunks[0], kept, (), stacked)
         few = chunks[0][:: max(1, len(chunks[0]) // STEPS)][:STEPS]
 
-        def alone() -> None:
+        def one_by_one() -> None:
             for silo in few:
                 engine.executor.perform(t, step.address, sent, silo, kept.get(silo))
 
         one, other = (
-            min([timed(task)[1] for _ in range(3)][1:]) for task in (alone, lambda: engine.batched.carry_out(order))
+            min([timed(task)[1] for _ in range(3)][1:])
+            for task in (one_by_one, lambda: engine.batched.carry_out(order))
         )
         busy = min(len(chunks), workers) / min(len(silos), workers)
         return busy * (one / len(few)) / (other / len(chunks[0]))
 
 
 def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
-    """Speed-up of training rounds by stacked silos, with a few steps of training; None where they are not stacked."""
+    """Return the speed-up of training rounds by batching silos, from a few training steps; None if not batched."""
     method: Any = run.spec.method
     training = vars(method).get("training")
     if run.vectorized == "off" or not isinstance(training, Training):
@@ -323,35 +318,32 @@ def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
 
 
 def timed(task: Callable[[], Result]) -> tuple[Result, float]:
-    """The result of some work, and its seconds."""
+    """Return the result of a function, and its seconds."""
     began = time.perf_counter()
     found = task()
     return found, time.perf_counter() - began
 
 
 def mean_up(done: FinishedRound) -> int:
-    """Bytes that a silo sends, of those that were asked."""
+    """Return the mean bytes that a silo sends."""
     sizes = [size(update.payload) for update in done.replies.updates.values()]
     return round(sum(sizes) / len(sizes))
 
 
-# Memory
-
-
 def resident_bytes() -> int | None:
-    """Bytes of this process in memory, without those shared with others; None where the system does not tell."""
+    """Return the bytes of this process in memory, without those shared with others; None if unknown."""
     found = _proc("self/status")
     return found["RssAnon"] + found["RssFile"] if "RssAnon" in found else None
 
 
 def private_bytes(process: int) -> int | None:
-    """Bytes that a process has for itself alone; None where the system does not tell."""
+    """Return the bytes that only this process uses; None if unknown."""
     found = _proc(f"{process}/smaps_rollup")
     return found["Private_Clean"] + found["Private_Dirty"] if found else None
 
 
 def _proc(name: str) -> dict[str, int]:
-    """The bytes in a file such as /proc/self/status, by name; none where there is no such file."""
+    """Return the bytes in a file such as /proc/self/status, by name; empty without such a file."""
     try:
         lines = [line.split() for line in (Path("/proc") / name).read_text().splitlines()]
     except OSError:

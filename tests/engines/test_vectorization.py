@@ -47,20 +47,20 @@ TOLERANCE = 1e-3
 """Of a tensor's largest number, after two rounds in float32."""
 REFUSED: dict[type[Method], dict[str, str]] = {
     MOON: {"train (previous)": "site.train"},
-    PerFedAvg: {"train": "takes gradients of its own"},
+    PerFedAvg: {"train": "computes gradients itself"},
     FMLU: {
         "train": "draws random numbers", "train of model 1": "draws random numbers",
         "train (own)": "site.validation", "train (own) of model 1": "site.validation",
     },
     FML: {"train": "draws random numbers", "train of model 1": "draws random numbers"},
     TrFedDis: {"train (model)": "draws random numbers"},
-    UEFL: {"train (entropy, model)": "depends on a silo's numbers"},
+    UEFL: {"train (entropy, model)": "depends on a silo's values"},
     FedDisco: {"train": "site.train"},
     IFCA: {"train": "site.train", "train (cluster)": "site.train", "settle (cluster)": "site.train"},
     FedRoD: {"train": "site.train", "train (layer)": "site.train"},
-    FedSR: {"train (model)": "draws random numbers beside batches"},
-    FedIIR: {"tell": "reads a silo's numbers", "train": "does not require grad"},
-    FedALA: {"train (own)": "reads a silo's numbers"},
+    FedSR: {"train (model)": "draws random numbers other than batches"},
+    FedIIR: {"tell": "reads a silo's values", "train": "does not require grad"},
+    FedALA: {"train (own)": "reads a silo's values"},
     FedProto: {"train (own)": "site.train"},
     FedPN: {"train": "torch.autograd.Function", "personalise": "site.train", "train_densities": "site.train"},
 }  # fmt: skip
@@ -225,7 +225,7 @@ class Noisy(FedAvg):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Behind, "is off by"), (Changing, "changes tensors in place"), (Named, "site.id"), (Noisy, "random numbers")],
+    [(Behind, "differs by"), (Changing, "changes tensors in place"), (Named, "site.id"), (Noisy, "random numbers")],
 )
 def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
     kind: Callable[..., FedAvg], why: str, tmp_path: Path
@@ -272,7 +272,7 @@ def test_training_that_diverges_names_the_silo(tmp_path: Path, workers: int) -> 
     data["silo-4"] = replace(data["silo-4"], train=data["silo-4"].train.labeled(data["silo-4"].train.y))
     data["silo-4"].train.x.mul_(1e25)
     method = FedAvg(rounds=1, training=Training(batch_size=16, optimizer="sgd", lr=0.05))
-    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, work 'base\.train'"):
+    with pytest.raises(SiloDiverged, match=r"'silo-4' failed in round 0, task 'base\.train'"):
         federation(method, tmp_path, "on", workers, data=data, model=plain)
 
 
@@ -289,7 +289,7 @@ def large() -> nn.Module:
     [
         (SILOS, plain, ""),
         (SILOS - 1, plain, f"{SILOS - 1} silos of one architecture take part in a round, expected at least {SILOS}"),
-        (SILOS, large, "for each silo, expected at most 0.52"),
+        (SILOS, large, "per silo, expected at most 0.52"),
     ],
     ids=["many", "few", "large"],
 )

@@ -147,7 +147,7 @@ def test_what_fails_while_adding_up_is_raised(tmp_path: Path, workers: int) -> N
 def test_an_update_that_counts_for_something_else_is_refused() -> None:
     added = StreamingMean({"a": 3, "b": 4}, 1, 1, None)
     added.take("a", Update({"model": {}}, 3))
-    with pytest.raises(RunError, match="silo 'b' says that its update is of 5 examples, expected 4"):
+    with pytest.raises(RunError, match="silo 'b' sent an update of weight 5, expected 4"):
         added.take("b", Update({"model": {}}, 5))
 
 
