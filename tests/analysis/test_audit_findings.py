@@ -169,7 +169,7 @@ def test_seeds_that_find_the_same_inputs_uncertain_agree() -> None:
     assert (found.verdict, found.measured["labels_changed"]) == ("holds", 0)
     assert found.measured["relative_spread"] == pytest.approx(0.5, abs=0.01)  # of 1, 2 and 3
     alone, pair = findings.seeds_agree(runs[:1]), findings.seeds_agree(runs[:2])
-    assert (alone.verdict, alone.sentence) == ("cannot say", "One seed has nothing to be compared with.")
+    assert (alone.verdict, alone.sentence) == ("cannot say", "One seed cannot be compared.")
     assert pair.verdict == "cannot say"
     assert "Two seeds make one pair" in pair.sentence
     assert "One seed" not in pair.sentence

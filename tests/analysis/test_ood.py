@@ -143,8 +143,8 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     ("given", "told"),
     [
         ((), "expected finished runs or --federations, and not both"),
-        (("--federations", "bogus"), "--federations bogus: there is no such name (there are: cifar10, digits"),
-        (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: there is no such name; did you mean"),
+        (("--federations", "bogus"), "--federations bogus: unknown name (there are: cifar10, digits"),
+        (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: unknown name; did you mean"),
         (("--federations", "digits", "--seeds", "x"), "--seeds x: expected whole numbers"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
 ) -> None:
     found = deciding(tiny, monkeypatch)
     assert reproduce.seeds_of(found, None) == (5, 6, 7)
-    with pytest.raises(ConfigurationError, match="--seeds 4: tiny decides contrasts with its own 3 seeds"):
+    with pytest.raises(ConfigurationError, match="--seeds 4: tiny tests contrasts with 3 fixed seeds"):
         reproduce.seeds_of(found, 4)
     grid = reproduce.grid(found, Scale.cpu, (5, 6, 7))
     compare(grid, tmp_path / "out", 2, Silent())
@@ -190,7 +190,7 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
 
 def test_a_contrast_by_input_and_by_share_of_known_inputs_is_refused() -> None:
     """One of both would have no effect."""
-    with pytest.raises(ValueError, match="pooled and known: shares of known inputs are counted silo by silo"):
+    with pytest.raises(ValueError, match="pooled and known exclude each other"):
         reproduce.TableContrast(claim="a > b", a="a", b="b", pooled=True, known=0.5)
 
 

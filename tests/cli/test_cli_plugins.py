@@ -322,7 +322,7 @@ def test_a_new_method_may_start_from_another(base: str) -> None:
         (["fedavg"], "NAME = 'fedavg' is a method already"),
         (["torch"], "NAME = 'torch': torch.py would hide the module torch"),
         (["pull", "--from", "nope"], "--from = 'nope': no such method"),
-        (["pull", "--from", "scaffold"], "--from scaffold: its loss is not one to add a term to; expected fedavg"),
+        (["pull", "--from", "scaffold"], "--from scaffold: a term cannot be added to its loss; expected fedavg"),
         (["pull", "--out", "file/below"], "cannot write file"),
         (["there"], "there.toml exists; nothing is overwritten"),
     ],
