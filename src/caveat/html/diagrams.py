@@ -306,12 +306,7 @@ def _accuracies(frame: svg.Axes, bins: Reliability, size: float) -> list[Markup]
 
 
 def risk_curve(
-    coverage: Sequence[float],
-    risk: Sequence[float],
-    inputs: int,
-    limit: float | None,
-    policy: Point | None,
-    label: str,
+    coverage: Sequence[float], risk: Sequence[float], inputs: int, limit: float | None, policy: Point | None, label: str
 ) -> Markup:
     """Risk over coverage with a 95 % band over `inputs`, compared with an oracle that answers all correct predictions
     first. `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
