@@ -133,7 +133,8 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
         from mlflow.types import Schema, TensorSpec
 
     outputs: list[Any] = [
-        TensorSpec(_numpy(value.dtype), tuple(sizes(value.shape)), name) for name, value in program.outputs.items()
+        TensorSpec(torch.zeros(0, dtype=value.dtype).numpy().dtype, tuple(sizes(value.shape)), name)
+        for name, value in program.outputs.items()
     ]
     example: Any = raw.batch(EXAMPLES).numpy()
     given = Schema([TensorSpec(example.dtype, (-1, *raw.shape))])
@@ -161,10 +162,6 @@ def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
         columns[column.name] = values if texts is None else [texts[int(code)] for code in values]
         specs.append(ColSpec("double" if texts is None else "string", column.name, required=False))
     return pandas.DataFrame(columns), Schema(specs)
-
-
-def _numpy(dtype: torch.dtype) -> Any:
-    return torch.zeros(0, dtype=dtype).numpy().dtype
 
 
 @contextmanager

@@ -187,7 +187,7 @@ class SmallFederation:
         return self.server
 
     def states(self, until: int = LATEST) -> dict[SiloId, State]:
-        """The states of all silos."""
+        """Return the states of all silos."""
         return {name: kept_state(self.place, name, until) for name in self.place.silos}
 
 

@@ -144,7 +144,7 @@ class Sweep:
             yield
 
     def common(self) -> AuditPlan:
-        """All settings that affect the results, except for shares and seeds."""
+        """Return all settings that affect the results, except for shares and seeds."""
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
             method=plain(whole.method) | {"name": type(whole.method).__name__},
@@ -158,7 +158,7 @@ class Sweep:
         )
 
     def run_of(self, share: float, seed: int) -> LocalRun:
-        """One of the runs."""
+        """Return one of the runs."""
         return dataclasses.replace(
             self.whole,
             folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",

@@ -96,7 +96,7 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
 
 
 def _by_seed(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
-    """The rows of each seed, by size."""
+    """Return the rows of each seed, by size."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     return [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
 
@@ -109,7 +109,7 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
     )
     if verdict == "does not hold":
         falls = "falls" in trend
-        reason = "Lack of data would fall faster" if falls else "Epistemic uncertainty would fall"
+        reason = "Lack of data would fall faster" if falls else "Uncertainty that does not fall is not epistemic"
         return f"{found} {reason}: use it only to rank inputs."
     if verdict == "holds":
         return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
@@ -133,7 +133,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     claim = "aleatoric and epistemic uncertainty are two things, one of the data and one of the model"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
-    found = [observations.mean_of_known(_between_names(o) for o in run.values()) for run in runs]
+    found = [observations.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
     if None in found:
         return Finding(title, claim, "cannot say", "One of the two is constant over the test inputs.", {})
     spread = Spread(tuple(value for value in found if value is not None))
@@ -158,7 +158,10 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     pairs = list(combinations(runs, 2))
-    known = [observations.mean_of_known(_between(one, other, silo) for silo in one) for one, other in pairs]
+    known = [
+        observations.mean_of_known(_between(one[silo], "epistemic", other[silo]) for silo in one)
+        for one, other in pairs
+    ]
     found = [value for value in known if value is not None]
     if not found or len(found) < len(pairs):
         reason = "One seed cannot be compared." if not pairs else "It is constant over the test inputs."
@@ -192,12 +195,9 @@ def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
     return tuple(float(np.mean(values)) for values in left) if all(left) else ()
 
 
-def _between_names(seen: Observation) -> float | None:
-    return observations.rank_correlation(seen.uncertainty["aleatoric"], seen.uncertainty["epistemic"])
-
-
-def _between(one: Observed, other: Observed, silo: str) -> float | None:
-    return observations.rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
+def _between(one: Observation, name: str, other: Observation) -> float | None:
+    """Return the rank correlation of the uncertainty `name` of one with the epistemic uncertainty of another."""
+    return observations.rank_correlation(one.uncertainty[name], other.uncertainty["epistemic"])
 
 
 ADDS = 0.2

@@ -340,7 +340,7 @@ class ComparisonFolder:
         return not self._follows(run) or self.known_rounds(run) is not None
 
     def total(self) -> int:
-        """The number of runs of the whole comparison, as far as it is known."""
+        """Return the number of runs of the whole comparison, as far as it is known."""
         return sum(self._total(method, setting) for setting in self.grid.columns for method in self.grid.rows)
 
     def _total(self, method: MethodVariant, setting: Setting) -> int:

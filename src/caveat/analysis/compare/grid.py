@@ -199,7 +199,7 @@ class Grid(GridFile):
         return f"{self.tuning.key}={toml(value)}"
 
     def places(self) -> Iterator[tuple[Setting, MethodVariant, int]]:
-        """Every cell of the table, ordered by setting, seed and method."""
+        """Yield every cell of the table, ordered by setting, seed and method."""
         for setting in self.columns:
             for seed in self.seeds:
                 for method in self.rows:

@@ -97,7 +97,10 @@ def _differences(record: Comparison) -> str:
     for setting in record.columns:
         pairs = record.results(setting, measure).pairs
         surely = [pair for pair in pairs if pair.p_holm is not None and pair.p_holm < 0.05]
-        shown = ", ".join(f"{p.a} - {p.b} {_signed(measure, p.mean or 0.0)} (p = {p.p_holm:.3f})" for p in surely)
+        shown = ", ".join(
+            f"{p.a} - {p.b} {'+' * ((p.mean or 0.0) > 0)}{_number(measure, p.mean)} (p = {p.p_holm:.3f})"
+            for p in surely
+        )
         where = f"{setting.name}: " if setting.name else ""
         lines += [f"- {where}{shown or 'none'}, of {len(pairs)} pairs."] * bool(pairs)
     seeds = max((result.seeds for table in record.tables for result in table.rows), default=0)
@@ -163,7 +166,3 @@ def _number(measure: Measure, value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:.1f}" if measure.percent else f"{value:.3f}"
-
-
-def _signed(measure: Measure, value: float) -> str:
-    return ("+" if value > 0 else "") + _number(measure, value)

@@ -15,13 +15,13 @@ from .plots import MethodRow, Place, course, course_chart, forest, method_limits
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
 
 _MOST_PAIRS = 15
-"""Pairs that one figure shows before it is divided."""
+"""Maximum number of pairs in one figure."""
 _FAR = 2.0
-"""Settings share an axis unless it is so many times as long as the longest of their own."""
+"""Settings share an axis up to this multiple of the length of their longest range."""
 
 
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
-    """A dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
+    """Return a dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
@@ -40,7 +40,7 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
-    """One range for all; None if the settings lie too far apart for it."""
+    """Return one range for all; None if the settings lie too far apart for it."""
     if not ranges:
         return None
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -60,7 +60,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Every pair; if there are many, those of the leading method first and the others in a second figure."""
+    """Return every pair; if there are many, those of the leading method first and the others in a second figure."""
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]
@@ -79,7 +79,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
 
 
 def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """A mark per silo and method, silos by domain."""
+    """Return a mark per silo and method, silos by domain."""
     places = record.places(setting, "silos")
     domains = domains_of(record.runs(setting=setting))
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
@@ -98,7 +98,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
-    """Accuracy and entropy on validation data over rounds, means over the seeds that finished."""
+    """Return accuracy and entropy on validation data over rounds, means over the seeds that finished."""
     kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
         (1, "Accuracy on validation data, %", lambda value: plain_tick(100 * value)),
         (2, "Entropy on validation data, nats", plain_tick),
@@ -114,7 +114,7 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
 
 
 def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
-    """The first measure against every other, and against time and bytes."""
+    """Return the first measure against every other, and against time and bytes."""
     first = record.measures[0]
     against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
         (
@@ -142,7 +142,7 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
 def _places(
     record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
 ) -> list[Place]:
-    """The methods that have both figures."""
+    """Return the methods that have both values."""
     places = []
     for row, value in zip(record.rows, values, strict=True):
         x, y = wording.dot(value), wording.dot(record.result(row, setting, first))
@@ -153,13 +153,13 @@ def _places(
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
-    """The sum of what a run cost on average; None if any of it is not known."""
+    """Return the mean cost of a run, summed over `keys`; None if one of them is not known."""
     known = [cost for key in keys if (cost := wording.mean_of(runs, key)) is not None]
     return sum(known) / unit if len(known) == len(keys) else None
 
 
 def facts(record: Comparison) -> list[tuple[str, str]]:
-    """The size and the cost of the comparison."""
+    """Return the size and the cost of the comparison."""
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
@@ -179,7 +179,7 @@ _TEMPLATE = "comparison/comparison.html.j2"
 
 
 def render(record: Comparison) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = wording.state(record)
@@ -210,7 +210,7 @@ def render(record: Comparison) -> str:
 
 
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
-    """The parts of one setting that do not depend on the chosen measure."""
+    """Return the parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
         "verdict": wording.verdict(record, setting),
@@ -221,7 +221,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
 
 
 def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
-    """The parts of one setting and one measure."""
+    """Return the parts of one setting and one measure."""
     several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
     return {
         "setting": setting.name,
@@ -235,6 +235,6 @@ def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, A
 
 
 def _settings(record: Comparison) -> str:
-    """What each method and setting sets, a name followed by its lines."""
+    """Return the overrides of methods and settings, each name followed by its lines."""
     sets = [(one.name, one.sets) for one in record.rows] + [(one.name, one.sets) for one in record.columns if one.name]
     return "\n".join(line for name, keys in sets for line in (name, *(f"    {key}" for key in keys)))
