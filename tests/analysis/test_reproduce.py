@@ -98,7 +98,7 @@ def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
     contrast = '[[contrasts]]\nclaim = "fedavg > alone"\na = "FedAvg"\nb = "alone"\ncolumn = "even"\n'
     for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
         (reproduce.FOLDER / "tiny.toml").write_text(text)
-        with pytest.raises(ValueError, match="claim 'fedavg > alone': either a contrast makes it, or not_tested says"):
+        with pytest.raises(ValueError, match="claim 'fedavg > alone': expected a contrast that tests it, or else not_tested"):
             reproduce.named(tiny)
     (reproduce.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
     assert reproduce.named(tiny).claims[0].told == "fedavg > alone"
@@ -213,7 +213,7 @@ def test_unknown_tables_and_missing_data_are_told_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAVEAT_DATA", raising=False)
-    assert "no such table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-maim"), 2)
+    assert "unknown table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-maim"), 2)
     assert "which table?" in one_error(caveat("reproduce"), 2)
     assert "mnist.npz" in one_error(caveat("reproduce", "uefl-main", "--out", "new"), 3)
     assert not (tmp_path / "new").exists()
