@@ -296,7 +296,10 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
         ),
         (small(FEDAVG, tuning=TuningPlan("training.lr", (0.1, -5))), r"training\.lr = -5"),
         (small(FEDAVG, tuning=TuningPlan("data.n_silos", (2, 3))), r"data\.n_silos cannot be tuned"),
-        (small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, match_rounds="uefl"), "is to train as many rounds as uefl"),
+        (
+            small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, match_rounds="uefl"),
+            "is to train as many rounds as uefl",
+        ),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept, too"),
         (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, match_rounds="uefl"), "no row 'uefl'"),

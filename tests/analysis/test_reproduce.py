@@ -98,7 +98,9 @@ def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:
     contrast = '[[contrasts]]\nclaim = "fedavg > alone"\na = "FedAvg"\nb = "alone"\ncolumn = "even"\n'
     for text in (TINY.replace(', not_tested = "one seed"', ""), TINY + contrast):
         (reproduce.FOLDER / "tiny.toml").write_text(text)
-        with pytest.raises(ValueError, match="claim 'fedavg > alone': expected a contrast that tests it, or else not_tested"):
+        with pytest.raises(
+            ValueError, match="claim 'fedavg > alone': expected a contrast that tests it, or else not_tested"
+        ):
             reproduce.named(tiny)
     (reproduce.FOLDER / "tiny.toml").write_text(TINY.replace(', not_tested = "one seed"', "") + contrast)
     assert reproduce.named(tiny).claims[0].told == "fedavg > alone"

@@ -256,7 +256,9 @@ class Within(torch.nn.Module):
 
 def test_masks_of_every_input_are_refused_with_what_to_do(tmp_path: Path) -> None:
     model = caveat.ModelSettings(name="own", factory=Within)
-    with pytest.raises(ConfigurationError, match=r"random numbers are drawn per input.*uncertainty.source = 'laplace'") as error:
+    with pytest.raises(
+        ConfigurationError, match=r"random numbers are drawn per input.*uncertainty.source = 'laplace'"
+    ) as error:
         export_model(trained(model=model), "silo-0", out=tmp_path / "m.onnx")
     assert "\n" not in str(error.value)
     assert not any(tmp_path.iterdir())

@@ -110,7 +110,11 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
         ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that was passed to it"),
         ("answer", beside_each_other, "the prediction of an input depends on other inputs in the batch"),
         ("answer", of_another_length, "19 predictions of 20 inputs"),
-        ("models", (caveat.Decision.GLOBAL, caveat.Decision.LOCAL), "predicts with GLOBAL; `models` declares GLOBAL, LOCAL"),
+        (
+            "models",
+            (caveat.Decision.GLOBAL, caveat.Decision.LOCAL),
+            "predicts with GLOBAL; `models` declares GLOBAL, LOCAL",
+        ),
         (
             "train",
             failing,

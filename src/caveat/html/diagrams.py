@@ -367,7 +367,7 @@ def spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
 
 
 def _part(at: Point, width: float, height: float, class_: str, *title: Markup) -> Markup:
-    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap separates neighbours.
+    # Inset by half a stroke, so the outline of an empty part stays inside, and a gap separates neighbors.
     inset = 0.7
     inside = max(width - 2 * inset, 0.3), height - 2 * inset
     return svg.rect((at[0] + inset, at[1] + inset), *inside, class_, *title)

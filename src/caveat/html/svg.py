@@ -1,4 +1,4 @@
-"""Elements of SVG, marks and colours of series, and the axes and lines of plots."""
+"""Elements of SVG, marks and colors of series, and the axes and lines of plots."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -95,12 +95,12 @@ DIAMOND = 3
 
 
 def color(series: int) -> str:
-    """Return the class of a series, which colours it and what is in it."""
+    """Return the class of a series, which colors it and its children."""
     return f"c{series % _COLORS}"
 
 
 def dash(series: int) -> str | None:
-    """Return the dashes of a series, so no series is told apart by colour alone."""
+    """Return the dashes of a series, so no series is distinguished by color alone."""
     return _DASHES[series % len(_DASHES)]
 
 
@@ -280,7 +280,7 @@ def draw(frame: Axes, one: Line, *more: Markup) -> Markup:
 
 
 def band(frame: Axes, low: Sequence[Point], high: Sequence[Point], series: int, name: str) -> Markup:
-    """Return the area between two lines, in the colour of a series."""
+    """Return the area between two lines, in the color of a series."""
     edge = [frame.at(point) for point in [*high, *low[::-1]]]
     return group("", polygon(edge, "band"), class_=color(series), name=name)
 

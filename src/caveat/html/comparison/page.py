@@ -30,7 +30,7 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
-    intervals = wording.intervals_said(row.value for each in rows.values() for row in each)
+    intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     said = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
         said += " A small dot is one seed; few seeds are shown one by one."
@@ -88,7 +88,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     methods = {name: found for name, found in methods.items() if found}
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    intervals = wording.intervals_said(value for found in methods.values() for value in found.values())
+    intervals = wording.interval_caption(value for found in methods.values() for value in found.values())
     cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
     return (
         None

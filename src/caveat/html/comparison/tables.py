@@ -97,7 +97,7 @@ def place_table(
         columns.append(column(found.row, (_mean(measure, value) for value in each)))
         shown += each
     return (
-        table(columns, f"{measure.name} by {caption}, {wording.intervals_said(shown)}.") if len(columns) > 1 else None
+        table(columns, f"{measure.name} by {caption}, {wording.interval_caption(shown)}.") if len(columns) > 1 else None
     )
 
 

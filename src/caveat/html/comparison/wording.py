@@ -54,7 +54,7 @@ def few(value: schema.IntervalRecord) -> str:
     return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
-def intervals_said(values: Iterable[schema.IntervalRecord]) -> str:
+def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
     """Return the words after "mean over seeds": with intervals, with some, or without any."""
     known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
     if all(known):

@@ -97,7 +97,7 @@ def share_bar(shares: Mapping[str, float], label: str) -> Markup:
     return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
 
 
-def told_shares(shares: Mapping[str, float]) -> str:
+def shares_text(shares: Mapping[str, float]) -> str:
     """Return the shares in words."""
     return ", ".join(f"{kind} {percent(share)}" for kind, share in _made(shares).items())
 
@@ -105,7 +105,7 @@ def told_shares(shares: Mapping[str, float]) -> str:
 def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
     """Return the parts of one bar at (x, y) of (width, height). An empty part is abstention.
 
-    The two colours differ in brightness as much as in hue, and are the same in the light and the dark theme.
+    The two colors differ in brightness as much as in hue, and are the same in the light and the dark theme.
     """
     return stacked_bar(_made(shares), at, size, "share")
 
@@ -134,8 +134,8 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
     for name, y in rows.places:
         if of := shares.get(name):
             drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
-            bars.append(group(f"{name}: {told_shares(of)}", *drawn, name=name))
-    whole = told_shares(run.summary.decisions or {}) if run.summary else ""
+            bars.append(group(f"{name}: {shares_text(of)}", *drawn, name=name))
+    whole = shares_text(run.summary.decisions or {}) if run.summary else ""
     label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
     caption = (
@@ -207,7 +207,7 @@ def _shares(tested: dict[str, Stream]) -> Chart | None:
     rows = {name: stream.decisions for name, stream in tested.items() if stream.decisions}
     if not rows:
         return None
-    label = "Shares of decisions. " + "; ".join(f"{name}: {told_shares(shares)}" for name, shares in rows.items())
+    label = "Shares of decisions. " + "; ".join(f"{name}: {shares_text(shares)}" for name, shares in rows.items())
     caption = "Share of each stream's test inputs that the local model answered, that it handed over to the "
     caption += "global model, and that no model answered."
     return Chart("Who answers", share_bars(rows, label), caption)
@@ -292,4 +292,4 @@ def _silo_table(run: RunFolder, several: bool) -> Table | None:
 
 
 def _bar(silo: str, stream: str, shares: dict[str, float]) -> str:
-    return share_bar(shares, f"{silo}, {stream}: {told_shares(shares)}") if shares else ""
+    return share_bar(shares, f"{silo}, {stream}: {shares_text(shares)}") if shares else ""

@@ -145,7 +145,7 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
     about = foreign(run.summary) if found.guaranteed or own else {}
     told = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
-    return lines + [f"foreign:   {'; '.join(told)}; no guarantee covers these" for _ in told[:1]]
+    return lines + [f"OOD:       {'; '.join(told)}; no guarantee covers these" for _ in told[:1]]
 
 
 def promise(run: RunFolder) -> Promise | None:

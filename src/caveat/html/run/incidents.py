@@ -110,8 +110,8 @@ class Failed:
 
 def failures(run: RunFolder) -> list[Failed]:
     """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
-    own = [_failed_told(run, run.failure, "")] if run.failure else []
-    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
+    own = [_failed(run, run.failure, "")] if run.failure else []
+    return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
 def _rate(run: RunFolder) -> str:
@@ -121,7 +121,7 @@ def _rate(run: RunFolder) -> str:
     return f"{found:g}" if isinstance(found, int | float) else ""
 
 
-def _failed_told(run: RunFolder, failure: Failure, whose: str) -> Failed:
+def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
     # `what` has the place; the error itself counts rounds of the schedule, from 0.

@@ -17,7 +17,7 @@ _MOST_NAMES = 12
 """Maximum number of labels or columns that are named."""
 
 
-def told_before(greeting: FederationFile | None) -> str:
+def metadata_sent(greeting: FederationFile | None) -> str:
     """Return what silos sent before the first round, in a sentence; empty if nothing."""
     if greeting is None:
         return ""

@@ -13,7 +13,7 @@ from ...uncertainty.distributions import student_quantile
 from ..svg import Chart, element
 from ..templates import Table, column, table, words
 from .classification import beside_majority
-from .decisions import decision_bars, kinds, told_shares
+from .decisions import decision_bars, kinds, shares_text
 from .guarantee import kept, kept_by
 from .rounds import total_time
 from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
@@ -112,7 +112,7 @@ def _notes(run: RunFolder) -> list[str]:
         others = f"the best of {len(rivals)} other methods" if len(rivals) > 1 else ""
         notes.append(_compared(run, best, run.comparable[best], others))
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
-        notes.append(f"Decisions about all silos' test inputs: {told_shares(run.summary.decisions or {})}.")
+        notes.append(f"Decisions about all silos' test inputs: {shares_text(run.summary.decisions or {})}.")
     return notes
 
 

@@ -16,7 +16,7 @@ from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
 from .guarantee import promise
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
-from .ledger import privacy, protection, told_before
+from .ledger import metadata_sent, privacy, protection
 from .overview import headline, method_table, overview
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import more_panels, silo_table
@@ -183,7 +183,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),
-        "greeting": told_before(run.greeting),
+        "greeting": metadata_sent(run.greeting),
         "facts": headline(run),
         "cost_table": cost_table(run),
         "again": again(run),

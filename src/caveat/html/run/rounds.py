@@ -58,7 +58,7 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
     if len({row.silo for row in rows}) > 1:
         legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
     legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
+    return {"figures": figures, "legend": legend, "growth": _growth_text(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
@@ -74,7 +74,7 @@ def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
     return grown
 
 
-def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
+def _growth_text(grown: dict[int, dict[str, int]]) -> list[str]:
     return [
         f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received private codewords."
         for at, silos in grown.items()

@@ -36,7 +36,7 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
         return None
     parts = {name: _parts(name, each) for name, each in found.items()}
-    said = "; ".join(f"{name}: {_parts_told(each)}" for name, each in parts.items())
+    said = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
     drawn: list[Markup] = []
     for i, (name, each) in enumerate(parts.items()):
         y = _ROW * i
@@ -58,7 +58,7 @@ def _parts(name: str, shares: Shares) -> dict[str, float]:
     return {kind: share for kind, share in found.items() if share > 1e-9}
 
 
-def _parts_told(parts: dict[str, float]) -> str:
+def _parts_text(parts: dict[str, float]) -> str:
     words = {"foreign": "wrong", "abstain": "abstained"}
     return ", ".join(f"{words.get(kind, kind)} {percent(share)}" for kind, share in parts.items())
 
@@ -160,7 +160,7 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     count = math.ceil((high - low) / width)
     shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
     beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
-    notes = {name: told_histogram(histogram) for name, histogram in streams.items()}
+    notes = {name: histogram_text(histogram) for name, histogram in streams.items()}
     said = "; ".join(f"{name}: {note}" for name, note in notes.items())
     label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
     caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
@@ -189,7 +189,7 @@ def quantile(histogram: Histogram, level: float) -> float:
     return histogram.start[-1]
 
 
-def told_histogram(histogram: Histogram) -> str:
+def histogram_text(histogram: Histogram) -> str:
     """Return the distribution in words, to half a step."""
     low, middle, high = (quantile(histogram, level) + histogram.step / 2 for level in (0.05, 0.5, 0.95))
     return f"median about {middle:g}, nine tenths between about {low:g} and {high:g}"
@@ -244,7 +244,7 @@ class Scatter:
 
 
 def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None:
-    """Return a figure per stage, on the same axes; `domains` in the order of their colours. None without features."""
+    """Return a figure per stage, on the same axes; `domains` in the order of their colors. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
