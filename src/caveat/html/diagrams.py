@@ -175,11 +175,13 @@ def _dumbbell(row: Dumbbell, frame: svg.Axes, y: float, height: float) -> Markup
         if height >= _LOW and low is not None and high is not None
         else ""
     )
-    said = [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    label_text = (
+        [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    )
     ring = svg.hollow(0, (x(row.second), y), size)
     disc = svg.marks(0, [(x(row.first.value), y)], size)
     kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
-    return svg.group(row.note, span, between, ring, disc, *said, class_=f"bell {kind}", name=row.name)
+    return svg.group(row.note, span, between, ring, disc, *label_text, class_=f"bell {kind}", name=row.name)
 
 
 _MOST_TITLES = 6000  # a title per cell is most of a heat map's size

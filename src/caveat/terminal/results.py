@@ -250,11 +250,11 @@ def conclusion(record: Comparison) -> list[str]:
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if told := wording.unequal_budgets(record, setting):
+        if budgets := wording.unequal_budgets(record, setting):
             option = wording.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {option} gives all methods as many rounds.")
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(budgets)} {option} gives all methods as many rounds.")
         lines.append(f"{where}{plain(_breaking(wording.verdict(record, setting)))}")
-    return lines + [plain(_breaking(line)) for line in wording.decided(record)]
+    return lines + [plain(_breaking(line)) for line in wording.contrast_sentences(record)]
 
 
 def _breaking(text: str) -> str:

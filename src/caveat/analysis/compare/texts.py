@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...files.schema.comparison import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
 from ...files.schema.grid import Measure
 from ...files.writing import as_text
-from ...html.comparison.wording import named, said
+from ...html.comparison.wording import contrast_name, contrast_verdict
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
@@ -50,7 +50,10 @@ def about(record: Comparison) -> list[str]:
 
 def contrasts(record: Comparison) -> list[str]:
     """Return the contrasts with their verdicts; empty without contrasts."""
-    lines = [f"- {each.claim}. {named(each)}: {_difference(each)}**{said(each)}**" for each in record.contrasts]
+    lines = [
+        f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
+        for each in record.contrasts
+    ]
     head = "What the table decides, in points with 95 % intervals over seeds and test inputs:"
     return ["\n".join([head, "", *lines])] if lines else []
 

@@ -31,12 +31,12 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
-    said = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
+    note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
-        said += " A small dot is one seed; few seeds are shown one by one."
+        note_below += " A small dot is one seed; few seeds are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
-        said += " A hollow diamond is the paper's result."
-    return charts, said + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
+        note_below += " A hollow diamond is the paper's result."
+    return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
@@ -191,9 +191,9 @@ def render(record: Comparison) -> str:
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=wording.leaders(record),
         budgets=[
-            (one.name, told, wording.equal_by(record, one))
+            (one.name, budgets, wording.equal_by(record, one))
             for one in record.columns
-            if (told := wording.unequal_budgets(record, one))
+            if (budgets := wording.unequal_budgets(record, one))
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],

@@ -219,10 +219,10 @@ def contrast_table(record: Comparison) -> Table | None:
     found = record.contrasts
     columns = [
         words("claim", (each.claim for each in found)),
-        words("contrast", map(wording.named, found)),
+        words("contrast", map(wording.contrast_name, found)),
         column("difference in points", (wording.points(each.mean) for each in found)),
         column("95 % interval", map(wording.points_interval, found)),
-        words("verdict", map(wording.said, found)),
+        words("verdict", map(wording.contrast_verdict, found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),
         column("Holm p, equal", (probability(each.p_equal) for each in found)),
     ]

@@ -122,8 +122,8 @@ def mean_of(runs: Sequence[schema.ComparedRun], name: str) -> float | None:
 
 def not_done(runs: Sequence[schema.ComparedRun]) -> list[str]:
     """1 failed, 2 to come; empty if all are done."""
-    counts = {said: sum(run.status == s for run in runs) for s, said in (("failed", "failed"), ("missing", "to come"))}
-    return [f"{count} {said}" for said, count in counts.items() if count]
+    counts = {text: sum(run.status == s for run in runs) for s, text in (("failed", "failed"), ("missing", "to come"))}
+    return [f"{count} {text}" for text, count in counts.items() if count]
 
 
 def setting_value(value: object) -> str:
@@ -158,8 +158,8 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
     by_rounds: dict[tuple[int, int], list[str]] = {}
     for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
         by_rounds.setdefault(of, []).append(name)
-    told = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    return f"{told}. {_at_common_round({name: runs[name] for name in taken})}"
+    texts = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
+    return f"{texts}. {_at_common_round({name: runs[name] for name in taken})}"
 
 
 def equal_by(record: Comparison, setting: Setting) -> str:
@@ -344,29 +344,29 @@ _OWN = "what silos predict with"
 _WHOSE = {"": "", "own": _OWN, "global": "the global model", "local": "local models"}
 
 
-def decided(record: Comparison) -> list[str]:
+def contrast_sentences(record: Comparison) -> list[str]:
     """Return a sentence per contrast, for a terminal."""
     lines = []
     for each in record.contrasts:
         by = f" {points(each.mean)} points ({points_interval(each)})" if each.mean is not None else ""
-        lines.append(f"{each.claim}: {named(each)}{by}: {said(each)}")
+        lines.append(f"{each.claim}: {contrast_name(each)}{by}: {contrast_verdict(each)}")
     return lines
 
 
-def named(contrast: schema.ContrastRecord) -> str:
+def contrast_name(contrast: schema.ContrastRecord) -> str:
     """Both methods, the setting, and whose accuracy it is."""
-    whose = _WHOSE.get(contrast.model, contrast.model)
+    model = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
     at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
     b = contrast.b
     if contrast.b_model:
-        b, whose = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
+        b, model = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
     a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
-    where = ", ".join(part for part in (contrast.column, whose, known, at, "pooled" * contrast.pooled) if part)
+    where = ", ".join(part for part in (contrast.column, model, known, at, "pooled" * contrast.pooled) if part)
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
-def said(contrast: schema.ContrastRecord) -> str:
+def contrast_verdict(contrast: schema.ContrastRecord) -> str:
     """Return the verdict in words."""
     margin = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":

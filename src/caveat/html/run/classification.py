@@ -91,13 +91,13 @@ def beside_majority(run: RunFolder) -> str:
     behind = [name for name, each in pairs if each.behind]
     if not shares or not (two or behind):
         return ""
-    said = (
+    sentence = (
         "Always predicting the most frequent class of a silo's training data has accuracy "
         f"{percent(sum(shares) / len(shares))}"
     )
     if len(shares) == 1:
-        return f"{said}{', which is more than this run has' if behind else ''}."
-    return f"{said}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
+        return f"{sentence}{', which is more than this run has' if behind else ''}."
+    return f"{sentence}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
 
 
 def _judged(
@@ -157,20 +157,22 @@ def classification(run: RunFolder) -> Classified | None:
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if not found.positive:
         return ["Every class is compared with all others; a metric is the mean over the classes that a silo has."]
-    said = f"Metrics are those of the class {found.positive!r}."
+    sentence = f"Metrics are those of the class {found.positive!r}."
     at = found.operating
     if at is None:
-        return [f"{said} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
-    told = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
-    whose = [each.whose for each in told if each is not None]
-    said += f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+        return [f"{sentence} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
+    texts = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
+    whose = [each.whose for each in texts if each is not None]
+    sentence += (
+        f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+    )
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
         inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
-        said += f" {which} too few of these for a threshold of their own and use the federation's, "
-        said += f"{decimal(at.threshold)}, "
-        said += f"from {inputs}."
-    return [said]
+        sentence += f" {which} too few of these for a threshold of their own and use the federation's, "
+        sentence += f"{decimal(at.threshold)}, "
+        sentence += f"from {inputs}."
+    return [sentence]
 
 
 def _rule(rule: str) -> str:

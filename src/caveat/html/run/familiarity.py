@@ -114,12 +114,12 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
     if own > alarm and not too_many_in_all(silos, alarm):
         promise += "; chance explains the excess"
     said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
-    told = [
+    texts = [
         f"{percent(each.chosen.pooled.unfamiliar)} of {name}"
         for name, each in foreign.items()
         if each.chosen.pooled.unfamiliar is not None
     ]
-    return f"{said}, and {joined(told)}." if told else f"{said}. It was not tested on other inputs (data.ood)."
+    return f"{said}, and {joined(texts)}." if texts else f"{said}. It was not tested on other inputs (data.ood)."
 
 
 def _table(foreign: Mapping[str, Stream]) -> Table | None:
@@ -127,7 +127,7 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
     found = {name: each for name, each in foreign.items() if each.chosen.pooled.unfamiliar is not None}
     if not found:
         return None
-    told = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
+    texts = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
     nobody = [name == NOBODY for name in found]
     answered = [
         each.chosen.pooled.answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)
@@ -137,8 +137,8 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
         column("inputs", [count(each.examples) for each in found.values()]),
         column("detected", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "called unfamiliar"),
         column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
-        column("AUROC", [decimal(each.auroc) for each in told], "of the score; 0.5 is chance, 1 is best"),
-        column("FPR95", [percent(each.fpr95) for each in told], "share of own inputs flagged when 95 % of these are"),
+        column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),
+        column("FPR95", [percent(each.fpr95) for each in texts], "share of own inputs flagged when 95 % of these are"),
     ]
     caption = "Inputs that silos do not know: the share that is detected, and how well the score unfamiliar tells them "
     return table(columns, f"{caption}from their own test split.")

@@ -144,8 +144,8 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         lines = [f"guarantee: {found.statement}"]
         lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
     about = foreign(run.summary) if found.guaranteed or own else {}
-    told = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
-    return lines + [f"OOD:       {'; '.join(told)}; no guarantee covers these" for _ in told[:1]]
+    texts = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
+    return lines + [f"OOD:       {'; '.join(texts)}; no guarantee covers these" for _ in texts[:1]]
 
 
 def promise(run: RunFolder) -> Promise | None:
@@ -234,8 +234,8 @@ def _foreign_table(summary: Summary, risk: float) -> tuple[Table | None, str]:
         column("right", [percent(each.right) for each in found.values()], "share of all of them"),
         column("wrong", [Cell(percent(each.wrong), why if each.wrong > risk else "") for each in found.values()]),
     ]
-    told = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
-    alarm = f" Inputs that silos do not know are not covered: {told}." if told else ""
+    texts = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
+    alarm = f" Inputs that silos do not know are not covered: {texts}." if texts else ""
     return table(columns, "No guarantee covers these inputs."), _unbroken(alarm)
 
 

@@ -77,12 +77,12 @@ def unlike(run: RunFolder) -> str:
                 where.setdefault(row.silo, []).append(row.round)
     unusual = "with another number of examples"
     kinds = ((bounded, "longer than the norm bound"), (far, "far from all others"), (other, unusual))
-    told = [
+    texts = [
         f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
         for where, what in kinds
         for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
     ]
-    return listed(told, _MOST_NAMES)
+    return listed(texts, _MOST_NAMES)
 
 
 def withdrawn(run: RunFolder) -> str:

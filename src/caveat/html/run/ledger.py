@@ -24,11 +24,11 @@ def metadata_sent(greeting: FederationFile | None) -> str:
     sketches = list(greeting.sketches.values())
     if not sketches:
         return ""
-    told = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
+    texts = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
     if greeting.silos:
-        told.append("for each split its size, samples per class and a hash")
+        texts.append("for each split its size, samples per class and a hash")
     silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
-    return f"Before the first round {silos} sent its name, {'; '.join(told)}."
+    return f"Before the first round {silos} sent its name, {'; '.join(texts)}."
 
 
 def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
@@ -71,15 +71,15 @@ def protection(record: PrivacyRecord | None) -> str:
     """Return the privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
     if record is None or record.clip_norm is None:
         return ""
-    said = (
+    sentence = (
         f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
         f"{record.noise_multiplier:g}. At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees "
         f"models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
-        said += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
+        sentence += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
     left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
-    return f"{said}.{left}"
+    return f"{sentence}.{left}"
 
 
 def _epsilon(value: float | None) -> str:

@@ -267,10 +267,10 @@ def _confidence_line(found: Confidence) -> Statement:
         text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
         return Statement("good", text.format(inputs, where, off))
     if found.overconfident:
-        said = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
-    said = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
-    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(said)))
+        sentence = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(sentence[:2])))
+    sentence = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
+    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(sentence)))
 
 
 def _sure(sure: SureErrors | None) -> str:
@@ -297,12 +297,12 @@ def _foreign_line(run: RunFolder) -> Statement | None:
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
-    told = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
+    texts = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
     at = [most[1].wrong for name in found if (most := worst_at(run.summary, name))]
     if max([*at, *(each.wrong for each in found.values())]) <= allowed:
-        return Statement("good", Markup("Inputs that silos do not know: {}.").format(told))
+        return Statement("good", Markup("Inputs that silos do not know: {}.").format(texts))
     kind = "bad" if any(each.wrong > 0.5 for each in found.values()) else "open"
-    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(told))
+    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(texts))
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
@@ -360,9 +360,9 @@ def _leaving(run: RunFolder) -> Markup | None:
 
 def _figure(found: Confidence) -> Chart:
     rows = [_row(one) for one in found.silos]
-    told = "; ".join(row.note for row in rows[:_TOLD])
+    texts = "; ".join(row.note for row in rows[:_TOLD])
     rest = f"; lowest accuracy first, {len(rows) - _TOLD} more silos" if len(rows) > _TOLD else ""
-    label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {told}{rest}"
+    label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {texts}{rest}"
     caption = "Lowest accuracy first"
     if len(rows) <= NAMED:
         caption += "; the number counts a silo's test inputs, and the thin line is the accuracy's 95 % interval"

@@ -36,7 +36,7 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
         return None
     parts = {name: _parts(name, each) for name, each in found.items()}
-    said = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
+    sentence = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
     drawn: list[Markup] = []
     for i, (name, each) in enumerate(parts.items()):
         y = _ROW * i
@@ -44,7 +44,9 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
         caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
-    bars = svg.drawing(svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
+    bars = svg.drawing(
+        svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {sentence}", *drawn, class_="outcomes"
+    )
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [
         (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
@@ -161,8 +163,8 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
     beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
     notes = {name: histogram_text(histogram) for name, histogram in streams.items()}
-    said = "; ".join(f"{name}: {note}" for name, note in notes.items())
-    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
+    sentence = "; ".join(f"{name}: {note}" for name, note in notes.items())
+    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {sentence}"
     caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
     caption += f"{width:g} nats; {_BETTER[model]}."
     caption += " The outermost steps include all values beyond." if beyond else ""
