@@ -178,7 +178,6 @@ def _counted(
 
 
 def _shares(found: Prediction) -> tuple[float, float]:
-    """Return the shares of inputs that are called unfamiliar and that are answered."""
     answered = found.decision != Decision.ABSTAIN
     return float(found.is_unfamiliar.double().mean()), float(answered.double().mean())
 

@@ -169,7 +169,6 @@ def _mean(values: Array) -> float:
 
 
 def _interval(seeds: Sequence[Array], confidence: float, rounding: float = 0.0) -> Interval:
-    """Return `interval` of the values of each seed."""
     means = _means(seeds)
     if not len(means):
         return Interval(math.nan, math.nan, math.nan)

@@ -92,7 +92,6 @@ def _program(run: AnsweringRun, silo: SiloId) -> Program:
 
 
 def _check(run: AnsweringRun, silo: SiloId, raw: RawInputs, ask: Callable[[NDArray[Any]], Arrays]) -> None:
-    """Raise RunError unless file and run agree on random inputs."""
     x = raw.batch(PROBES)
     with torch.no_grad():
         expected = outputs(run.predictor(silo)(raw.prepared(x)))

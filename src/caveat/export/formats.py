@@ -150,7 +150,6 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
 
 
 def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
-    """Return rows as a DataFrame with category names, and its schema."""
     import pandas
     from mlflow.types import ColSpec, Schema
 

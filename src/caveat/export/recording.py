@@ -122,7 +122,6 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.value(value) if isinstance(value, Tensor) else value
 
     def _change(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Replace an in-place operator by its functional variant."""
         kwargs = dict(kwargs)
         target = kwargs.pop("out") if "out" in kwargs else args[0]
         with self:
@@ -145,12 +144,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _place(tensor: Tensor) -> int:
-    """Return the storage of a tensor."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors of one storage overlap."""
     with _disable_current_modes():
         every = torch.arange(a.untyped_storage().nbytes() // a.element_size())
         parts = [every.as_strided(each.size(), each.stride(), each.storage_offset()) for each in (a, b)]
@@ -164,7 +161,6 @@ def _takes_type_alone(func: Any) -> bool:
 
 @cache
 def _functional(func: Any) -> Any:
-    """Return the functional variant of an in-place operator."""
     schema = func._schema
     packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::").removesuffix("_"))
     wanted = [(each.name, str(each.type)) for each in schema.arguments if not each.is_out]

@@ -66,7 +66,6 @@ def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]]
 
 
 def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
-    """Draw the means, each with a stroke from the minimum to the maximum over seeds."""
     logs = [[math.log10(value) for value in point] for point in points]
     ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
     means = [(n, mean) for n, mean, _, _ in logs]

@@ -338,7 +338,6 @@ def oracle_risk(coverage: float, errors: float) -> float:
 
 
 def _risk_band(frame: svg.Axes, coverage: Sequence[float], risk: Sequence[float], inputs: int) -> Markup:
-    """Draw pointwise Wilson intervals, clipped to the frame."""
     spans = [score_interval(r, max(c * inputs, 1.0)) for c, r in zip(coverage, risk, strict=True)]
     most = frame.y_range[1]
     upper = [frame.at((c, min(high, most))) for c, (_, high) in zip(coverage, spans, strict=True)]

@@ -63,7 +63,6 @@ def _has_objective(kind: type[Method]) -> bool:
 
 
 def _groups(kind: type[FedAvg]) -> str:
-    """Return the base's messages of the small model, as manifest entries."""
     with tempfile.TemporaryDirectory(prefix="caveat-") as folder:
         federation = SmallFederation(kind(rounds=1), Path(folder))
         federation.run()

@@ -164,7 +164,6 @@ def among_seeds(ps: Sequence[float]) -> float:
 
 
 def _tests(summary: Summary) -> dict[str, EceTest]:
-    """Return the test of each silo whose test labels are classes."""
     return {
         silo.name: ece_test(silo.reliability.count, silo.reliability.confidence, silo.reliability.correct)
         for silo in summary.silos
@@ -201,7 +200,6 @@ def _rules_out(summary: Summary) -> bool:
 
 
 def _worst(tested: Sequence[dict[str, EceTest]]) -> str:
-    """Return the silo with the largest mean excess over seeds."""
     names = sorted(set(tested[0]).intersection(*tested[1:]))
     means = {name: float(np.mean([silos[name].excess for silos in tested])) for name in names}
     name = max(means, key=lambda name: means[name])

@@ -96,7 +96,6 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
 
 
 def _by_seed(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
-    """Return the rows of each seed, by size."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     return [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
 

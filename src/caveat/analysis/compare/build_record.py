@@ -70,7 +70,6 @@ def _tuning(grid: Grid) -> schema.TuningReport | None:
 
 
 def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> schema.ComparedRun:
-    """Return the record of one run of the table, with its error if it failed."""
     tried = _trials(results, setting, method) if seed == results.grid.seeds[0] else ()
     planned = results.planned(setting, method, seed)
     folder, tuned, found = "", {}, None
@@ -105,7 +104,6 @@ def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) 
 
 
 def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
-    """Return the costs and metrics of a finished run."""
     per_silo = {measure.name: found.of_silos(measure) for measure in grid.measures}
     traffic = found.summary.traffic
     return {
@@ -219,7 +217,6 @@ def _groups(
 
 
 def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[schema.DifferenceRecord, ...]:
-    """Return the difference of every pair of methods on their common seeds and silos, with Holm-corrected p-values."""
     found = [(a, b, paired(values[a], values[b], steps=steps[a])) for b, a in itertools.combinations(values, 2)]
     corrected = holm([difference.p for _, _, difference in found])
     return tuple(
@@ -229,7 +226,6 @@ def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[sc
 
 
 def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | None:
-    """Return the paper's results with ours."""
     if (paper := grid.published) is None:
         return None
     ours = {(table.column, table.measure, row.row): row for table in tables for row in table.rows}
@@ -281,7 +277,6 @@ def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
 
 
 def _largest(measure: Measure) -> float:
-    """Return the maximum of a measure; infinite if unbounded."""
     name = (measure.figure or measure.path).rpartition("/")[2]
     if name == "brier":
         return 2.0

@@ -107,7 +107,6 @@ def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload
 
 
 def _kept(found: dict[str, Tensor], stream: str) -> Tensors:
-    """Return the arrays of a stream by model."""
     return {name.removeprefix(stream): each for name, each in found.items() if name.startswith(stream)}
 
 

@@ -204,7 +204,6 @@ class Tuning:
 
 
 def _can_be(run: PlannedRun) -> bool:
-    """Return whether a key allows a value."""
     try:
         run.config()
     except ConfigurationError:

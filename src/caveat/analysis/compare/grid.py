@@ -220,7 +220,6 @@ def slug(name: str) -> str:
 
 @functools.cache
 def _method_of(recipe: str | None, sets: Sets) -> str:
-    """Return the method in a setting's configuration."""
     return load(recipe, sets).method.name
 
 

@@ -98,7 +98,6 @@ class Runner:
                 note.unlink()
 
     def _write_missing_pages(self) -> None:
-        """Write the pages of runs that finished just before the comparison was stopped."""
         for run in filter(self.results.done, self.results.known()):
             place = self.results.place(run)
             if not (place / "report.html").exists():
@@ -141,7 +140,6 @@ class Runner:
         self.running[process] = run, time.perf_counter()
 
     def _leave(self, note: Path, run: PlannedRun, why: str) -> None:
-        """Store the error of a run."""
         note.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(note, why.encode())
         self.progress.note(f"{run.title} failed: {why.splitlines()[-1]}")
@@ -155,7 +153,6 @@ class Runner:
         return self.silos[key]
 
     def _wait(self) -> None:
-        """Wait until at least one run has ended."""
         ended = wait([process.sentinel for process in self.running])
         for process in [process for process in self.running if process.sentinel in ended]:
             process.join()

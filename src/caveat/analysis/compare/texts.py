@@ -122,7 +122,6 @@ def _costs(record: Comparison) -> str:
 
 
 def _costs_of(record: Comparison, method: ComparedMethod) -> list[str]:
-    """Return the costs of one method under all settings."""
     cells = []
     for setting in record.columns:
         runs, done = record.runs(method, setting), record.runs(method, setting, "done")

@@ -210,7 +210,6 @@ def render(record: Comparison) -> str:
 
 
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
-    """Return the parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
         "verdict": wording.verdict(record, setting),
@@ -221,7 +220,6 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
 
 
 def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
-    """Return the parts of one setting and one measure."""
     several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
     return {
         "setting": setting.name,

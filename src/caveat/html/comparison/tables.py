@@ -55,7 +55,6 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
 
 
 def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
-    """Return the mean over its interval."""
     if value.mean is None:
         return ""
     # With a handful of errors, the interval is as uncertain as the value.
@@ -135,7 +134,6 @@ def tuning_table(record: Comparison) -> Table | None:
 
 
 def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
-    """Return every value of the first run that tried any, with its score, the chosen one in bold."""
     run = next((run for run in runs if run.tuning), None)
     if run is None:
         return ""

@@ -228,7 +228,6 @@ _ALWAYS = "share that is correct if every prediction is the most frequent class 
 
 
 def _bare(row: Metrics) -> Judged:
-    """Return a row over several silos, whose metrics have no number of inputs."""
     each = (row.accuracy, row.auroc, row.sensitivity, row.specificity)
     accuracy, auroc, sensitivity, specificity = (None if value is None else Ranged(value) for value in each)
     return Judged(0, accuracy, None, auroc, sensitivity, specificity)
@@ -245,7 +244,6 @@ def _majority(of: Judged) -> str:
 
 
 def _majority_over_silos(of: Sequence[Judged]) -> list[str]:
-    """Return the mean over silos, the worst silo, and all inputs together."""
     shares = [each.majority.share for each in of[:-3] if each.majority]
     if not shares:
         return ["", "", ""]
@@ -311,7 +309,6 @@ def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
 
 
 def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table:
-    """Return the most frequent mistakes first."""
     cells = [(n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k]
     most = sorted(cells, key=lambda cell: (-cell[0], *cell[1:]))[:_MOST_MISTAKES]
     columns = [

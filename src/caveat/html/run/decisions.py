@@ -115,7 +115,6 @@ def _made(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
-    """Return the shares of a bar that is as wide as a drawing."""
     return [
         text(WIDTH * (start + share / 2), y, percent(share, 0), "middle", f"on-{kind}")
         for kind, start, share in spans(_made(shares))
@@ -190,7 +189,6 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
 
 
 def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
-    """Return a column per decision that was made anywhere, with its shares."""
     return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in kinds(*found)]
 
 
@@ -231,7 +229,6 @@ def _right_table(tested: dict[str, Stream]) -> Table | None:
 
 
 def _outside_table(stream: str, found: Stream) -> Table | None:
-    """Return a row per score, and per model its AUROC and FPR95."""
     by_model = {name: found.outside[name] for name in models({"": found}) if name in found.outside}
     scores = list(dict.fromkeys(score for each in by_model.values() for score in each))
     of = {name: [each.get(score, Separation()) for score in scores] for name, each in by_model.items()}

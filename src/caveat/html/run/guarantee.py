@@ -70,7 +70,6 @@ def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
 
 
 def _alone(test: Metrics, inputs: int) -> Kept | None:
-    """Return the errors of one silo, or of pooled inputs."""
     if test.answered is None or not inputs:
         return None
     answered = round(test.answered * inputs)
@@ -170,7 +169,6 @@ def promise(run: RunFolder) -> Promise | None:
 
 
 def _with_promises(summary: Summary) -> list[SiloRecord]:
-    """Return the silos that have guarantees of their own, or of a group."""
     return [silo for silo in summary.silos if silo.promise is not None]
 
 

@@ -37,7 +37,6 @@ def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
 
 
 def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
-    """Return the columns, each with the number of its categories over all silos."""
     found: dict[str, set[str]] = {}
     for sketch in sketches:
         for each in sketch.columns:

@@ -90,7 +90,6 @@ def _ends(run: RunFolder) -> str:
 
 
 def _without_abstaining(run: RunFolder) -> str:
-    """Return the accuracy of the models if each answered everything."""
     names = ("local", "global")
     models = run.summary.models if run.summary else {}
     found = {name: models[name].mean.accuracy for name in names if name in models}

@@ -141,7 +141,6 @@ def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
 
 
 def _sure_errors(bins: Reliability) -> SureErrors | None:
-    """Return the errors of the highest bin; None if it has none."""
     wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
     if not wrong[-1]:
         return None
@@ -293,7 +292,6 @@ def _whole(found: Confidence) -> str:
 
 
 def _foreign_line(run: RunFolder) -> Statement | None:
-    """Return a statement on answers to inputs that silos do not know."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
@@ -306,7 +304,6 @@ def _foreign_line(run: RunFolder) -> Statement | None:
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
-    """Return how much of a stream is answered wrongly, and at which silo most."""
     most = worst_at(summary, stream)
     at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
     return f"of {stream} {percent(wrong)} were answered wrongly{at}"
