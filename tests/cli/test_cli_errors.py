@@ -222,7 +222,7 @@ def test_a_source_of_no_file_system_is_bad_data(nowhere: Path) -> None:
         (["--tune", "training.lr=inf"], "--tune training.lr = inf: must be a finite number"),
         (["--tune", "training.lr=0.1,0.1"], "--tune training.lr: the value 0.1 is listed twice"),
         (["--sweep", "training.lr=" + "9" * 5000], "a too long number"),
-        (["--tune", "training.lr=" + "[" * 2000], "nested too deeply"),
+        (["--tune", "training.lr=" + "[" * 2000], "too deeply nested list"),
         (["--tune", "rounds=" + ",".join(map(str, range(1, 12000)))], "11,999 values, expected at most 10,000"),
         (
             ["--sweep", f"rounds={','.join(map(str, range(1, 400)))}", "--seeds", ",".join(map(str, range(100)))],
