@@ -302,7 +302,7 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
         ),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept, too"),
         (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
-        (small(FEDAVG, match_rounds="uefl"), "no row 'uefl'"),
+        (small(FEDAVG, match_rounds="uefl"), "match_rounds = 'uefl': no such row"),
         (
             small(FEDAVG, MethodVariant("x", LOCAL.sets, (1, 2, 3)), tuning=TuningPlan("training.lr", (1, 2))),
             "every row gets as many",

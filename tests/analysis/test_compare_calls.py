@@ -130,6 +130,6 @@ def test_silos_can_be_stacked(tmp_path: Path) -> None:
     caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0], vectorized="on", **GIVEN)
     (run,) = (tmp_path / "it").rglob("mean/**/summary.json")
     assert json.loads(run.read_text())["stacked"]["train"]["stacked"]
-    with pytest.raises(ConfigurationError, match="mean: stacked = 'some'"):
+    with pytest.raises(ConfigurationError, match="mean: vectorized = 'some'"):
         caveat.compare(silos, METHODS, out=tmp_path / "other", vectorized="some", **GIVEN)
     assert not (tmp_path / "other").exists()
