@@ -44,7 +44,7 @@ from caveat.engines.norms import NormBound
 from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound, Participation, run
 from caveat.federation.server.agreement import TIMES_ROWS, incredible
-from caveat.files.checkpoints import SiloStore
+from caveat.files import SiloStore
 from caveat.methods import METHODS as EVERY
 from caveat.runs.spec import RunSpec
 from caveat.training.modules import in_batches

@@ -23,7 +23,7 @@ from caveat.engines.placement import one_thread
 from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import Participation
 from caveat.engines.vectorization import Stacking
-from caveat.files.checkpoints import SiloStore
+from caveat.files import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model
 from caveat.training.fit import Training

@@ -26,7 +26,7 @@ from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import PlannedRun
 from caveat.analysis.reproduce import Scale
 from caveat.core import Decision
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 from caveat.runs.opening import open_run
 from caveat.runs.start import start
 from caveat.uncertainty.histograms import finite_sample_quantile

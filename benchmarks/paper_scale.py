@@ -16,7 +16,7 @@ from caveat.analysis.compare.grid import PlannedRun
 from caveat.analysis.reproduce import Scale
 from caveat.config import Config
 from caveat.core import CaveatError
-from caveat.files.schema.grid import MethodVariant, Setting
+from caveat.files.schema import MethodVariant, Setting
 from caveat.runs.start import start
 
 ROUND = ("rounds=1", "training.batch_size=16", "uncertainty.mc_samples=2", "evaluation.every=1")

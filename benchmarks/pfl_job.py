@@ -124,7 +124,7 @@ def caveat() -> list[float]:
     from caveat.engines.executor import Executor, channels_last
     from caveat.engines.process_pool import SingleMachineEngine
     from caveat.engines.rounds import Participation
-    from caveat.files.checkpoints import SiloStore
+    from caveat.files import SiloStore
     from caveat.methods import FedAvg
     from caveat.training.fit import Training
     from caveat.wrappers.evaluation import Evaluated

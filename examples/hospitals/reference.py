@@ -13,8 +13,7 @@ from caveat import data
 from caveat.core import Payload, Round, SiloId
 from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
-from caveat.files.checkpoints import ServerStore, SiloStore
-from caveat.files.ledger import read_ledger
+from caveat.files import ServerStore, SiloStore, read_ledger
 from caveat.runs.execution import execute
 from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent

@@ -15,22 +15,21 @@ from .core.errors import one_of, short_repr
 from .runs.progress import Callback, Scalar
 
 OF_SUMMARY = ("mean", "worst", "pooled")
-"""Parts of a summary whose numbers trackers take, beside those of every silo."""
+"""Parts of a summary whose metrics are logged, in addition to those of every silo."""
 
 
 class Tracker(Callback):
-    """A callback that writes to a tool of its own.
+    """Base class of trackers.
 
-    That tool is opened when the first round is over: processes of the run have begun by then, and take none of its
-    threads along.
+    The tracking tool is opened after the first round, when the run's processes have been forked without its threads.
     """
 
     name: ClassVar[str]
     package: ClassVar[str]
-    """What has to be installed, as it is imported."""
+    """The package that it needs, by import name."""
 
     def __init__(self, place: str | Path | None = None) -> None:
-        """Raises ConfigurationError if its package is not installed, for a `place` that is none, and for a folder that
+        """Raises ConfigurationError if its package is not installed, for an invalid `place`, and for a folder that
         cannot be written to.
         """
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
@@ -45,7 +44,7 @@ class Tracker(Callback):
 
     @property
     def local(self) -> Path | None:
-        """The folder that it writes to; None where it is sent elsewhere, or the tool finds one itself."""
+        """The folder that it writes to; None for a server, or if the tool chooses the folder."""
         return None if self.place is None else Path(self.place)
 
     def begin(self, title: str, rounds: int) -> None:
@@ -68,15 +67,15 @@ class Tracker(Callback):
             self._opened = False
 
     def open(self, title: str, key: str, folder: str, settings: Mapping[str, Scalar]) -> None:
-        """Open the tool for the run in a folder; `key` stays the same when that run goes on."""
+        """Open the tool for the run in a folder; `key` does not change when the run is resumed."""
         raise NotImplementedError
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write down numbers of a round."""
+        """Log metrics of a round."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The run is over."""
+        """Close the tool after the run."""
 
     def _open_once(self) -> None:
         if not self._opened:
@@ -86,7 +85,7 @@ class Tracker(Callback):
 
 
 def _check_writable(name: str, folder: Path | None) -> None:
-    """Raises ConfigurationError for a folder that cannot be made or written to."""
+    """Raise ConfigurationError for a folder that cannot be created or written to."""
     if folder is None:
         return
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
@@ -97,7 +96,7 @@ def _check_writable(name: str, folder: Path | None) -> None:
 
 
 def numbers_of(summary: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The figures on the test split: `mean/accuracy`, `worst/accuracy`, `pooled/accuracy`, `silo/NAME/accuracy` ..."""
+    """Yield the metrics on the test split: `mean/accuracy`, `worst/...`, `pooled/...`, `silo/NAME/accuracy` ..."""
     for part in OF_SUMMARY:
         yield from _numbers(part, summary.get(part) or {})
     for silo in summary.get("silos", ()):
@@ -144,11 +143,11 @@ class TensorBoard(Tracker):
 MLFLOW_FOLDER = "mlflow"
 EXPERIMENT = "caveat"
 TAG = "caveat.run"
-"""By which a run that goes on is found again."""
+"""The tag that identifies a run when it is resumed."""
 OTHER = re.compile(r"[^\w\-. /]")
-"""Characters that no name of a metric may have."""
+"""Characters that are not allowed in names of metrics."""
 MANY = 100
-"""How many settings MLflow takes at once."""
+"""MLflow's limit of settings per call."""
 
 
 class MLflow(Tracker):
@@ -198,19 +197,19 @@ class MLflow(Tracker):
 
 
 class Store(NamedTuple):
-    """A tracking store, and where it keeps artifacts if it does not know itself."""
+    """A tracking store, and its folder for artifacts if it is new."""
 
     uri: str
     artifacts: str | None = None
 
 
 def address_of(place: str | Path | None) -> str:
-    """The address or folder of a tracking store."""
+    """Return the address or folder of a tracking store."""
     return str(place) if place is not None else os.environ.get("MLFLOW_TRACKING_URI", MLFLOW_FOLDER)
 
 
 def store_of(place: str | Path | None) -> Store:
-    """A tracking store by its address, or a database in a folder if there is no "://" in `place`."""
+    """Return a tracking store by its address, or a database in a folder if `place` has no "://"."""
     given = address_of(place)
     if "://" in given:
         return Store(given)
@@ -223,8 +222,8 @@ PROJECT = "caveat"
 
 
 class WandB(Tracker):
-    """Writes runs of the project "caveat" to a folder "wandb" in `place`, else where WANDB_DIR says, else below the
-    current folder. Nothing is sent, unless WANDB_MODE says "online": `wandb sync` uploads a run later.
+    """Writes runs of the project "caveat" to a folder "wandb" in `place`, by default in WANDB_DIR or else the current
+    folder. Nothing is sent unless WANDB_MODE is "online"; `wandb sync` uploads a run later.
     """
 
     name: ClassVar = "wandb"
@@ -253,14 +252,14 @@ class WandB(Tracker):
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "WandB", "tracker_of"]
 
 TRACKERS: dict[str, type[Tracker]] = {each.name: each for each in (TensorBoard, MLflow, WandB)}
-"""All trackers as the command line names them."""
+"""All trackers by their names on the command line."""
 
 
 def tracker_of(text: str) -> Tracker:
-    """The tracker of `NAME` or `NAME:PLACE`. Raises ConfigurationError for one that there is not, or not installed."""
+    """Return the tracker of `NAME` or `NAME:PLACE`. Raises ConfigurationError if it is unknown or not installed."""
     name, separator, place = text.partition(":")
     if name not in TRACKERS:
-        raise ConfigurationError(f"--tracker {text}: no such tracker{one_of(name, list(TRACKERS))}")
+        raise ConfigurationError(f"--tracker {text}: unknown tracker{one_of(name, list(TRACKERS))}")
     if separator and not place:
         raise ConfigurationError(f"--tracker {text}: expected a folder after the colon")
     return TRACKERS[name](place or None)

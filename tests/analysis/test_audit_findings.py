@@ -138,7 +138,7 @@ def test_names_for_one_thing_are_found_out(turn: int) -> None:
     found = findings.two_things(runs)
     assert found.measured["rank_correlation"]["by_seed"] == pytest.approx([turn] * 3)
     assert found.verdict == "does not hold"
-    assert ("turned round" in found.sentence) == (turn < 0)
+    assert ("one of them reversed" in found.sentence) == (turn < 0)
 
 
 def test_two_things_are_two_things() -> None:
@@ -169,7 +169,7 @@ def test_seeds_that_find_the_same_inputs_uncertain_agree() -> None:
     assert (found.verdict, found.measured["labels_changed"]) == ("holds", 0)
     assert found.measured["relative_spread"] == pytest.approx(0.5, abs=0.01)  # of 1, 2 and 3
     alone, pair = findings.seeds_agree(runs[:1]), findings.seeds_agree(runs[:2])
-    assert (alone.verdict, alone.sentence) == ("cannot say", "One seed has nothing to be compared with.")
+    assert (alone.verdict, alone.sentence) == ("cannot say", "One seed cannot be compared.")
     assert pair.verdict == "cannot say"
     assert "Two seeds make one pair" in pair.sentence
     assert "One seed" not in pair.sentence
@@ -224,7 +224,7 @@ def test_a_single_miscalibrated_silo_is_enough(count: int) -> None:
 def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
     found = calibration([of_silos((20, 0.9, 0.85))] * 3)
     assert (found.verdict, found.measured["p"] > 0.5) == ("cannot say", True)
-    assert "do not rule out confidences that are 0.05 off" in found.sentence
+    assert "confidences may be 0.05 off" in found.sentence
 
 
 def test_what_small_silos_hide_is_not_said_to_hold() -> None:
@@ -343,7 +343,7 @@ def test_what_orders_inputs_as_aleatoric_uncertainty_does_adds_nothing() -> None
     found = disagreement(same)
     assert (found.verdict, found.measured["partial"]["mean"]) == ("does not hold", 0)
     assert disagreement(same[:2]).verdict == "cannot say"
-    assert "Of two seeds none can be left out" in disagreement(same[:2]).sentence
+    assert "Two seeds are too few for the jackknife" in disagreement(same[:2]).sentence
 
 
 def test_a_partial_correlation_is_that_of_what_is_left_of_both() -> None:

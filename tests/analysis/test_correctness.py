@@ -43,13 +43,13 @@ def test_the_models_of_both_can_differ(tmp_path: Path) -> None:
     one = kept(tmp_path / "one", [1, 1, 1, 1], [1, 0, 1, 1], [1, 0])
     itself = differences(Contrast("", "x", "x", b_model="global"), one, one)
     assert itself.values.tolist() == [0, 1, 0, 0]
-    with pytest.raises(DataError, match="no answers of the model 'local' at silo 'a'"):
+    with pytest.raises(DataError, match="no predictions of the 'local' model at silo 'a'"):
         differences(Contrast("", "x", "x", b_model="local"), one, one)
 
 
 def test_a_contrast_of_foreign_inputs_needs_some(tmp_path: Path) -> None:
     one = kept(tmp_path / "one", [1, 1], [1, 0], None)
-    with pytest.raises(DataError, match="no inputs that silo 'a' does not know"):
+    with pytest.raises(DataError, match="no out-of-distribution inputs of silo 'a'"):
         differences(Contrast("", "x", "y", known=0.5), one, one)
 
 

@@ -142,10 +142,10 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ((), "Give either run folders or --federations, not both"),
-        (("--federations", "bogus"), "--federations bogus: there is no such name (there are: cifar10, digits"),
-        (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: there is no such name; did you mean"),
-        (("--federations", "digits", "--seeds", "x"), "--seeds x: expected whole numbers"),
+        ((), "expected finished runs or --federations, and not both"),
+        (("--federations", "bogus"), "--federations bogus: unknown name (there are: cifar10, digits"),
+        (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: unknown name; did you mean"),
+        (("--federations", "digits", "--seeds", "x"), "--seeds x: expected comma-separated whole numbers"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_before_any_work(given: tuple[str, ...], told: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_a_run_is_exported_with_its_card(finished: tuple[Path, Result], nowhere:
     result = caveat("export", finished[0], "--silo", "silo-1")
     assert (result.exit_code, result.stdout) == (0, "model: tiny-silo-1.onnx\ncard:  tiny-silo-1.md\n"), result.stderr
     assert {path.name for path in nowhere.iterdir()} == {"tiny-silo-1.onnx", "tiny-silo-1.md"}
-    assert "exists already" in one_error(caveat("export", finished[0], "--silo", "silo-1"), 2)
+    assert "exists; choose another path" in one_error(caveat("export", finished[0], "--silo", "silo-1"), 2)
 
 
 @pytest.mark.parametrize(("arguments", "told"), [

@@ -317,14 +317,14 @@ def test_a_new_method_may_start_from_another(base: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["Pull"], "NAME = 'Pull': expected at most 40 small letters and digits"),
+        (["Pull"], "NAME = 'Pull': expected at most 40 lower-case letters and digits"),
         (["../pull"], "NAME = '../pull': expected"),
-        (["fedavg"], "NAME = 'fedavg' is a method already"),
+        (["fedavg"], "NAME = 'fedavg': a method of this name exists"),
         (["torch"], "NAME = 'torch': torch.py would hide the module torch"),
         (["pull", "--from", "nope"], "--from = 'nope': no such method"),
-        (["pull", "--from", "scaffold"], "--from scaffold: its loss is not one to add a term to; expected fedavg"),
+        (["pull", "--from", "scaffold"], "--from scaffold: a term cannot be added to its loss; expected fedavg"),
         (["pull", "--out", "file/below"], "cannot write file"),
-        (["there"], "there.toml exists; nothing is overwritten"),
+        (["there"], "there.toml exists and is not overwritten"),
     ],
 )
 def test_what_cannot_be_written_is_one_line_and_writes_nothing(arguments: list[str], told: str) -> None:

@@ -217,7 +217,7 @@ def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
     ("onx", "silo-0", "m.onnx", "format = 'onx': no such format; did you mean onnx?"),
     ("onnx", "silo-2", "m.onnx", "silo = 'silo-2': no such silo; did you mean silo-1?"),
     ("onnx", "silo-0", "none/m.onnx", "there is no folder"),
-    ("onnx", "silo-0", "there.onnx", "exists already"),
+    ("onnx", "silo-0", "there.onnx", "exists; choose another path"),
     ("onnx", "silo-0", "m.md", "the model card has this suffix"),
 ])  # fmt: skip
 def test_mistakes_are_one_line_each(format: str, silo: str, out: str, told: str, tmp_path: Path) -> None:
@@ -256,7 +256,9 @@ class Within(torch.nn.Module):
 
 def test_masks_of_every_input_are_refused_with_what_to_do(tmp_path: Path) -> None:
     model = caveat.ModelSettings(name="own", factory=Within)
-    with pytest.raises(ConfigurationError, match=r"random numbers of its own.*uncertainty.source = 'laplace'") as error:
+    with pytest.raises(
+        ConfigurationError, match=r"random numbers are drawn per input.*uncertainty.source = 'laplace'"
+    ) as error:
         export_model(trained(model=model), "silo-0", out=tmp_path / "m.onnx")
     assert "\n" not in str(error.value)
     assert not any(tmp_path.iterdir())

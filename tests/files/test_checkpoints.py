@@ -15,25 +15,25 @@ import torch
 from federations import assert_same
 
 from caveat.core import DataError, RunError, State
-from caveat.files.schema import KeptState
-from caveat.files.schema import RunState
 from caveat.core.aggregation import size
-from caveat.files import AppendLog
-from caveat.files import ServerStore
-from caveat.files import SiloStore
-from caveat.files import StateLost
-from caveat.files import append
-from caveat.files import from_bytes
-from caveat.files import locked
-from caveat.files import read
-from caveat.files import read_payload
-from caveat.files import refuse_links
-from caveat.files import sum_of
-from caveat.files import to_bytes
-from caveat.files import write_bytes
-from caveat.files import write_json
-from caveat.files import write_record
-from caveat.files.schema import RunFile
+from caveat.files import (
+    AppendLog,
+    ServerStore,
+    SiloStore,
+    StateLost,
+    append,
+    from_bytes,
+    locked,
+    read,
+    read_payload,
+    refuse_links,
+    sum_of,
+    to_bytes,
+    write_bytes,
+    write_json,
+    write_record,
+)
+from caveat.files.schema import KeptState, RunFile, RunState
 
 PAYLOAD = {
     "model": {"a.weight": torch.randn(3, 4), "n": torch.tensor(7), "on": torch.tensor(True)},

@@ -16,7 +16,7 @@ from caveat.core import DataError
 from caveat.files.run_folder import read_run
 from caveat.html.intervals import score_interval, wilson
 from caveat.html.run.decisions import share_bar
-from caveat.html.run.decisions import told_shares as told
+from caveat.html.run.decisions import shares_text as told
 from caveat.html.run.guarantee import guarantee_lines, kept
 from caveat.html.run.page import write_report
 from caveat.terminal.results import model_table
@@ -167,7 +167,7 @@ def test_foreign_inputs_that_are_answered_wrongly_stand_in_the_same_box(tmp_path
         ["ood_global", "20.0 %", "0.0 %", f"{triangle}20.0 %"],
     ]
     assert guarantee_lines(read_run(run))[2] == (
-        "foreign:   ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
+        "OOD:       ood_local 70.0 % answered, 28.0 % wrongly; ood_global 20.0 % answered, 20.0 % wrongly; no "
         "guarantee covers these"
     )
     few = json.loads((run / "summary.json").read_text())["streams"]

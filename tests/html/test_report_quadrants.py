@@ -15,7 +15,7 @@ from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
 from caveat.files.schema.figures import Histogram, ModelRecord, Stream
 from caveat.html.run.page import within_budget, write_report
 from caveat.html.run.uncertainty import evidence_figures, quantile
-from caveat.html.run.uncertainty import told_histogram as told
+from caveat.html.run.uncertainty import histogram_text as told
 
 
 @pytest.fixture(scope="module")

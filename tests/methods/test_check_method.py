@@ -100,21 +100,25 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
 @pytest.mark.parametrize(
     ("name", "hook", "told"),
     [
-        ("train", drawing_elsewhere, "the same run, made again, comes to other bits: model/"),
-        ("train", drawing_elsewhere, "look for randomness that is not torch's global generator"),
-        ("answer", answering_by_chance, "silo-0 predicts other probabilities when it is asked again; look for rand"),
+        ("train", drawing_elsewhere, "repeating a run gives a different result: model/"),
+        ("train", drawing_elsewhere, "look for randomness from anything but torch's global generator"),
+        ("answer", answering_by_chance, "silo-0 predicts different probabilities the second time; look for rand"),
         ("train", of_a_process, "two workers come to other bits than one: model/"),
-        ("train", in_the_workspace, "depends on weights that were left in site.module or site.own"),
+        ("train", in_the_workspace, "depends on weights left in site.module or site.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),
         ("train", sending_more, "labels/y leaves the silos in train and is not in the manifest"),
-        ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that it was passed"),
-        ("answer", beside_each_other, "the prediction of an input depends on the inputs beside it"),
+        ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that was passed to it"),
+        ("answer", beside_each_other, "the prediction of an input depends on other inputs in the batch"),
         ("answer", of_another_length, "19 predictions of 20 inputs"),
-        ("models", (caveat.Decision.GLOBAL, caveat.Decision.LOCAL), "answers of GLOBAL; `models` is GLOBAL, LOCAL"),
+        (
+            "models",
+            (caveat.Decision.GLOBAL, caveat.Decision.LOCAL),
+            "predicts with GLOBAL; `models` declares GLOBAL, LOCAL",
+        ),
         (
             "train",
             failing,
-            "it fails, so that nobody can say whether predictions are well formed: silo 'silo-2' failed",
+            "it fails in the check that predictions are well formed: silo 'silo-2' failed",
         ),
         ("outcome", accuracy, "outcome() returns 'mean', a key that every summary has; rename it"),
     ],
@@ -136,7 +140,7 @@ def test_a_method_that_keeps_it_passes(broken: FedAvg, tmp_path: Path) -> None:
 
 
 def test_what_is_not_declared_is_not_sent(broken: FedAvg) -> None:
-    with pytest.raises(Violation, match=r"broken: the manifest has no \['Broken'\], which list by group what leaves"):
+    with pytest.raises(Violation, match=r"broken: the manifest lacks \['Broken'\], which list by group what leaves"):
         check_method(broken, {})
 
 

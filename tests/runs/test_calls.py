@@ -305,7 +305,10 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
             lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=["x"]),
             "shares = ['x']: expected a list of numbers",
         ),
-        (lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=[float("nan"), 1]), "fractions: nan is no share"),
+        (
+            lambda silos: caveat.audit(silos, caveat.FedAvg(), fractions=[float("nan"), 1]),
+            "fractions: nan is not a fraction",
+        ),
         (lambda silos: caveat.audit(silos, caveat.FedAvg(), out=3), "out is a int, expected a path"),
     ],
 )

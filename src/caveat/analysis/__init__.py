@@ -1,1 +1,1 @@
-"""Many runs: compared, reproduced from papers, audited."""
+"""Analyses of many runs: comparisons, reproductions of papers' tables, and audits."""

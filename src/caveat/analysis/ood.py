@@ -28,24 +28,24 @@ from .compare.grid import asked
 from .compare.runner import compare
 
 LEVELS = (8, 24, 38, 76, 255)
-"""Standard deviations of noise in grey levels, of which the range of pixels has 255."""
+"""Standard deviations of noise in grey levels; the range of pixels is 255."""
 FAR_GREY, FAR_COLOR = 24, 38
-"""From which noise is far, in images of one channel and of several."""
+"""Noise level from which an image counts as far, for one channel and for several."""
 DISTANCES = (2, 5, 20)
-"""By how many standard deviations the columns of a table are moved; from 5 on it is far."""
+"""Shifts of all columns of a table, in standard deviations; from 5 on a row counts as far."""
 ONE_COLUMN = 10
-"""By how many the first column alone is moved."""
+"""Shift of the first column alone."""
 NUMBERS = 10
-"""Different values of a column from which on it counts as one of numbers, not of codes."""
+"""Number of distinct values from which a column counts as numeric."""
 STREAMS = {"ood_global": "other data", "ood_local": "what other silos know"}
 SHARES = (0.25, 0.5, 1.0)
-"""Of ids of tokens that are replaced by others."""
+"""Fractions of token ids that are replaced by others."""
 MOST = 500
-"""Inputs of a silo that are tried."""
+"""Maximum number of inputs of a silo."""
 
 
 class Foreign(NamedTuple):
-    """Inputs of one kind, and whether they are far from what the federation knows."""
+    """Out-of-distribution inputs of one kind, and whether they are far from the federation's data."""
 
     kind: str
     far: bool
@@ -53,7 +53,7 @@ class Foreign(NamedTuple):
 
 
 def foreign(silo: Silo, seed: int) -> Iterator[Foreign]:
-    """All kinds of foreign inputs of a silo. What is drawn depends on the seed, the kind and the silo alone."""
+    """Return all kinds of out-of-distribution inputs of a silo; they depend on the seed, the kind and the silo only."""
     x = silo.test.x[:MOST]
     kinds = _images if x.ndim == 4 else _rows if x.is_floating_point() else _tokens
     yield from kinds(silo, x, seed)
@@ -98,7 +98,7 @@ def _rows(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
 
 
 def _tokens(silo: Silo, x: Tensor, seed: int) -> Iterator[Foreign]:
-    """Ids of a model's vocabulary, so that it can be asked: those that the silo trains with."""
+    """Return sequences with random ids of the silo's training data, so the model's vocabulary covers them."""
     generator = _generator(seed, "tokens", silo)
     known = torch.unique(silo.train.x)
     other = known[torch.randint(len(known), x.shape, generator=generator)]
@@ -115,14 +115,14 @@ def _generator(seed: int, purpose: str, silo: Silo) -> torch.Generator:
 
 
 OWN = "own test inputs"
-"""The kind of inputs that are not foreign."""
+"""The kind of in-distribution inputs."""
 UNKNOWN = 1e9
-"""What a score that is no number counts as: the least certain."""
+"""Replacement of a score that is NaN: the least certain."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of inputs under one score, as means over a run's silos; a row of `ood.csv`."""
+    """Results for one kind of inputs and one score, means over a run's silos; a row of `ood.csv`."""
 
     federation: str
     method: str
@@ -132,20 +132,20 @@ class Row:
     score: str
     silos: int
     auroc: float | None
-    """Of foreign against own test inputs; None for own ones."""
+    """Of out-of-distribution against own test inputs; None for own inputs."""
     worst_silo: float | None
     fpr95: float | None
-    """Share of own inputs that are flagged where 95 % of the foreign ones are."""
+    """Share of own inputs that are flagged when 95 % of the out-of-distribution inputs are."""
     flagged: float
-    """Share that is called unfamiliar."""
+    """Share of inputs called unfamiliar."""
     answered: float
-    """Share that is not abstained from."""
+    """Share of inputs answered."""
     wrong: float | None
-    """Share of errors among own inputs that are answered; None for foreign ones, which have no right answer."""
+    """Share of errors among answered own inputs; None for out-of-distribution inputs, which have no correct label."""
 
 
 def measure(run: Run, federation: str, seed: int) -> list[Row]:
-    """A row per kind of inputs and score of a finished run. Test labels only say which own answers are wrong."""
+    """Return a row per kind of inputs and score of a finished run; test labels only serve to count errors."""
     found: dict[tuple[str, bool, str], list[tuple[float, float]]] = defaultdict(list)
     about: dict[tuple[str, bool], list[tuple[float, float, float | None]]] = defaultdict(list)
     for silo in run.silos:
@@ -178,7 +178,6 @@ def _counted(
 
 
 def _shares(found: Prediction) -> tuple[float, float]:
-    """What share is called unfamiliar, and what share is answered."""
     answered = found.decision != Decision.ABSTAIN
     return float(found.is_unfamiliar.double().mean()), float(answered.double().mean())
 
@@ -189,8 +188,8 @@ def _wrong(found: Prediction, y: Tensor) -> float | None:
 
 
 def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
-    """AUROC and FPR at 95 % found, foreign inputs being positive."""
-    from sklearn.metrics import roc_auc_score, roc_curve  # scikit-learn takes a second to import
+    """Return AUROC and the FPR at 95 % TPR, with out-of-distribution inputs as positives."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # importing scikit-learn takes a second
 
     label = torch.cat([torch.zeros(len(own)), torch.ones(len(told))]).numpy()
     values = torch.cat([own, told]).double().nan_to_num(nan=UNKNOWN, posinf=UNKNOWN, neginf=-UNKNOWN).numpy()
@@ -199,7 +198,7 @@ def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
 
 
 def means(rows: Iterable[Row]) -> dict[tuple[str, str, str, bool, str], tuple[float, float, int]]:
-    """By federation, method, inputs, whether far, and score: mean AUROC over seeds, mean share flagged, and seeds."""
+    """Return by federation, method, inputs, whether far, and score: mean AUROC, mean share flagged, and seeds."""
     cells: dict[tuple[str, str, str, bool, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.auroc is not None:
@@ -215,12 +214,12 @@ METHODS = Path(__file__).parent / "ood_methods.toml"
 
 
 def variants() -> dict[str, str]:
-    """The methods of the battery by name, and their settings as a comparison takes them."""
+    """Return the methods of the battery by name, with their settings as variants of a comparison."""
     return {name: f"{name}: {sets}" for name, sets in tomllib.loads(METHODS.read_text()).items()}
 
 
 def federations() -> list[str]:
-    """The names of the battery's federations."""
+    """Return the names of the battery's federations."""
     return sorted(path.stem for path in FEDERATIONS.glob("*.toml"))
 
 
@@ -235,12 +234,12 @@ def battery(
 ) -> list[Row]:
     """Train the named federations with each method and seed below `out`, and measure every run.
 
-    The same call continues what was interrupted. Raises ConfigurationError for a name that there is not.
+    The same call continues after an interruption. Raises ConfigurationError for an unknown name.
     """  # fmt: skip
     for given, known, option in ((names, federations(), "--federations"), (methods, [*variants()], "--methods")):
         for name in given:
             if name not in known:
-                raise ConfigurationError(f"{option} {name}: there is no such name{one_of(name, known)}")
+                raise ConfigurationError(f"{option} {name}: unknown name{one_of(name, known)}")
     prepare(out)
     rows: list[Row] = []
     for name in names:
@@ -258,7 +257,7 @@ def battery(
 
 
 def prepare(out: Path) -> None:
-    """Make the folder for results. Raises ConfigurationError if that cannot be, before anything is measured."""
+    """Create the folder for results. Raises ConfigurationError if it cannot be created."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -266,7 +265,7 @@ def prepare(out: Path) -> None:
 
 
 def of_runs(folders: Sequence[Path]) -> list[Row]:
-    """Measure finished runs, each of which counts as a federation of its own."""
+    """Measure finished runs, each as a separate federation."""
     rows: list[Row] = []
     for folder in folders:
         run = open_run(folder)
@@ -285,7 +284,7 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def result_tables(rows: Sequence[Row]) -> list[TextTable]:
-    """Per federation, a row per kind of inputs: how well each method's familiarity, and its best other score, tell."""
+    """Return a table per federation, with the AUROC of familiarity and of the best other score per method."""
     found = means(rows)
     shown = []
     for federation in dict.fromkeys(row.federation for row in rows):
@@ -297,7 +296,7 @@ def result_tables(rows: Sequence[Row]) -> list[TextTable]:
         ]
         heads = [Heading("inputs", words=True, wraps=True), *(Heading(name, wraps=True) for name in methods)]
         title = f"{federation}: AUROC of unfamiliar (best other score)"
-        shown.append(text_table(heads, cells, title, "* far from all that the federation knows", gap=2))
+        shown.append(text_table(heads, cells, title, "* far from all data of the federation", gap=2))
     return shown
 
 

@@ -34,34 +34,34 @@ FORBID = ConfigDict(extra="forbid")
 
 
 class Scale(StrEnum):
-    """How much of the paper's work is done."""
+    """The scale of a reproduction."""
 
     cpu = "cpu"
-    """Narrower, shorter, fewer data: two CPU cores."""
+    """Smaller models, fewer rounds and less data, for two CPU cores."""
     paper = "paper"
-    """The paper's width, rounds and data, for a GPU."""
+    """The paper's models, rounds and data, for a GPU."""
 
 
 class TablePart(BaseModel):
-    """A part of a file of `paper_tables/`, in which no key is unknown."""
+    """A part of a file of `paper_tables/`; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True, config=FORBID)
 class TableMeasure(Measure):
-    """A measure that has either a figure or a path."""
+    """A measure, by a metric's name or by a path in the summary."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if bool(self.figure) == bool(self.path):
-            raise ValueError("a measure has a figure or a path")
+            raise ValueError("a measure needs either a figure or a path")
         return self
 
 
 @dataclass(frozen=True, config=FORBID)
 class TableTuning(TuningPlan):
-    """What every method of a table tries."""
+    """The tuning of every method of a table."""
 
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
     seeds: Annotated[int, Field(gt=0)] = 1
@@ -69,24 +69,24 @@ class TableTuning(TuningPlan):
 
 @dataclass(frozen=True, config=FORBID)
 class TableContrast(Contrast):
-    """What a table decides, said before it is made."""
+    """A contrast of a table, fixed in advance."""
 
     known: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @model_validator(mode="after")
     def _counted_by_silo(self) -> Self:
         if self.pooled and self.known is not None:
-            raise ValueError("pooled and known: shares of known inputs are counted silo by silo")
+            raise ValueError("pooled and known exclude each other: shares of known inputs are counted per silo")
         return self
 
 
 @dataclass(frozen=True, config=FORBID)
 class TableRefinement(Refinement):
-    """What a row tries of a key of its own."""
+    """The tuning of a row's own key."""
 
 
 class TableSetting(TablePart):
-    """A setting, and what differs in it at either scale."""
+    """A setting, with overrides for either scale."""
 
     name: str
     recipe: str = ""
@@ -96,21 +96,21 @@ class TableSetting(TablePart):
 
 
 class TableMethod(TablePart):
-    """A method, and what differs in it at either scale."""
+    """A method, with overrides for either scale."""
 
     name: str
     sets: Keys
     cpu: Keys = {}
     paper: Keys = {}
     figures: dict[str, dict[str, float]] = {}
-    """What the paper prints, by column and measure."""
+    """The paper's results by column and measure."""
     note: str = ""
     tuning: tuple[Any, ...] = ()
     then: TableRefinement | None = None
 
 
 class TableClaim(TablePart):
-    """What a paper claims of its table, and why this table does not test it, unless a contrast of it does."""
+    """A claim of the paper, and why this table does not test it, unless a contrast does."""
 
     text: str
     not_tested: str = ""
@@ -121,7 +121,7 @@ class TableClaim(TablePart):
 
 
 class PaperTable(TablePart):
-    """A file of `tables/`."""
+    """A file of `paper_tables/`."""
 
     name: str
     title: str
@@ -130,10 +130,10 @@ class PaperTable(TablePart):
     claims: tuple[TableClaim, ...] = ()
     data: tuple[str, ...]
     packages: tuple[str, ...] = ()
-    """What has to be installed beside caveat, as it is imported."""
+    """Packages needed in addition to caveat's dependencies, by import name."""
     recipe: str
     minutes: dict[Scale, float]
-    """Expected, with three seeds: on two cores; on a GPU."""
+    """Expected minutes with three seeds, on two cores and on a GPU."""
     tuning: TableTuning
     match_rounds: str = ""
     cpu: Keys = {}
@@ -142,7 +142,7 @@ class PaperTable(TablePart):
     columns: Annotated[tuple[TableSetting, ...], Field(min_length=1)]
     rows: Annotated[tuple[TableMethod, ...], Field(min_length=1)]
     seeds: tuple[int, ...] = ()
-    """Seeds of a table that decides contrasts: none of them was used before, and none is added after a look."""
+    """Seeds of a table with contrasts: unused before, and fixed in advance."""
     contrasts: tuple[TableContrast, ...] = ()
 
     @model_validator(mode="after")
@@ -150,10 +150,10 @@ class PaperTable(TablePart):
         columns, measures = {c.name for c in self.columns}, {m.name for m in self.measures}
         for row in self.rows:
             if other := row.figures.keys() - columns:
-                raise ValueError(f"row {row.name}: figures for {sorted(other)}, no columns")
+                raise ValueError(f"row {row.name}: figures for {sorted(other)}, which are not columns")
             for found in row.figures.values():
                 if other := found.keys() - measures:
-                    raise ValueError(f"row {row.name}: figures of {sorted(other)}, no measures")
+                    raise ValueError(f"row {row.name}: figures of {sorted(other)}, which are not measures")
         return self
 
     @model_validator(mode="after")
@@ -161,46 +161,46 @@ class PaperTable(TablePart):
         tested = {contrast.claim for contrast in self.contrasts}
         for claim in self.claims:
             if bool(claim.not_tested) == (claim.text in tested):
-                raise ValueError(f"claim {claim.text!r}: either a contrast makes it, or not_tested says why none does")
+                raise ValueError(f"claim {claim.text!r}: expected a contrast that tests it, or else not_tested")
         return self
 
 
 def tables() -> list[str]:
-    """The names of all tables."""
+    """Return the names of all tables."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def named(name: str) -> PaperTable:
-    """Raises ConfigurationError if there is no table of that name."""
+    """Return the table of this name. Raises ConfigurationError for an unknown name."""
     if name not in tables():
-        raise ConfigurationError(f"{name}: no such table{one_of(name, tables())}")
+        raise ConfigurationError(f"{name}: unknown table{one_of(name, tables())}")
     return PaperTable(name=name, **tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
 
 
 def seeds_of(table: PaperTable, count: int | None) -> tuple[int, ...]:
-    """The seeds of a table: its own where it has contrasts, which decide with all of them, else so many from 0 on."""
+    """Return the seeds of a run of the table: its fixed seeds if it has contrasts, else 0, 1, ..."""
     if table.seeds:
         if count not in (None, len(table.seeds)):
             raise ConfigurationError(
-                f"--seeds {count}: {table.name} decides contrasts with its own {len(table.seeds)} seeds; leave it out"
+                f"--seeds {count}: {table.name} tests contrasts with {len(table.seeds)} fixed seeds; omit --seeds"
             )
         return table.seeds
     return tuple(range(count or 3))
 
 
 def missing(table: PaperTable) -> list[str]:
-    """The files that the table needs and that are not below $CAVEAT_DATA."""
+    """Return the files that the table needs and $CAVEAT_DATA lacks."""
     folder = os.environ.get("CAVEAT_DATA")
     return [file for file in table.data if not Path(file).exists() and not (folder and (Path(folder) / file).exists())]
 
 
 def absent(table: PaperTable) -> list[str]:
-    """The packages that the table needs and that are not installed."""
+    """Return the packages that the table needs and that are not installed."""
     return [name for name in table.packages if find_spec(name) is None]
 
 
 def listing() -> TextTable:
-    """Name, title, size, expected time, data and packages of every table."""
+    """Return a table of all tables: name, title, size, expected time, data and packages."""
     wrapping = ("what", "runs", "2 cores", "paper's size, on a GPU", "data below CAVEAT_DATA, packages")
     rows = []
     for table in map(named, tables()):
@@ -212,7 +212,7 @@ def listing() -> TextTable:
 
 
 def runs_of(table: PaperTable, count: int | None) -> int:
-    """One per row, column and seed, and one per value on every seed on which values are tried."""
+    """Return the number of runs: one per row, column and seed, and one per trial of tuning."""
     seeds = seeds_of(table, count)
     tried = set(table.tuning.on or seeds[: table.tuning.seeds])
     places = len(table.rows) * len(table.columns) * (len(table.tuning.values) * len(tried) + len({*seeds} - tried))
@@ -230,7 +230,7 @@ def _needs(table: PaperTable) -> str:
 
 def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> "Grid":
     """Return the comparison that reproduces the table."""
-    from .compare.grid import Grid  # which imports torch, unlike the rest of this module
+    from .compare.grid import Grid  # imports torch, which `caveat reproduce --list` does not need
 
     shared: Keys = getattr(table, scale)
     columns = tuple(

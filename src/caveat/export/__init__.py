@@ -1,1 +1,1 @@
-"""Models of finished runs that go elsewhere, as one file that abstains as the run does."""
+"""Export of models of finished runs to one file that predicts and abstains without caveat."""

@@ -1,7 +1,7 @@
-"""Decompositions of operators into others that every runtime has, and that are as exact.
+"""Decompositions of operators into operators that every runtime has, with the same precision.
 
-ONNX knows neither digamma nor lgamma, and its translations of log1p, logsigmoid and logaddexp lose the digits that
-small uncertainties consist of.
+ONNX has neither digamma nor lgamma, and its translations of log1p, logsigmoid and logaddexp are too imprecise for small
+uncertainties.
 """
 
 import math
@@ -20,13 +20,13 @@ aten = torch.ops.aten
 
 
 def log1p(x: Tensor) -> Tensor:
-    """ln(1 + x), exact for small x (Kahan): what rounding 1 + x takes off is divided out again."""
+    """Return ln(1 + x), exact for small x (Kahan): the rounding error of 1 + x is divided out."""
     u = 1 + x
     return torch.where(u == 1, x, u.log() * (x / torch.where(u == 1, 1.0, u - 1)))
 
 
 def expm1(x: Tensor) -> Tensor:
-    """exp(x) - 1, likewise."""
+    """Return exp(x) - 1, likewise."""
     u = x.exp()
     safe = (u != 1) & (u - 1 != -1)
     found = (u - 1) * (x / torch.where(safe, u, 2.0).log())
@@ -61,11 +61,11 @@ def softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 TERMS = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 """Bernoulli numbers B_2n / 2n, of the asymptotic series."""
 SHIFT = 10
-"""How far arguments are moved up, to where the series are exact to 1e-15."""
+"""Shift of arguments to a range in which the series are exact to 1e-15."""
 
 
 def digamma(x: Tensor) -> Tensor:
-    """psi(x) for x > 0: psi(x + 10) by its series, less the sum of 1 / (x + k)."""
+    """Return psi(x) for x > 0: the series of psi(x + 10), minus the sum of 1 / (x + k)."""
     steps = torch.arange(SHIFT, dtype=x.dtype)
     lower = (1 / (x[..., None] + steps)).sum(-1)
     z = x + SHIFT
@@ -76,7 +76,7 @@ def digamma(x: Tensor) -> Tensor:
 
 
 def lgamma(x: Tensor) -> Tensor:
-    """ln Gamma(x) for x > 0: Stirling's series at x + 10, less the logarithm of the product of x + k."""
+    """Return ln Gamma(x) for x > 0: Stirling's series at x + 10, minus the logarithm of the product of x + k."""
     steps = torch.arange(SHIFT, dtype=x.dtype)
     z = x + SHIFT
     r, found = 1 / z.square(), torch.zeros_like(x)
@@ -96,7 +96,7 @@ def embedding_bag(
     weights: Tensor | None = None,
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums of listed rows as one product with a matrix of how much of each row is in which sum."""
+    """Return sums of listed rows, as one product with the matrix of their weights."""
     if mode:
         raise NotImplementedError("embedding_bag of means")
     bags = torch.bucketize(torch.arange(len(indices)), offsets, right=True) - 1
@@ -108,7 +108,7 @@ def embedding_bag(
 
 
 def searchsorted(edges: Tensor, values: Tensor, *, right: bool = False, **other: Any) -> Tensor:
-    """How many of a few edges are below each value."""
+    """Return the number of edges below each value; meant for few edges."""
     if edges.ndim != 1:
         raise NotImplementedError("searchsorted in several rows")
     above = values[..., None] >= edges if right else values[..., None] > edges
@@ -116,7 +116,7 @@ def searchsorted(edges: Tensor, values: Tensor, *, right: bool = False, **other:
 
 
 def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """One entry per row replaced; of more there is no other form."""
+    """Replace one entry per row; more entries are not supported."""
     if index.shape[dim] != 1:
         raise NotImplementedError("scatter of several entries")
     size = [1] * x.ndim
@@ -125,9 +125,9 @@ def scatter_value(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 
 def index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Columns of a matrix replaced, by joining and choosing."""
+    """Replace columns of a matrix, by concatenation and selection."""
     if len(indices) != 2 or indices[0] is not None or indices[1] is None or accumulate or x.ndim != 2:
-        raise NotImplementedError("index_put_ but of columns")
+        raise NotImplementedError("index_put_ except of columns")
     columns = indices[1].nonzero()[:, 0] if indices[1].dtype == torch.bool else indices[1]
     order = torch.arange(x.shape[1])
     order[columns] = x.shape[1] + torch.arange(len(columns))
@@ -176,7 +176,7 @@ def group_norm(
 
 
 def cumprod(x: Tensor, dim: int, **other: Any) -> Tensor:
-    """Of answers yes and no: whether all so far were yes."""
+    """Return the cumulative product of booleans: whether all values so far are true."""
     if x.dtype != torch.bool:
         raise NotImplementedError("cumprod of numbers")
     return (x.logical_not().long().cumsum(dim) == 0).long()
@@ -184,12 +184,12 @@ def cumprod(x: Tensor, dim: int, **other: Any) -> Tensor:
 
 def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     if ord != 2 or dtype is not None:
-        raise NotImplementedError("vector_norm but of order 2")
+        raise NotImplementedError("vector_norm except of order 2")
     return x.square().sum(dim, keepdim=keepdim).sqrt()
 
 
 def cells(x: Tensor, size: list[int]) -> Tensor:
-    """Means of cells of images (..., H, W): products with matrices of how much of a pixel is in which cell."""
+    """Return means over cells of images (..., H, W), as products with matrices of pixel weights."""
     if all(x.shape[dim] % count == 0 for dim, count in zip((-2, -1), size, strict=True)):
         return F.avg_pool2d(x, [x.shape[dim] // count for dim, count in zip((-2, -1), size, strict=True)])
     for dim, count in zip((-2, -1), size, strict=True):
@@ -227,13 +227,13 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.native_group_norm.default: group_norm,
     aten._adaptive_avg_pool2d.default: cells,
 }
-"""By operator, a function of the same arguments in terms of others."""
+"""By operator, a function with the same arguments that uses other operators."""
 PLAIN = frozenset(STEPS)
-"""Names of operators that are written down as they are."""
+"""Names of operators that are recorded as they are."""
 
 
 def whole(batch: int, x: Tensor, split: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """A batch is one part, however small parts may be; several batches are one part each."""
+    """Split without splitting a batch: a batch is one part, and several batches are one part each."""
     if isinstance(split, int) and x.shape[dim] == batch:
         return (x,)
     if split == batch:
@@ -270,4 +270,4 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     posterior.density: density,
     stages.moments: moments,
 }
-"""By function of torch, or of caveat that can be replaced so, what is called in its place."""
+"""Replacements of functions of torch and caveat while recording."""

@@ -1,4 +1,4 @@
-"""Export of a finished run: a file that answers, and abstains, as one of its silos does."""
+"""Export a finished run to a file that predicts and abstains like one of its silos."""
 
 import os
 import shutil
@@ -23,23 +23,22 @@ from .program import Program
 from .recording import NotRecordable, program_of
 
 PROBES = 64
-"""Random inputs of which a written file is asked."""
+"""Number of random inputs with which a file is checked."""
 CLOSE = 1e-4
-"""How far probabilities may be from the run's."""
+"""Tolerance of probabilities."""
 TIED = 0.05
-"""The largest share of these inputs whose label, decision or p-value may be another: those next to a tie."""
+"""Maximum share of these inputs whose label, decision or p-value may differ: those close to a tie."""
 
 
 def export_model(run: Run, silo: SiloId, format: str = "onnx", out: str | Path | None = None) -> Path:
-    """Write a silo's model of a finished run to a file, with all that it takes to answer and to abstain without caveat.
+    """Export a silo's model of a finished run to a file that predicts and abstains without caveat; return its path.
 
-    `format` is "onnx", "torch" (a program of `torch.export`) or "mlflow" (a folder). `out` is by default the name of
-    the run and of the silo, here. Beside it goes a model card, `out` with ".md" in place of its suffix. What is written
-    has been asked of random inputs and says the same as the run. Returns the path.
+    `format` is "onnx", "torch" (a program of `torch.export`) or "mlflow" (a folder). `out` is by default
+    named after the run and the silo, in the current folder. A model card is written next to it, with suffix ".md". The
+    file is checked against the run on random inputs.
 
-    Raises ConfigurationError for an unknown format or silo, for a place that is taken or cannot be written, for what a
-    format needs and is not installed, and for a model that cannot be written down as operators; RunError if the file
-    would say something else than the run.
+    Raises ConfigurationError for an unknown format or silo, for a path that exists or is not writable, for a missing
+    package, and for a model that cannot be recorded as operators; RunError if the file disagrees with the run.
     """
     if format not in WRITERS:
         raise ConfigurationError(f"format = {format!r}: no such format{one_of(format, list(WRITERS))}")
@@ -62,18 +61,18 @@ def export_model(run: Run, silo: SiloId, format: str = "onnx", out: str | Path |
 
 
 def card_of(path: Path) -> Path:
-    """Where the card of an exported model is."""
+    """Return the path of an exported model's card."""
     return path.with_suffix(".md")
 
 
 def _place(run: Run, silo: SiloId, format: str, out: str | Path | None) -> Path:
-    """Where to, where nothing is yet and something can be."""
+    """Return the output path. Raises ConfigurationError if it exists or is not writable."""
     path = path_of(out, "out") if out else Path(f"{run.folder.resolve().name}-{silo}{SUFFIXES[format]}")
     if path.suffix == ".md":
-        raise ConfigurationError(f"out = {str(path)!r}: the model card has this suffix, name another")
+        raise ConfigurationError(f"out = {str(path)!r}: the model card has this suffix; choose another")
     for each in (path, card_of(path)):
         if os.path.lexists(each):
-            raise ConfigurationError(f"out = {str(path)!r}: {each} exists already; name another place")
+            raise ConfigurationError(f"out = {str(path)!r}: {each} exists; choose another path")
     if not path.parent.is_dir():
         raise ConfigurationError(f"out = {str(path)!r}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
@@ -87,13 +86,12 @@ def _program(run: AnsweringRun, silo: SiloId) -> Program:
             return program_of(answering(run, silo), RawInputs(run.preparation, silo).batch)
     except (NotRecordable, NotImplementedError) as error:
         raise NotRecordable(
-            f"this model cannot be exported: {error}; models that come with caveat can, and of one's own whose dropout "
-            "is within a layer those of runs with uncertainty.source = 'laplace' or 'ensemble'"
+            f"this model cannot be exported: {error}; caveat's models can be; custom models with dropout inside a "
+            "layer need uncertainty.source = 'laplace' or 'ensemble'"
         ) from error
 
 
 def _check(run: AnsweringRun, silo: SiloId, raw: RawInputs, ask: Callable[[NDArray[Any]], Arrays]) -> None:
-    """Raises RunError unless the file says what the run says of random inputs."""
     x = raw.batch(PROBES)
     with torch.no_grad():
         expected = outputs(run.predictor(silo)(raw.prepared(x)))
@@ -105,4 +103,4 @@ def _check(run: AnsweringRun, silo: SiloId, raw: RawInputs, ask: Callable[[NDArr
         else:
             wrong = name in ("label", "decision", "familiarity") and float((found[name] != theirs).mean()) > TIED
         if wrong or found[name].shape != theirs.shape:
-            raise RunError(f"the exported model says another {name!r} than the run; nothing is written")
+            raise RunError(f"the exported model disagrees with the run on {name!r}; no file was written")

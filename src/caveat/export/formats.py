@@ -1,4 +1,4 @@
-"""The formats of exported models: ONNX, a program of torch, and MLflow, and how a written file is run."""
+"""Formats of exported models: ONNX, `torch.export` and MLflow, with functions that write and run a file."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 OPSET = 18
 Arrays = dict[str, NDArray[Any]]
 EXAMPLES = 3
-"""Inputs of an example, drawn at random: no silo's."""
+"""Number of random example inputs; no silo's data."""
 
 
 def onnx_model(program: Program, metadata: Mapping[str, str]) -> ModelProto:
-    """The model that computes a program's outputs from a tensor "inputs" (batch, ...), with texts by name in it."""
+    """Return an ONNX model of a program, from a tensor "inputs" (batch, ...), with metadata."""
     from onnx import checker, helper, numpy_helper
 
     graph, refs = Graph(), dict[int, Ref]()
@@ -80,7 +80,7 @@ def _step(graph: Graph, value: Value, refs: Mapping[int, Ref], of_call: dict[int
             of_call[key] = step(graph, Ref("", value.dtype, value.shape), *given[0], **given[1])
         except (NotImplementedError, TypeError, KeyError) as error:
             raise ConfigurationError(
-                f"this model is none of ONNX: {value.operator}: {error}; try --format torch"
+                f"this model cannot be written as ONNX: {value.operator}: {error}; try --format torch"
             ) from error
     return str(of_call[key] if value.item is None else of_call[key][value.item])
 
@@ -97,7 +97,7 @@ def _info(graph: Graph, name: str, value: Value) -> Any:
 
 
 def check_installed(kind: str) -> None:
-    """Raises ConfigurationError if what writes a format is not there."""
+    """Raise ConfigurationError if a package for the format is not installed."""
     for package in NEEDED[kind]:
         if find_spec(package) is None:
             extras = "onnx,mlflow" if kind == "mlflow" else kind
@@ -112,13 +112,13 @@ def write_torch(program: Program, raw: RawInputs, about: Mapping[str, str], path
     batch = {"inputs": {0: torch.export.Dim("batch", min=1)}}
     with torch.no_grad(), quiet():
         exported = torch.export.export(program.module(), (raw.batch(EXAMPLES),), dynamic_shapes=batch, strict=False)
-        program_file = io.BytesIO()  # torch's own errors of files are long
+        program_file = io.BytesIO()  # torch's file errors are long
         torch.export.save(exported, program_file, extra_files={"caveat.json": json.dumps(dict(about))})
     path.write_bytes(program_file.getvalue())
 
 
 def write_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path) -> None:
-    """A folder of MLflow: a model from code around the ONNX file, with signature and example."""
+    """Write an MLflow folder: a model from code around the ONNX file, with signature and example."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "model.onnx"
         write_onnx(program, raw, about, model)
@@ -126,14 +126,15 @@ def write_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
 
 
 def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], path: Path, model: Path) -> None:
-    with quiet():  # apart from the one below, since what is imported has filters of its own
+    with quiet():  # separate from the block below, because the imports set warning filters
         import mlflow.pyfunc
         import onnxruntime
         from mlflow.models import ModelSignature
         from mlflow.types import Schema, TensorSpec
 
     outputs: list[Any] = [
-        TensorSpec(_numpy(value.dtype), tuple(sizes(value.shape)), name) for name, value in program.outputs.items()
+        TensorSpec(torch.zeros(0, dtype=value.dtype).numpy().dtype, tuple(sizes(value.shape)), name)
+        for name, value in program.outputs.items()
     ]
     example: Any = raw.batch(EXAMPLES).numpy()
     given = Schema([TensorSpec(example.dtype, (-1, *raw.shape))])
@@ -149,7 +150,6 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
 
 
 def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
-    """Rows as a DataFrame with texts for categories, and what its columns are."""
     import pandas
     from mlflow.types import ColSpec, Schema
 
@@ -163,13 +163,9 @@ def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
     return pandas.DataFrame(columns), Schema(specs)
 
 
-def _numpy(dtype: torch.dtype) -> Any:
-    return torch.zeros(0, dtype=dtype).numpy().dtype
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No remarks of libraries about what they do."""
+    """Suppress warnings and log messages of libraries."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -188,7 +184,7 @@ WRITERS: dict[str, Callable[[Program, RawInputs, Mapping[str, str], Path], None]
 
 
 def ask_onnx(path: Path, x: NDArray[Any]) -> Arrays:
-    """What an ONNX file says of inputs."""
+    """Return the outputs of an ONNX file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -199,14 +195,14 @@ def ask_onnx(path: Path, x: NDArray[Any]) -> Arrays:
 
 
 def ask_torch(path: Path, x: NDArray[Any]) -> Arrays:
-    """What a file of torch says of inputs."""
+    """Return the outputs of a `torch.export` file."""
     with torch.no_grad(), quiet():
         found = torch.export.load(path).module()(torch.from_numpy(x))
     return {name: each.numpy() for name, each in found.items()}
 
 
 def ask_mlflow(path: Path, x: NDArray[Any]) -> Arrays:
-    """What a folder of MLflow says of inputs, by the file in it."""
+    """Return the outputs of an MLflow folder, from its ONNX file."""
     return ask_onnx(next((path / "artifacts").glob("*.onnx")), x)
 
 

@@ -1,4 +1,4 @@
-"""What an exported model says of itself: metadata in the file, and the model card beside it."""
+"""Metadata of an exported model, and its model card."""
 
 import json
 from collections.abc import Iterator
@@ -17,29 +17,29 @@ from .program import Program, Size
 DECISIONS = {
     Decision.GLOBAL: "global: the label is the federation's model's",
     Decision.LOCAL: "local: the label is the silo's own model's",
-    Decision.ABSTAIN: "abstain: the label is not to be relied on",
+    Decision.ABSTAIN: "abstain: do not rely on the label",
 }
 OUTPUTS = {
     "probs": "(N, C) probability of each class",
-    "label": "(N,) the most probable class, a number of `classes`",
-    "decision": "(N,) what to do with it, a number of `decisions`",
-    "answered_by": "(N,) whose model the label is of, 0 or 1, abstained from or not",
-    "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own; low is unlike",
-    "sets": "(N, C) whether a class is in the set that holds the true one as often as promised",
+    "label": "(N,) the most probable class, an index into `classes`",
+    "decision": "(N,) the decision, an index into `decisions`",
+    "answered_by": "(N,) which model the label is from, 0 or 1, even if the model abstains",
+    "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own data; low is unfamiliar",
+    "sets": "(N, C) whether a class is in the prediction set",
     "total": "(N,) nats, entropy of probs",
-    "aleatoric": "(N,) nats, the part that the data are to blame for",
-    "epistemic": "(N,) nats, the part that the model is to blame for",
-    "unfamiliar": "(N,) the larger, the less the input is like the silo's own",
+    "aleatoric": "(N,) nats, the aleatoric part",
+    "epistemic": "(N,) nats, the epistemic part",
+    "unfamiliar": "(N,) larger for inputs less like the silo's own data",
     "log_evidence": "(N,) logarithm of the evidence; larger is more certain",
 }
-"""What outputs are; every other output is an uncertainty by the name that the method gives it, larger less certain."""
+"""Descriptions of outputs; every other output is an uncertainty of the method, larger for less certain inputs."""
 TASKS = {"images": "image-classification", "table": "tabular-classification", "features": "tabular-classification",
          "tokens": "text-classification", "series": "other"}  # fmt: skip
-"""Hugging Face's names of tasks."""
+"""Task names of Hugging Face."""
 FIGURES = {
-    "accuracy": "share of right labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
-    "auroc_error": "AUROC of the uncertainty for errors", "coverage": "share of inputs answered",
-    "answered_accuracy": "share of right labels among those", "unfamiliar": "share of inputs called unfamiliar",
+    "accuracy": "share of correct labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
+    "auroc_error": "AUROC of uncertainty for errors", "coverage": "share of inputs answered",
+    "answered_accuracy": "share of correct labels among these", "unfamiliar": "share of inputs called unfamiliar",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
 }  # fmt: skip
 USE = {
@@ -69,7 +69,7 @@ answered = found["decision"] != 2
 
 
 def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str]:
-    """Texts and JSON by name."""
+    """Return metadata by name, as text or JSON."""
     about: dict[str, Any] = {
         "decisions": {str(int(decision)): text for decision, text in DECISIONS.items()},
         "inputs": inputs(RawInputs(run.preparation, silo)),
@@ -85,7 +85,7 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
 
 
 def inputs(raw: RawInputs) -> dict[str, Any]:
-    """What inputs are, and of a table what its columns are."""
+    """Return the description of inputs, and of a table's columns."""
     found: dict[str, Any] = {
         "name": "inputs", "kind": raw.kind, "dtype": str(raw.dtype).removeprefix("torch."),
         "shape": ["N", *raw.shape],
@@ -95,32 +95,32 @@ def inputs(raw: RawInputs) -> dict[str, Any]:
             {"name": column.name, **({} if column.categories is None else {"categories": list(column.categories)})}
             for column in raw.encoder.table
         ]
-        found["missing"] = "NaN; of categories also -1; a text is the number of its category, from 0"
+        found["missing"] = "NaN; for categories also -1; a category is its index, from 0"
     return found
 
 
 def sizes(shape: tuple[int | Size, ...]) -> list[int]:
-    """A shape in which the batch is -1."""
+    """Return a shape with -1 for the batch."""
     return [-1 if isinstance(size, Size) else size for size in shape]
 
 
 def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> str:
-    """The card in Markdown, with the fields of Hugging Face in front; a license is for whoever owns the data."""
+    """Return the card in Markdown, with Hugging Face's fields; the owner of the data adds a license."""
     summary = read(run.folder / "summary.json", Summary)
     raw = RawInputs(run.preparation, silo)
     record = next((each for each in summary.silos if each.name == silo), None)
     parts = [
         _head(run, silo, format, raw, record),
-        f"# {run.experiment.method.name}, as silo `{silo}` has it\n\n"
-        f"Exported by caveat {__version__} from a federated run: the preparation of inputs, the model, its "
-        "temperature, how familiar an input is, thresholds and decision are all in it. It says when not to trust it.",
+        f"# {run.experiment.method.name} at silo `{silo}`\n\n"
+        f"Exported by caveat {__version__} from a federated run, with preprocessing, model, temperature, familiarity, "
+        "thresholds and decision. It abstains from inputs on which it should not be trusted.",
         "## Use\n\n" + _use(format, name, raw),
-        "## What goes in\n\n" + "\n".join(_inputs(raw)),
-        "## What comes out\n\n" + "\n".join(_outputs(run, program)),
-        "## How good it was\n\n" + _figures(record),
-        "## What is promised\n\n" + "\n".join(_promises(summary, record, program)),
+        "## Inputs\n\n" + "\n".join(_inputs(raw)),
+        "## Outputs\n\n" + "\n".join(_outputs(run, program)),
+        "## Metrics\n\n" + _figures(record),
+        "## Guarantees\n\n" + "\n".join(_promises(summary, record, program)),
         "## Limits\n\n" + LIMITS,
-        "## What this file reveals\n\n" + "\n".join(_reveals(raw, record, program)),
+        "## Privacy\n\n" + "\n".join(_reveals(raw, record, program)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -179,7 +179,7 @@ def _outputs(run: Run, program: Program) -> Iterator[str]:
 def _figures(record: SiloRecord | None) -> str:
     found = _measured(record)
     if record is None or not found:
-        return "The run has measured nothing at this silo."
+        return "The run has no metrics of this silo."
     rows = [f"| {FIGURES[name]} | {value:.4g} |" for name, value in found.items()]
     head = f"On the {record.n_test} inputs of the silo's own test split, by the run:\n\n" if record.n_test else ""
     return "\n".join([f"{head}| figure | value |", "| --- | ---: |", *rows])
@@ -191,50 +191,47 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
         yield f"- Errors: {promise.statement}."
     if summary.sets is not None and "sets" in program.outputs:
         others = (
-            "also of its own if silos differ in nothing but how frequent classes are, as its training labels tell"
+            "of the silo's own, too, if silos differ in class frequencies only, which its training labels give"
             if summary.sets.label_shift
-            else "of the mixture of silos without as many"
+            else "of the mixture of all silos with fewer"
         )
         yield (
-            f"- Sets hold the true class of {100 * summary.sets.coverage:.6g} % of inputs: of the silo's own where it "
+            f"- Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs: of the silo's own if it "
             f"has at least {summary.sets.least} calibration inputs, else {others}."
         )
     if "familiarity" in program.outputs:
         yield (
-            "- Familiarity: of inputs drawn like the silo's calibration inputs, an expected share of at most a has a "
-            "p-value of a or less, for every a."
+            "- Familiarity: for every a, an expected share of at most a of inputs like the silo's calibration inputs "
+            "has a p-value of a or less."
         )
     yield (
-        "- All of these hold for finitely many calibration inputs, and for inputs drawn as they were; none holds for "
-        "inputs of another kind, and none is about a single input. Uncertainties and probabilities promise nothing."
+        "- All of these hold with finitely many calibration inputs, for inputs from the same distribution. None holds "
+        "for other inputs or for a single input. Uncertainties and probabilities have no guarantee."
     )
 
 
 LIMITS = (
-    "It is the silo's model as the run ended: it learns nothing from what it is shown. What differs from the run is "
-    "rounding (probabilities to 1e-5); a label, decision or p-value is another one only where the run's own lies next "
-    "to a tie or threshold. Images have to be of the size above; categories go in as numbers. Abstaining helps where "
-    "somebody acts on it."
+    "This is the silo's model at the end of the run; it does not learn from its inputs. Results differ from the run by "
+    "rounding (probabilities by 1e-5); a label, decision or p-value differs only close to a tie or threshold. Images "
+    "must have the size above; categories are given as numbers. Abstention helps only if somebody acts on it."
 )
 
 
 def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Iterator[str]:
-    yield "The file can be read by whoever has it. Beside the weights of the silo's model it holds:\n"
+    yield "Whoever has the file can read it. In addition to the weights of the silo's model it contains:\n"
     if "familiarity" in program.outputs:
         count = "" if record is None or record.n_calibration is None else f" {record.n_calibration}"
         yield (
-            f"- how far each of the silo's{count} calibration inputs is from the classes at each stage of the model, "
-            "one number per stage, rounded to 1e-4 of a log-distance; no input, no label, and none of the "
-            "numbers that the distances are of. Whoever has an input can tell whether one like it, to that rounding, "
-            "is among them;"
+            f"- distances of the silo's{count} calibration inputs from the classes at each stage of the model, "
+            "one number per stage, rounded to 1e-4 of a log-distance; no inputs, labels or features. Whoever has an "
+            "input can test whether one like it, up to this rounding, is among them;"
         )
         yield "- class means and covariance factors of these stages over the federation's training inputs;"
     if raw.kind == "table":
         yield (
-            "- medians, means and standard deviations of the silo's columns of numbers, and all category texts that "
-            "its table has;"
+            "- medians, means and standard deviations of the silo's numeric columns, and all categories of its table;"
         )
     if raw.kind == "images":
-        yield "- the constants that images are normalised with;"
-    yield "- the silo's temperature and thresholds, each of which is one number of its validation or calibration split;"
-    yield "- the names of classes and of the silo, and the figures of this card."
+        yield "- the constants that images are normalized with;"
+    yield "- the silo's temperature and thresholds, each a number from its validation or calibration split;"
+    yield "- the names of classes and of the silo, and the metrics in this card."

@@ -1,4 +1,4 @@
-"""A graph of ONNX, and its nodes for torch's layers and for operators that move values without changing them."""
+"""An ONNX graph, and its nodes for torch's layers and for operators that move values without changing them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ TYPES = {
     torch.float32: "FLOAT", torch.float64: "DOUBLE", torch.int64: "INT64", torch.int32: "INT32", torch.bool: "BOOL",
     torch.uint8: "UINT8", torch.int8: "INT8", torch.float16: "FLOAT16",
 }  # fmt: skip
-"""ONNX's names of torch's types."""
+"""ONNX names of torch's types."""
 
 
 class Ref(NamedTuple):
@@ -32,7 +32,7 @@ class Ref(NamedTuple):
 
 
 class Graph:
-    """What steps add nodes and constants to."""
+    """A graph to which steps add nodes and constants."""
 
     def __init__(self) -> None:
         from onnx import TensorProto, helper
@@ -42,7 +42,7 @@ class Graph:
         self.constants: dict[Any, str] = {}
         self.arrays: list[tuple[str, NDArray[Any]]] = []
         self.shares: dict[str, tuple[str, str]] = {}
-        """By logarithms of a softmax, what it is the quotient of."""
+        """By log-softmax result, the numerator and denominator of the softmax."""
         self._sizes: dict[Size, str] = {}
         self._count = 0
 
@@ -54,7 +54,7 @@ class Graph:
         return f"v{self._count}"
 
     def add(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """A node of one output, by its name."""
+        """Add a node with one output; return the output's name."""
         return self.several(kind, 1, *inputs, **attributes)[0]
 
     def several(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
@@ -63,7 +63,7 @@ class Graph:
         return outputs
 
     def array(self, values: NDArray[Any]) -> str:
-        values = np.array(values, order="C")  # ascontiguousarray would make scalars vectors
+        values = np.array(values, order="C")  # ascontiguousarray would turn scalars into vectors
         key = values.dtype.str, values.shape, values.tobytes()
         if key not in self.constants:
             self.constants[key] = f"c{len(self.constants)}"
@@ -80,7 +80,7 @@ class Graph:
         return self.array(np.array(values, dtype=np.int64))
 
     def cast(self, value: Any, dtype: torch.dtype) -> str:
-        """The name of a tensor or number of a type."""
+        """Return the name of a tensor or number as a type."""
         if not isinstance(value, Ref):
             return self.number(value, dtype)
         if value.dtype == dtype:
@@ -90,13 +90,13 @@ class Graph:
         return self.add("Cast", value.name, to=self.type_of(dtype))
 
     def shape(self, sizes: Sequence[int | Size]) -> str:
-        """The name of a shape, some of which may be sizes of the batch."""
+        """Return the name of a shape, which may contain batch sizes."""
         if not any(isinstance(size, Size) for size in sizes):
             return self.integers(*(int(size) for size in sizes))  # type: ignore[arg-type]
         return self.add("Concat", *(self.size(size) for size in sizes), axis=0)
 
     def size(self, size: int | Size) -> str:
-        """The name of a tensor (1,) of a size."""
+        """Return the name of a tensor (1,) that holds a size."""
         if not isinstance(size, Size):
             return self.integers(size)
         if size not in self._sizes:
@@ -140,7 +140,7 @@ def gelu(graph: Graph, out: Ref, x: Any, approximate: str = "none") -> str:
 
 
 def softmax(kind: str) -> Callable[..., str]:
-    """Softmax or its logarithm; along any axis but the last in operators that need no other layout of the tensor."""
+    """Add softmax or log-softmax; along axes other than the last, with operators that need no transposition."""
 
     def step(graph: Graph, out: Ref, x: Any, dim: int, half: bool = False) -> str:
         if dim % x.ndim == x.ndim - 1:
@@ -159,7 +159,7 @@ def softmax(kind: str) -> Callable[..., str]:
 
 
 def exponential(graph: Graph, out: Ref, x: Any) -> str:
-    """Of the logarithm of a softmax the softmax, for which there are exponentials already."""
+    """Return exp(x); for a log-softmax, the softmax from existing exponentials."""
     name = graph.cast(x, out.dtype)
     return graph.add("Div", *graph.shares[name]) if name in graph.shares else graph.add("Exp", name)
 

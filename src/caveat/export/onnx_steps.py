@@ -1,4 +1,4 @@
-"""What torch's operators are in ONNX: by operator a function of the graph, the result's type and shape, and arguments.
+"""Translation of torch's operators to ONNX: functions of the graph, the result's type and shape, and arguments.
 
 Each adds nodes to the graph and returns the name of the result, or names of several.
 """
@@ -16,7 +16,7 @@ Step = Callable[..., Any]
 
 
 def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str]:
-    """Two operands of one type, the one that torch computes with unless another is given."""
+    """Return two operands with a common type, by default torch's result type."""
     dtype = dtype or _common(a, b)
     return graph.cast(a, dtype), graph.cast(b, dtype)
 
@@ -61,7 +61,7 @@ def unary(kind: str, **attributes: Any) -> Step:
 
 
 def asked(kind: str) -> Step:
-    """A question about each number."""
+    """Return a step for an elementwise predicate."""
 
     def step(graph: Graph, out: Ref, x: Any) -> str:
         return graph.add(kind, x.name)
@@ -93,7 +93,7 @@ def remainder(graph: Graph, out: Ref, a: Any, b: Any) -> str:
 
 
 def shifted_right(graph: Graph, out: Ref, a: Any, b: int) -> str:
-    return graph.add("Div", a.name, graph.number(2**b, out.dtype))  # of what is not negative
+    return graph.add("Div", a.name, graph.number(2**b, out.dtype))  # only for non-negative values
 
 
 def square(graph: Graph, out: Ref, x: Any) -> str:
@@ -125,7 +125,7 @@ def clamped_above(graph: Graph, out: Ref, x: Any, high: Any) -> str:
 def without_nan(graph: Graph, out: Ref, x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> str:
     about = torch.finfo(out.dtype)
     found = graph.add("Where", graph.add("IsNaN", x.name), graph.number(nan or 0.0, out.dtype), x.name)
-    # Max and Min say the same of finite numbers.
+    # Max and Min are equivalent for finite numbers.
     found = (
         graph.add("Min", found, graph.number(about.max if posinf is None else posinf, out.dtype))
         if (posinf is None or posinf == about.max or posinf == math.inf)
@@ -166,19 +166,19 @@ def reduced(kind: str) -> Step:
             return found if keepdim else graph.add("Squeeze", found, graph.integers(*axes))
         if kind == "ReduceSum" and x.dtype == torch.bool and _few(sizes):
             counted = graph.add(kind, graph.cast(x, torch.float32), graph.integers(*axes), keepdims=int(keepdim))
-            return graph.add("Cast", counted, to=graph.type_of(out.dtype))  # much faster than whole numbers
+            return graph.add("Cast", counted, to=graph.type_of(out.dtype))  # much faster than integers
         return graph.add(kind, graph.cast(x, out.dtype), graph.integers(*axes), keepdims=int(keepdim))
 
     return step
 
 
 def _few(sizes: list[Any]) -> bool:
-    """Whether float32 counts exactly to the product of sizes."""
+    """Return whether float32 represents counts up to the product of sizes exactly."""
     return all(isinstance(size, int) for size in sizes) and math.prod(sizes) < 2**24
 
 
 def whether(kind: str) -> Step:
-    """Whether any or all of some."""
+    """Return a step for any or all."""
 
     def step(graph: Graph, out: Ref, x: Any, dim: Any = None, keepdim: bool = False) -> str:
         found = (
@@ -250,4 +250,4 @@ STEPS: dict[str, Step] = {
     "mv": nodes.product, "dot": nodes.product, "addmm": nodes.product_and, "baddbmm": nodes.product_and,
     "convolution": nodes.convolved, "max_pool2d_with_indices": nodes.pooled, "avg_pool2d": nodes.pooled_evenly,
 }  # fmt: skip
-"""By the name of an operator of torch."""
+"""Steps by the name of torch's operator."""

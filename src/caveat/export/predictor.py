@@ -1,6 +1,6 @@
-"""The function that is exported: from raw inputs to all outputs of a prediction.
+"""The exported function: from raw inputs to all outputs of a prediction.
 
-All of it can be recorded, and inputs are what `Preparation.prepare` makes of them, to the bit.
+It can be recorded, and its preprocessing is bit-identical to `Preparation.prepare`.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ class RawInputs:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input: (H, W) or (H, W, C) of an image, the columns of a row of a table."""
+        """The shape of one input: (H, W) or (H, W, C) for images, the columns for tables."""
         if self.kind == "images":
             channels, *size = self.preparation.shape
             return tuple(size) if channels == 1 else (*size, channels)
@@ -54,7 +54,7 @@ class RawInputs:
         return self.preparation.encoders[self.silo]
 
     def batch(self, size: int) -> Tensor:
-        """Some inputs (N, ...) that are drawn at random, the same ones every time."""
+        """Return random inputs (N, ...), always the same."""
         generator = torch.Generator().manual_seed(size)
         if self.kind == "images":
             return torch.randint(0, 256, (size, *self.shape), generator=generator, dtype=torch.uint8)
@@ -69,7 +69,7 @@ class RawInputs:
         return found
 
     def prepared(self, x: Tensor) -> Tensor:
-        """(N, *shape of a model input) from raw inputs (N, ...)."""
+        """Return model inputs (N, *shape) from raw inputs (N, ...)."""
         if self.kind == "images":
             return self._normalized(x)
         if self.silo in self.preparation.scalings:
@@ -79,14 +79,14 @@ class RawInputs:
     def _normalized(self, x: Tensor) -> Tensor:
         constants = self.preparation.normalize
         if constants is None:
-            raise ConfigurationError("images without constants to normalise them with")
+            raise ConfigurationError("images without normalization constants")
         images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
         mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
         return images.contiguous().float().div(255).sub(mean).div(std)
 
 
 def encoded(encoder: Encoder, raw: Tensor) -> Tensor:
-    """(N, F) features of raw rows (N, D): what `Encoder` makes of them."""
+    """Return features (N, F) of raw rows (N, D), as `Encoder` does."""
     place = {column.name: i for i, column in enumerate(encoder.table)}
     numbers, flags, one_hot = [], [], []
     constants = iter(zip(encoder.medians, encoder.means, encoder.scales, strict=True))
@@ -105,14 +105,14 @@ def encoded(encoder: Encoder, raw: Tensor) -> Tensor:
 
 
 def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
-    """(N,) bool: whether codes of one silo's categories stand for a category."""
+    """Return (N,) bool: whether a silo's codes stand for a category."""
     if category not in categories:
         return torch.zeros_like(value, dtype=torch.bool)
     return value == categories.index(category)
 
 
 def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
-    """A function from raw inputs (N, ...) to named tensors (N, ...) that no branch of Python in it decides about."""
+    """Return a function without data-dependent branches from raw inputs (N, ...) to named tensors (N, ...)."""
     down, state, context = run.at(silo)
     inputs, method, encoder = RawInputs(run.preparation, silo), run.complete_method, run.frozen_encoder
 
@@ -125,9 +125,9 @@ def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
 
 
 def outputs(found: Prediction) -> Outputs:
-    """A prediction by the names that it has in files."""
+    """Return a prediction by the names of outputs in files."""
     undefined = ~found.probs.isfinite().all(-1)
-    found = found.abstaining(undefined)  # as `Method.predict` does, if there are any
+    found = found.abstaining(undefined)  # as in `Method.predict`, if there are any
     told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answered_by": found.answered_by}
     if found.familiarity is not None:
         told["familiarity"] = found.familiarity

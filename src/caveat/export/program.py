@@ -1,4 +1,4 @@
-"""A computation as a list of steps: operators of torch on inputs, constants and results of earlier steps."""
+"""A computation as a list of steps: torch operators on inputs, constants and results of earlier steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESHAPED = {
     torch.ops.aten.view.default: torch.ops.aten.reshape.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
 }
-"""Views that another layout in memory, such as that of images, may not allow."""
+"""Views that another memory layout, such as channels-last, may not allow."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Size:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: the inputs, a constant, or what an operator gives; `item` says which of several."""
+    """A tensor: the inputs, a constant, or the result of an operator (number `item` of several)."""
 
     shape: tuple[int | Size, ...]
     dtype: torch.dtype
@@ -43,21 +43,21 @@ class Value:
 
     @property
     def needed(self) -> list[Value]:
-        """The values that it is made of."""
+        """The arguments that are values."""
         return list(values_in((self.args, dict(self.kwargs))))
 
 
 @dataclass(frozen=True)
 class Program:
-    """What makes named outputs (N, ...) of inputs (N, ...)."""
+    """A function from inputs (N, ...) to named outputs (N, ...)."""
 
     inputs: Value
     values: tuple[Value, ...]
-    """All that outputs depend on, in order."""
+    """All values that outputs depend on, in order."""
     outputs: Mapping[str, Value]
 
     def module(self) -> fx.GraphModule:
-        """The same as a module, which torch can run and export."""
+        """Return the program as a module, which torch can run and export."""
         graph, root, nodes = fx.Graph(), nn.Module(), dict[int, Any]()
         nodes[id(self.inputs)] = x = graph.placeholder("inputs")
         batch = graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
@@ -95,7 +95,7 @@ class Program:
 
 
 def values_in(arguments: Any) -> Iterator[Value]:
-    """The values among arguments of any depth."""
+    """Yield the values in nested arguments."""
     if isinstance(arguments, Value):
         yield arguments
     elif isinstance(arguments, Mapping):
@@ -106,7 +106,7 @@ def values_in(arguments: Any) -> Iterator[Value]:
 
 
 def used(values: list[Value], outputs: Mapping[str, Value]) -> list[Value]:
-    """Those of some values, in order, that outputs depend on."""
+    """Return the values that outputs depend on, in order."""
     wanted = {id(value) for value in outputs.values()}
     for value in reversed(values):
         if id(value) in wanted:

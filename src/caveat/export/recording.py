@@ -1,9 +1,9 @@
-"""Recording of a function: the program, of torch's operators, that computes it for batches of any size.
+"""Record a function as a program of torch operators, for batches of any size.
 
-What does not depend on the inputs is computed as always and becomes a constant: loaded weights, masks of MC dropout,
-temperatures, thresholds. Every other operator is written down. No branch may depend on inputs, and nothing random
-either: both are refused. The function is recorded for batches of two sizes. Numbers that differ between the two are
-sizes, k N + c of a batch of N. Whatever else differs makes a program of one batch alone, and is refused.
+Tensors that do not depend on the inputs become constants: weights, masks of MC dropout, temperatures, thresholds.
+All other operators are recorded. Branches and random numbers that depend on inputs are refused. The function is
+recorded for batches of two sizes: numbers that differ between the two are sizes, k N + c for a batch of N. Any other
+difference is refused, because the program would hold for one batch size only.
 """
 
 import warnings
@@ -33,20 +33,20 @@ READING = {
     Tensor.__float__,
     Tensor.__int__,
 }
-"""What makes plain numbers of a tensor."""
+"""Operators that turn tensors into Python numbers."""
 SCALAR = torch.ops.aten._local_scalar_dense.default
-BRANCH = "a decision in Python depends on what the inputs are"
+BRANCH = "a branch in Python depends on the inputs"
 SIZES = (5, 7)
-"""Inputs of the two batches: fewer than any part into which a batch is cut on the way."""
-COUNTED = "what is computed depends on how many inputs there are"
+"""Sizes of the two batches, smaller than any chunk into which code splits a batch."""
+COUNTED = "the computation depends on the number of inputs"
 
 
 class NotRecordable(ConfigurationError):
-    """A function that is no list of operators."""
+    """Raised for a function that cannot be recorded as operators."""
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down what happens to a batch of inputs."""
+    """Records the operators on a batch of inputs."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,21 +55,21 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constants: dict[tuple[int, int], Value] = {}
         self._stale: set[int] = set()
         self._changed: dict[int, list[Tensor]] = {}
-        self._alive: list[Tensor] = []  # or another tensor would get the identity of one that is no more
+        self._alive: list[Tensor] = []  # keeps tensors alive, so ids are not reused
         self.inputs = self._know(x, Value(tuple(x.shape), x.dtype))
 
     def knows(self, value: object) -> bool:
-        """Whether a tensor depends on the inputs."""
+        """Return whether a tensor depends on the inputs."""
         return isinstance(value, Tensor) and id(value) in self._known
 
     def value(self, tensor: Tensor) -> Value:
-        """A tensor as a value: a constant, if it does not depend on the inputs."""
+        """Return a tensor's value: a constant, if it does not depend on the inputs."""
         changed = () if id(tensor) in self._known else self._changed.get(_place(tensor), ())
         if id(tensor) in self._stale or any(_overlap(tensor, each) for each in changed):
-            raise NotRecordable("a part of a tensor is written to, and then the whole is read")
+            raise NotRecordable("a tensor is read after a write to a part of it")
         if id(tensor) in self._known:
             return self._known[id(tensor)]
-        key = id(tensor), tensor._version  # a workspace holds one model after another
+        key = id(tensor), tensor._version  # a workspace holds several models in turn
         if key not in self._constants:
             with _disable_current_modes():
                 copy = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -105,7 +105,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         if draws:
-            raise NotRecordable(f"every input draws random numbers of its own ({name})")
+            raise NotRecordable(f"random numbers are drawn per input ({name})")
         return self._write_down(func, args, kwargs)
 
     def _write_down(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -122,12 +122,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.value(value) if isinstance(value, Tensor) else value
 
     def _change(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operator that writes into a tensor, as the one that makes a new tensor of the same numbers."""
         kwargs = dict(kwargs)
         target = kwargs.pop("out") if "out" in kwargs else args[0]
         with self:
             made = _functional(func)(*args, **kwargs)
-            shaped = torch.Tag.inplace_view in func.tags  # as `transpose_`, which changes no number
+            shaped = torch.Tag.inplace_view in func.tags  # such as `transpose_`, which changes no value
             if not shaped and (made.dtype != target.dtype or made.shape != target.shape):
                 made = made.to(target.dtype).expand(target.shape)
         value = self.value(made)
@@ -145,12 +144,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _place(tensor: Tensor) -> int:
-    """Which memory a tensor is in."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one memory have numbers in common."""
     with _disable_current_modes():
         every = torch.arange(a.untyped_storage().nbytes() // a.element_size())
         parts = [every.as_strided(each.size(), each.stride(), each.storage_offset()) for each in (a, b)]
@@ -158,13 +155,12 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def _takes_type_alone(func: Any) -> bool:
-    """Whether an operator takes nothing of a tensor but its type."""
+    """Return whether an operator uses only the type of a tensor."""
     return str(func).startswith("aten.new_")
 
 
 @cache
 def _functional(func: Any) -> Any:
-    """The operator that makes a tensor of what this one writes into one."""
     schema = func._schema
     packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::").removesuffix("_"))
     wanted = [(each.name, str(each.type)) for each in schema.arguments if not each.is_out]
@@ -177,7 +173,7 @@ def _functional(func: Any) -> Any:
 
 
 class Instead(TorchFunctionMode):
-    """Has functions computed in another way that comes to the same, where the usual one is not to be recorded."""
+    """Replaces functions that should not be recorded by equivalent ones."""
 
     def __init__(self, recorder: OperatorRecorder, batch: int) -> None:
         super().__init__()
@@ -193,7 +189,7 @@ class Instead(TorchFunctionMode):
 
 
 def program_of(function: Callable[[Tensor], Outputs], sample: Callable[[int], Tensor]) -> Program:
-    """The program of a function of batches, which `sample` makes. Raises NotRecordable if it has none."""
+    """Record a function of batches, which `sample` draws. Raises NotRecordable if that is not possible."""
     one, other = (_recorded(function, sample(size)) for size in SIZES)
     return _Merger(other).merged(one)
 
@@ -212,12 +208,12 @@ def _recorded(function: Callable[[Tensor], Outputs], x: Tensor) -> Program:
 
 @contextmanager
 def _in_plain_operators() -> Iterator[None]:
-    """No operators that do a whole layer at once, which have no other form."""
+    """Disable fused operators of whole layers, which cannot be translated."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch has remarks on flags of other hardware
+            warnings.simplefilter("ignore")  # torch warns about flags of other hardware
             with torch.backends.mkldnn.flags(enabled=False):
                 yield
     finally:
@@ -225,12 +221,12 @@ def _in_plain_operators() -> Iterator[None]:
 
 
 def name_of(operator: Any) -> str:
-    """The name of an operator, whatever its overload."""
+    """Return the name of an operator without its overload."""
     return str(operator.overloadpacket.__name__)
 
 
 class _Merger:
-    """Goes through two recordings side by side."""
+    """Merges the recordings of two batches."""
 
     def __init__(self, other: Program) -> None:
         self.other = other
@@ -291,7 +287,7 @@ class _Merger:
         return Size(factor, mine - factor * SIZES[0])
 
     def constant(self, mine: Tensor, yours: Tensor, shape: tuple[int | Size, ...]) -> Value:
-        """A constant; of one whose shape depends on the batch the part that is repeated."""
+        """Return a constant; if its shape depends on the batch, the part that is repeated."""
         for dim, size in enumerate(shape):
             if isinstance(size, Size):
                 mine, yours = _repeated(mine, dim), _repeated(yours, dim)

@@ -1,1 +1,1 @@
-"""Pages that hold everything they show, and the drawings and tables on them."""
+"""HTML pages of runs, comparisons and audits, self-contained, with their plots and tables."""

@@ -25,18 +25,18 @@ def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, floa
 
 
 def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
-    """The uncertainties that every run has and that are never zero, because logarithms cannot show zero."""
+    """Return the uncertainties that every run has and that are never zero, because logarithms cannot show zero."""
     found = {name: means_by_size(rows, name) for name in CURVES if all(name in row for row in rows)}
     return {name: points for name, points in found.items() if min(low for _, _, low, _ in points) > 0}
 
 
 def sweep_chart(rows: Rows) -> Markup | None:
-    """Mean uncertainties over training examples per silo, both on logarithmic axes; None for a single share."""
+    """Return mean uncertainties over training examples per silo, both on logarithmic axes; None for a single share."""
     drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
     if len(sizes) < 2 or not drawn:
         return None
     lowest = min(low for points in drawn.values() for _, _, low, _ in points)
-    if "epistemic" in drawn:  # What falls as 1/n from its first point on stays in the frame.
+    if "epistemic" in drawn:  # leaves room for the line that falls as 1/n
         lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
     highest = max(high for points in drawn.values() for _, _, _, high in points)
     exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
@@ -51,7 +51,7 @@ def sweep_chart(rows: Rows) -> Markup | None:
 
 
 def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
-    """Lines from the first point that fall as n^-1/2 and as n^-1; their names stand next to the frame."""
+    """Draw lines from the first point that fall as n^-1/2 and as n^-1; their names stand next to the frame."""
     drawn: list[Markup] = []
     if not points:
         return drawn
@@ -66,7 +66,6 @@ def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]]
 
 
 def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, float]]) -> Markup:
-    """The means, each with a stroke from the minimum to the maximum over seeds."""
     logs = [[math.log10(value) for value in point] for point in points]
     ranges = strokes([(frame.at((n, low)), frame.at((n, high))) for n, _, low, high in logs], "stroke")
     means = [(n, mean) for n, mean, _, _ in logs]
@@ -74,7 +73,7 @@ def _curve(frame: Axes, name: str, points: Sequence[tuple[float, float, float, f
 
 
 def legend(rows: Rows) -> list[tuple[Markup, str]]:
-    """A sample and a name for each curve."""
+    """Return a sample and a name for each curve."""
     return [(key(CURVES.index(name)), name) for name in curves(rows)]
 
 
@@ -82,7 +81,7 @@ _TEMPLATE = "audit.html.j2"
 
 
 def render(audit: AuditFile) -> str:
-    """The text of the page of audit.json."""
+    """Return the text of the page of audit.json."""
     return templates.render(
         _TEMPLATE,
         audit=audit,
@@ -98,13 +97,13 @@ def render(audit: AuditFile) -> str:
 
 
 def fraction(share: float) -> str:
-    """A share as 1/4 if a denominator up to 1000 gives it exactly, else in decimals."""
+    """Return a share as 1/4 if a denominator up to 1000 gives it exactly, else in decimals."""
     near = Fraction(share).limit_denominator(1000)
     return str(near) if float(near) == share else f"{share:g}"
 
 
 def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
-    """Mean uncertainties over the training examples of a silo."""
+    """Return mean uncertainties over the training examples of a silo."""
     drawn = sweep_chart(rows)
     if drawn is None:
         return None
@@ -115,7 +114,7 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
 
 
 def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
-    """The number of test inputs by ranks of both uncertainties."""
+    """Return the number of test inputs by ranks of both uncertainties."""
     label = "Ranks of epistemic against ranks of aleatoric uncertainty"
     about = "Test inputs with all training data, ranked in their silo by both uncertainties, over all silos and seeds; "
     about += "darker is more. A diagonal means that both uncertainties order inputs alike."
@@ -123,7 +122,7 @@ def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
 
 
 def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
-    """A row per share: means over seeds."""
+    """Return a row per share: means over seeds."""
     names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
     columns = [
         column("training examples", (f"{size:.4g}" for size, *_ in accuracy), "of a silo, mean over silos"),
@@ -134,7 +133,7 @@ def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
 
 
 def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table | None:
-    """A row per number of copies, two columns per rule: means over silos and seeds."""
+    """Return a row per number of copies, two columns per rule: means over silos and seeds."""
     if not fusion:
         return None
     copies = [row.copies for row in next(iter(fusion.values()))[0]]

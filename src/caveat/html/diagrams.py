@@ -14,17 +14,17 @@ from .intervals import score_interval, wilson
 from .svg import Point
 
 Groups = Sequence[tuple[str, Sequence[str]]]
-"""Headings, empty for rows without one, each with the names of its rows."""
+"""Headings (empty for none), each with the names of its rows."""
 _LETTER = 6.9
-"""How wide a letter of a name is, at most, in the units of a drawing."""
+"""Maximum width of a letter, in the units of a drawing."""
 _LOWEST = 17.0
-"""The height of a row that has room for a name."""
+"""Minimum height of a row with a name."""
 _HEAD = 24.0
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A value with the interval that it lies in, if there is one."""
+    """A value with its interval, if any."""
 
     value: float
     low: float | None = None
@@ -39,19 +39,19 @@ class Dot:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where rows are, and the frame that holds them."""
+    """The layout of rows in a frame."""
 
     frame: svg.Axes
     width: float
     """The width of the whole drawing."""
     height: float
     at: Sequence[float]
-    """The middles of the rows of `names`."""
+    """The vertical centers of the rows of `names`."""
     names: Sequence[str]
     heads: Sequence[tuple[str, float]]
-    """Headings and where their text stands."""
+    """Headings and the positions of their text."""
     most: int
-    """Letters of a name that are shown."""
+    """Maximum number of letters of a name."""
 
     @property
     def named(self) -> bool:
@@ -60,7 +60,7 @@ class Rows:
 
     @property
     def places(self) -> list[tuple[str, float]]:
-        """Names with the middles of their rows."""
+        """Names with the centers of their rows."""
         return list(zip(self.names, self.at, strict=True))
 
 
@@ -73,7 +73,7 @@ def lay_out(
     most: int = 18,
     width: float = svg.WIDTH,
 ) -> Rows:
-    """Rows of a height in a drawing of a width, with room at the right and for names of at most so many letters."""
+    """Lay out rows, with space at the right and for names of up to `most` letters."""
     names = [name for _, members in groups for name in members]
     left = _LETTER * min(max(map(len, names)), most) + 14 if height >= _LOWEST else 12.0
     y, at, heads = top, list[float](), list[tuple[str, float]]()
@@ -88,7 +88,7 @@ def lay_out(
 
 
 def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
-    """A line per row with its name if there is room, and headings with the marks that `series` gives."""
+    """Draw a line and, if there is room, a name per row, and headings with the marks of `series`."""
     drawn = []
     for head, y in rows.heads:
         own = series[head] if series else None
@@ -103,20 +103,20 @@ def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
 
 
 def label(x: float, y: float, name: str, most: int) -> Markup:
-    """A name that ends at `x`, cut if it is too long, with the whole name as a title."""
+    """Draw a name that ends at `x`, truncated to `most` letters, with the full name as title."""
     shown = svg.text(x, y, cut(name, most), "end")
     return shown if len(name) <= most else svg.group(name, shown)
 
 
 def dot_plot(rows: Rows, about: str, ticks: svg.Ticks, unit: str, *drawn: Markup, class_: str = "") -> Markup:
-    """A drawing of rows with an axis below; `about` is its alternative text."""
+    """Draw rows with an axis below; `about` is the alternative text."""
     axis = [rows.frame.across(ticks), *([rows.frame.named(unit)] if unit else [])]
     bottom = rows.frame.bottom + (38 if unit else 22)
     return svg.drawing(rows.width, bottom, about, *axis, *drawn, class_=f"dots {class_}".strip())
 
 
 def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size: float, class_: str = "fill") -> Markup:
-    """Marks of one series at their heights, over their intervals, which are cut at the edges of the frame."""
+    """Draw marks of one series over their intervals, which are clipped to the frame."""
 
     def x(value: float) -> float:
         return min(max(frame.x(value), frame.left), frame.right)
@@ -126,13 +126,13 @@ def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size:
 
 
 _BESIDE = 110.0
-"""Room for words at the right."""
+"""Space for words at the right."""
 NAMED = 40
-"""The most rows that have a name."""
+"""Maximum number of rows with names."""
 _TALL, _LOW = 22.0, 17.0
-"""Heights of rows that are few, and of those that have a name."""
+"""Height of rows if they are few, and minimum height of rows with names."""
 _TALLEST = 560.0
-"""Height of all rows that have no name."""
+"""Total height of rows without names."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Dumbbell:
 
 
 def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
-    """Discs and rings joined by lines, in the order given; `number` names the numbers next to the names."""
+    """Draw pairs of discs and rings in the order given; `number` describes the numbers next to the names."""
     ends = [end for row in rows for end in (*row.first.known, row.second)]
     values = svg.ticks(min(ends), 1.0)
     height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
@@ -175,11 +175,13 @@ def _dumbbell(row: Dumbbell, frame: svg.Axes, y: float, height: float) -> Markup
         if height >= _LOW and low is not None and high is not None
         else ""
     )
-    said = [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    label_text = (
+        [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
+    )
     ring = svg.hollow(0, (x(row.second), y), size)
     disc = svg.marks(0, [(x(row.first.value), y)], size)
     kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
-    return svg.group(row.note, span, between, ring, disc, *said, class_=f"bell {kind}", name=row.name)
+    return svg.group(row.note, span, between, ring, disc, *label_text, class_=f"bell {kind}", name=row.name)
 
 
 _MOST_TITLES = 6000  # a title per cell is most of a heat map's size
@@ -187,7 +189,7 @@ _LONGEST = 18
 
 
 def heat_map(names: Sequence[str], counts: Sequence[Sequence[int]], shared: int | None, label: str) -> Markup:
-    """A row per name, a column per codeword, darker for more tokens on a log scale; a rule after the `shared` first."""
+    """Draw a row per name and a column per codeword, darker for more tokens; a line ends the `shared` ones."""
     columns = max(map(len, counts))
     width, row, top = max(4.0, min(12.0, 700 / columns)), 16, 20
     left = 6.5 * min(max(map(len, names)), _LONGEST) + 8
@@ -224,7 +226,7 @@ def _cell(at: Point, width: float, height: float, shade: float, title: str) -> M
 
 
 def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
-    """How many inputs have which ranks of two scores, called `names`, darker for more.
+    """Draw the number of inputs by ranks of two scores, called `names`, darker for more.
 
     A row of `counts` is a band of ranks of the second score, the lowest first; a column one of the first score.
     """
@@ -244,7 +246,7 @@ def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: s
 
 
 def sparkline(counts: Sequence[int], names: Sequence[str]) -> Markup:
-    """A tiny bar per class; the counts are its alternative text."""
+    """Draw a tiny bar per class; the counts are the alternative text."""
     most, width = max([*counts, 1]), 64 / max(len(counts), 1)
     label = ", ".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
     bars = [
@@ -258,7 +260,7 @@ _SHARES = (0, 0.2, 0.4, 0.6, 0.8, 1)
 
 
 def reliability_diagram(bins: Reliability, label: str) -> Markup:
-    """Accuracy against confidence per bin with 95 % intervals, over a histogram of the confidences."""
+    """Draw accuracy against confidence per bin with 95 % intervals, over a histogram of confidence."""
     frame, below = (
         svg.Axes(46, 10, 300, 300, (0, 1), (0, 1)),
         svg.Axes(46, 316, 300, 46, (0, 1), (0, max(bins.count) or 1)),
@@ -276,7 +278,7 @@ def reliability_diagram(bins: Reliability, label: str) -> Markup:
 
 
 def small_reliability_diagram(bins: Reliability, label: str) -> Markup:
-    """The same diagram in little space, without numbers at its axes."""
+    """Draw a small reliability diagram, without numbers at the axes."""
     frame, below = (
         svg.Axes(8, 6, 104, 104, (0, 1), (0, 1)),
         svg.Axes(8, 116, 104, 20, (0, 1), (0, max(bins.count) or 1)),
@@ -306,15 +308,10 @@ def _accuracies(frame: svg.Axes, bins: Reliability, size: float) -> list[Markup]
 
 
 def risk_curve(
-    coverage: Sequence[float],
-    risk: Sequence[float],
-    inputs: int,
-    limit: float | None,
-    policy: Point | None,
-    label: str,
+    coverage: Sequence[float], risk: Sequence[float], inputs: int, limit: float | None, policy: Point | None, label: str
 ) -> Markup:
-    """Risk over coverage with a 95 % band over `inputs`, compared with an oracle that answers all correct predictions
-    first. `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
+    """Draw risk over coverage with a 95 % band over `inputs`, and an oracle that answers all correct predictions first.
+    `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
     """
     top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
     y_ticks = svg.ticks(0.0, 1.15 * top)
@@ -336,12 +333,11 @@ def risk_curve(
 
 
 def oracle_risk(coverage: float, errors: float) -> float:
-    """The least risk at this coverage, if the share `errors` of all predictions is wrong."""
+    """Return the minimum risk at this coverage, if the share `errors` of all predictions is wrong."""
     return max(0.0, coverage - (1 - errors)) / coverage if coverage > 0 else 0.0
 
 
 def _risk_band(frame: svg.Axes, coverage: Sequence[float], risk: Sequence[float], inputs: int) -> Markup:
-    """Wilson intervals point by point, cut at the top of the frame."""
     spans = [score_interval(r, max(c * inputs, 1.0)) for c, r in zip(coverage, risk, strict=True)]
     most = frame.y_range[1]
     upper = [frame.at((c, min(high, most))) for c, (_, high) in zip(coverage, spans, strict=True)]
@@ -352,7 +348,7 @@ def _risk_band(frame: svg.Axes, coverage: Sequence[float], risk: Sequence[float]
 def stacked_bar(
     shares: Mapping[str, float], at: Point, size: Point, class_: str, names: Mapping[str, str] | None = None
 ) -> list[Markup]:
-    """A bar at (x, y) of (width, height), divided by shares; `names` are those of the parts, if not the keys."""
+    """Draw a bar at (x, y) of (width, height), divided by shares; `names` replaces the keys as names of parts."""
     return [
         _part((at[0] + size[0] * start, at[1]), size[0] * share, size[1], f"{class_} {kind}",
               svg.element("title", f"{(names or {}).get(kind, kind)} {percent(share)}"))
@@ -361,18 +357,18 @@ def stacked_bar(
 
 
 def stack_swatch(kind: str, class_: str) -> Markup:
-    """The sample of a part of stacked bars, for a legend."""
+    """Draw a sample of a part of stacked bars for a legend."""
     return svg.sample(_part((1, 1), 20, 12, f"{class_} {kind}"), 22)
 
 
 def spans(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """For each part of a bar of width 1 its key, where it begins, and how wide it is."""
+    """Yield the key, start and width of each part of a bar of width 1."""
     starts = accumulate(shares.values(), initial=0.0)
     return [(kind, start, share) for (kind, share), start in zip(shares.items(), starts, strict=False)]
 
 
 def _part(at: Point, width: float, height: float, class_: str, *title: Markup) -> Markup:
-    # Inset by half a stroke, so that the outline of an empty part stays inside, and a gap separates neighbours.
+    # Inset by half a stroke, so the outline of an empty part stays inside, and a gap separates neighbors.
     inset = 0.7
     inside = max(width - 2 * inset, 0.3), height - 2 * inset
     return svg.rect((at[0] + inset, at[1] + inset), *inside, class_, *title)

@@ -1,4 +1,4 @@
-"""Elements of SVG, marks and colours of series, and the axes and lines of plots."""
+"""Elements of SVG, marks and colors of series, and the axes and lines of plots."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 Point = tuple[float, float]
 WIDTH = 480.0
-"""The width of a drawing that takes half a page, in its own units."""
+"""Width of a drawing of half a page, in its units."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Chart:
 
 
 def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
-    """One element; `class_` and the like lose the trailing underscore, inner ones become hyphens, None is left out."""
+    """Return an element; attributes lose a trailing underscore, inner ones become hyphens, None is left out."""
     pairs = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value is not None)
     written = "".join(
         f' {name}="{escape(number(value) if isinstance(value, float) else value)}"' for name, value in pairs
@@ -30,7 +30,7 @@ def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
 
 
 def number(value: float) -> str:
-    """A place or length in a drawing, to a hundredth of a unit."""
+    """Return a place or length in a drawing, to a hundredth of a unit."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -39,14 +39,14 @@ def join(parts: Iterable[Markup | str]) -> Markup:
 
 
 def drawing(width: float, height: float, label: str, *children: Markup | str, class_: str = "") -> Markup:
-    """An SVG of that size in its own units, which scales with the page; `label` is its alternative text."""
+    """Return an SVG of that size in its own units, which scales with the page; `label` is its alternative text."""
     box = f"0 0 {width:g} {height:g}"
     title = element("title", label)
     return element("svg", title, *children, viewBox=box, role="img", aria_label=label, class_=class_ or None)
 
 
 def group(title: str, *children: Markup | str, class_: str = "", name: str = "") -> Markup:
-    """Elements with a title, if it is not empty, and highlighted together by `name`, if that is not."""
+    """Group elements with a title and a name to highlight them by, if these are not empty."""
     titled = [element("title", title)] if title else []
     return element("g", *titled, *children, class_=class_ or None, data_name=name or None)
 
@@ -62,7 +62,7 @@ def line(start: Point, end: Point, class_: str) -> Markup:
 def rect(
     at: Point, width: float, height: float, class_: str, *children: Markup, fill_opacity: float | None = None
 ) -> Markup:
-    """A rectangle with its upper left corner at a point."""
+    """Return a rectangle with its upper left corner at a point."""
     size = {"x": at[0], "y": at[1], "width": width, "height": height}
     return element("rect", *children, **size, fill_opacity=fill_opacity, class_=class_)
 
@@ -76,7 +76,7 @@ def polygon(points: Sequence[Point], class_: str) -> Markup:
 
 
 def listed_points(points: Iterable[Point]) -> str:
-    """Points as attributes hold them."""
+    """Format points for an attribute."""
     return " ".join(f"{number(x)},{number(y)}" for x, y in points)
 
 
@@ -95,17 +95,17 @@ DIAMOND = 3
 
 
 def color(series: int) -> str:
-    """The class of a series, which colours it and what is in it."""
+    """Return the class of a series, which colors it and its children."""
     return f"c{series % _COLORS}"
 
 
 def dash(series: int) -> str | None:
-    """The dashes of a series, so no series is told apart by colour alone."""
+    """Return the dashes of a series, so no series is distinguished by color alone."""
     return _DASHES[series % len(_DASHES)]
 
 
 def marks(series: int, places: Iterable[Point], size: float = 3.2, class_: str = "fill") -> Markup:
-    """Discs, squares, triangles, diamonds or crosses of one series, in one path: a page may have thousands."""
+    """Draw the marks of a series in one path, because pages may have thousands."""
     corners = _CORNERS[series % len(_CORNERS)]
     drawn = (_polygon(corners, place, size) if corners else _disc(place, size) for place in places)
     return element("path", d="".join(drawn), class_=class_)
@@ -121,18 +121,18 @@ def _disc(at: Point, radius: float) -> str:
 
 
 def hollow(series: int, at: Point, size: float) -> Markup:
-    """The outline of a mark."""
+    """Return the outline of a mark."""
     return marks(series, [at], size, "hollow")
 
 
 def strokes(segments: Sequence[tuple[Point, Point]], class_: str = "whisker") -> Markup:
-    """Straight strokes in one path; nothing for none."""
+    """Draw straight strokes in one path; nothing without segments."""
     drawn = "".join(f"M{listed_points([start])}L{listed_points([end])}" for start, end in segments)
     return element("path", d=drawn, class_=class_) if drawn else Markup()
 
 
 def key(series: int | None, style: str = "") -> Markup:
-    """A line's sample for a legend, with the mark of its series if it has one."""
+    """Return a line's sample for a legend, with the mark of its series if it has one."""
     own = color(series) if series is not None else ""
     stroke = polyline([(1, 7), (33, 7)], "stroke", dash(series) if series is not None else None)
     mark = marks(series, [(17, 7)]) if series is not None else ""
@@ -140,23 +140,23 @@ def key(series: int | None, style: str = "") -> Markup:
 
 
 def swatch(series: int) -> Markup:
-    """The sample of a mark for a table or a legend."""
+    """Return the sample of a mark for a table or a legend."""
     return sample(group("", marks(series, [(7, 7)], 3.6), class_=color(series)))
 
 
 def sample(drawn: Markup, width: int = 14) -> Markup:
-    """A drawing in a box of height 14; a screen reader has the word next to it."""
+    """Return a drawing in a box of height 14; a screen reader has the word next to it."""
     style = f"width:{width}px"
     return element("svg", drawn, viewBox=f"0 0 {width} 14", style=style, class_="sample", aria_hidden="true")
 
 
 Ticks = Sequence[tuple[float, str]]
-"""Values on an axis and how they are written."""
+"""Values on an axis with their labels."""
 Write = Callable[[float], str]
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """About `about` round numbers; the first and the last enclose the range from `low` to `high`."""
+    """Return about `about` round numbers; the first and the last enclose the range from `low` to `high`."""
     span = max(high - low, 1e-9)
     power = 10 ** math.floor(math.log10(span / about))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if span / (factor * power) <= about)
@@ -165,7 +165,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def inner_ticks(shown: Point, about: int = 5) -> list[float]:
-    """About `about` round numbers within the range, and at least three if there are."""
+    """Return about `about` round numbers within the range, at least three if possible."""
     found: list[float] = []
     for finer in range(about, 3 * about):
         found = [value for value in ticks(*shown, finer) if shown[0] <= value <= shown[1]]
@@ -175,7 +175,7 @@ def inner_ticks(shown: Point, about: int = 5) -> list[float]:
 
 
 def limits(values: Sequence[float], share: bool = False) -> Point | None:
-    """A range of `values` with a margin, within [0, 1] for shares and above 0 for non-negative values."""
+    """Return a range of `values` with a margin, within [0, 1] for shares and above 0 for non-negative values."""
     if not values:
         return None
     low, high = min(values), max(values)
@@ -190,7 +190,7 @@ def written(values: Sequence[float], write: Write) -> Ticks:
 
 @dataclass(frozen=True)
 class Axes:
-    """A plot's rectangle in the drawing, and the ranges of data that it shows."""
+    """The rectangle of a plot in a drawing, and its ranges of data."""
 
     left: float
     top: float
@@ -217,13 +217,13 @@ class Axes:
         return self.top + self.height
 
     def axes(self, x_ticks: Ticks, y_ticks: Ticks) -> Markup:
-        """Horizontal grid lines and the numbers along both axes."""
+        """Draw horizontal grid lines and the numbers along both axes."""
         grid = [line((self.left, self.y(v)), (self.right, self.y(v)), "grid") for v, _ in y_ticks]
         beside = [text(self.left - 6, self.y(v) + 3.5, label, "end", "tick") for v, label in y_ticks]
         return join([*grid, self._below(x_ticks), *beside])
 
     def across(self, x_ticks: Ticks) -> Markup:
-        """Vertical grid lines and the numbers below."""
+        """Draw vertical grid lines and the numbers below."""
         grid = [line((self.x(v), self.top), (self.x(v), self.bottom), "grid") for v, _ in x_ticks]
         return join([*grid, self._below(x_ticks)])
 
@@ -232,7 +232,7 @@ class Axes:
         return join([base, *(text(self.x(v), self.bottom + 15, label, "middle", "tick") for v, label in x_ticks)])
 
     def named(self, name: str) -> Markup:
-        """The name of the numbers below."""
+        """Return the name of the numbers below."""
         return text(self.right, self.bottom + 31, name, "end", "tick")
 
 
@@ -244,52 +244,52 @@ def _share(value: float, limits: Point) -> float:
 def plot(
     frame: Axes, label: str, x_ticks: Ticks, y_ticks: Ticks, name: str, *drawn: Markup, width: float = WIDTH
 ) -> Markup:
-    """A drawing with both axes and, within them, what is drawn; `label` is its alternative text."""
+    """Return a drawing with both axes and, within them, what is drawn; `label` is its alternative text."""
     body = [frame.axes(x_ticks, y_ticks), frame.named(name), *drawn]
     return drawing(width, frame.bottom + 38, label, *body, class_="chart")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points (x, y); the mean over series has no series of its own."""
+    """A line through points (x, y), for a series or for a mean over series."""
 
     points: Sequence[Point]
     series: int | None
-    """Its colour, dash and mark; None for a line that has none of them."""
+    """Sets color, dash and mark; None for a line without."""
     note: str
-    """What its title says."""
+    """Its title."""
     style: str = ""
-    """Classes of the style sheet."""
+    """CSS classes."""
     name: str = ""
-    """By which it is highlighted; empty if it never is."""
+    """The name by which it is highlighted; empty for none."""
     marked: Sequence[Point] | None = None
-    """Where its marks stand: in the middle and at the end, if None."""
+    """Positions of marks; None for the middle and the end."""
 
 
 def draw(frame: Axes, one: Line, *more: Markup) -> Markup:
-    """The line with its marks and, under its title, the elements that belong to it."""
+    """Return the line with its marks and, under its title, the elements that belong to it."""
     points, series = list(map(frame.at, one.points)), one.series
     drawn = [polyline(points, "stroke", dash(series) if series is not None else None), *more]
     if series is not None:
         marked = one.marked if one.marked is not None else [one.points[len(one.points) // 2], one.points[-1]]
         drawn.append(marks(series, dict.fromkeys(map(frame.at, marked))))
-    # Without this wide invisible stroke one has to hit 1.4 units with the pointer to see the title.
+    # A wide invisible stroke, so the title also shows close to the line, which is only 1.4 units wide.
     drawn.append(polyline(points, "reach"))
     own = color(series) if series is not None else ""
     return group(one.note, *drawn, class_=" ".join(filter(None, ("line", one.style, own))), name=one.name)
 
 
 def band(frame: Axes, low: Sequence[Point], high: Sequence[Point], series: int, name: str) -> Markup:
-    """The area between two lines, in the colour of a series."""
+    """Return the area between two lines, in the color of a series."""
     edge = [frame.at(point) for point in [*high, *low[::-1]]]
     return group("", polygon(edge, "band"), class_=color(series), name=name)
 
 
 def round_frame(rounds: Sequence[float], y_range: Point, height: float = 220, top: float = 10) -> Axes:
-    """The frame of a chart over rounds."""
+    """Return the frame of a chart over rounds."""
     return Axes(46, top, 418, height, (min(rounds), max(rounds)), y_range)
 
 
 def round_ticks(frame: Axes) -> Ticks:
-    """Whole numbers."""
+    """Return ticks at whole numbers."""
     return [(at, f"{at:g}") for at in inner_ticks(frame.x_range, 6) if at == int(at)]

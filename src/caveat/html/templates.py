@@ -1,4 +1,4 @@
-"""Templates of pages, and the tables that they show as columns of cells."""
+"""Templates of pages, and tables as columns of cells."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ def render(template: str, **parts: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Keeps compiled templates. An undefined name is an error."""
+    """Return the environment, which caches compiled templates; an undefined name is an error."""
     found = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -37,7 +37,7 @@ class Cell:
 
     text: str
     flag: str = ""
-    """Why the cell is marked; empty for one that is not."""
+    """Why the cell is flagged; empty if it is not."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ class Column:
     help: str = ""
     words: bool = False
     measure: str = ""
-    """The measure that the column belongs to; empty for one that is there whichever is chosen."""
+    """The measure whose choice shows the column; empty for a column that is always shown."""
 
 
 def column(header: str, cells: Iterable[Cell | str], help: str = "", measure: str = "", words: bool = False) -> Column:
-    """A column of numbers, from cells or their contents."""
+    """Return a column of numbers, from cells or their contents."""
     made = tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in cells)
     return Column(header, made, help, words, measure)
 
 
 def words(header: str, cells: Iterable[Cell | str], help: str = "") -> Column:
-    """A column of words, from cells or their contents."""
+    """Return a column of words, from cells or their contents."""
     return column(header, cells, help, words=True)
 
 
@@ -70,9 +70,9 @@ class Table:
     columns: Sequence[Column]
     caption: str = ""
     names: Sequence[str] = ()
-    """By which silo or method each of the first rows is highlighted; empty for a row of several."""
+    """The silo or method by which each of the first rows is highlighted; empty for none."""
     footer: int = 0
-    """Rows at the end that sum up the others."""
+    """Number of summary rows at the end."""
 
     @property
     def rows(self) -> list[tuple[str, tuple[Cell, ...]]]:
@@ -82,6 +82,6 @@ class Table:
 
 
 def table(columns: Iterable[Column], caption: str = "", names: Sequence[str] = (), footer: int = 0) -> Table | None:
-    """A table without its empty columns; None if no column is left."""
+    """Return a table without its empty columns; None if no column is left."""
     kept = [column for column in columns if any(cell.text for cell in column.cells)]
     return Table(kept, caption, names, footer) if kept else None

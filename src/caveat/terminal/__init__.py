@@ -1,1 +1,1 @@
-"""What commands print of runs, comparisons and audits: tables and lines of text."""
+"""Text output of commands for runs, comparisons and audits."""

@@ -1,4 +1,4 @@
-"""What commands print of runs and comparisons: result tables, conclusions, guarantees and the ledger."""
+"""Text output for runs and comparisons: result tables, conclusions and the ledger."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,14 +21,14 @@ from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]
 _MOST_ABSENT = 12
-"""Silos without metrics that a title names."""
+"""Maximum number of silos without metrics in a title."""
 _FILE, _KEPT = "ledger.jsonl", "kept.json"
 _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
-"""Folders of a run that have ledgers of their own."""
+"""Folders of a run that have their own ledgers."""
 
 
 def result_table(run: RunFolder) -> TextTable:
-    """One row per silo, then the mean over silos and the worst silo.
+    """Return a table with a row per silo, then the mean over silos and the worst silo.
 
     Columns without any value are left out. If other methods ran on the same data, their accuracy and entropy follow
     under the method's name. Metrics are those of the test split, or of validation while the run is unfinished.
@@ -38,7 +38,7 @@ def result_table(run: RunFolder) -> TextTable:
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
     without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
     title = f"{run.title}, {len(run.silos)} silos{without}{state}"
-    # Without a gap, the table of two methods with names of usual length fits 80 columns.
+    # Without a gap, a table of two methods fits 80 columns if their names are short.
     rows = zip(*(cells for _, cells in columns), strict=True)
     return text_table(heads, rows, title, ends={len(run.silos) - 1}, vertical="bottom")
 
@@ -69,9 +69,9 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
 
 
 def model_table(run: RunFolder) -> TextTable | None:
-    """The accuracy of every model per stream of test inputs, the share abstained from, and the accuracy of the rest.
+    """Return a table of the accuracy of every model per stream of test inputs, and of abstention.
 
-    None if there was nothing to decide. Accuracies are means over silos; the last two rows are of all inputs.
+    None if there was nothing to decide. Accuracies are means over silos; the last two rows are over all inputs.
     """
     tested = streams(run)
     if not tested:
@@ -90,8 +90,8 @@ def model_table(run: RunFolder) -> TextTable | None:
 
 
 def class_table(run: RunFolder) -> TextTable | None:
-    """Metrics of the positive class at each silo, compared with predicting the majority class. None unless the run
-    has two classes.
+    """Return a table of metrics of the positive class at each silo, with the majority class for comparison. None
+    unless the run has two classes.
     """
     if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
         return None
@@ -118,10 +118,10 @@ def _ranged(found: Ranged | None) -> str:
 
 
 def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
-    """The ledgers of a run's folder: of the run, of later deliveries, of undone rounds, and of each other method. Or
-    the ledger in the folder that a silo keeps of one method.
+    """Yield tables of the ledgers in a run's folder: of the run, later deliveries, undone rounds, and each baseline; or
+    of the ledger in a silo's folder of one method.
 
-    For each form of message a heading and a table of its tensors, then a table with a row per silo, all in bytes.
+    For each form of message, a heading and a table of its tensors, then a table with a row per silo, all in bytes.
     Raises MissingError if the folder holds no ledger, DataError if a ledger is damaged.
     """
     more = (each for pattern in _PARTS for each in sorted(folder.glob(pattern)))
@@ -137,7 +137,7 @@ def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
 
 
 def _sent(folder: Path) -> Sent | None:
-    """Raises DataError for a ledger that the folder's other files do not know."""
+    """Return the ledger's sums. Raises DataError if the ledger does not match the folder's other files."""
     manifest_of(folder).check(_FILE)
     own = record_of(folder / _KEPT, OwnState)
     if own is not None and own.ledger is not None:
@@ -146,7 +146,7 @@ def _sent(folder: Path) -> Sent | None:
 
 
 def _without(folder: Path) -> str:
-    """A silo keeps a folder per federation and method: name those that are there."""
+    """Return an error that names the folders with a ledger, because a silo has one per federation and method."""
     parts = sorted(str(path.parent) for path in folder.glob(f"*/*/{_FILE}"))
     if parts:
         return f"{folder} holds no {_FILE}, but these do: {', '.join(parts)}"
@@ -177,8 +177,8 @@ def _bytes(total: Total, sent: Sent) -> list[str]:
 
 
 def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> tuple[Text, TextTable]:
-    """A heading above a table whose first `words` columns hold words. As the table's title, the heading would be
-    folded to the table's width.
+    """Return a heading and a table whose first `words` columns hold words. As the table's title, the heading would be
+    wrapped to the table's width.
     """
     made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
     return Text(f"\n{title}"), text_table(made, rows)
@@ -188,7 +188,7 @@ _MEASURES = 2
 
 
 def comparison_table(record: Comparison) -> TextTable:
-    """Means with 95 % intervals, one row per method.
+    """Return a table of means with 95 % intervals, a row per method.
 
     With several settings and a single measure, the settings are columns. With several measures the settings follow one
     another, each under its name with its first two measures, worst silo, rank and costs.
@@ -219,7 +219,7 @@ def _by_setting(record: Comparison) -> TextTable:
 
 
 def _heads(means: Sequence[str], costs: Sequence[str]) -> list[Heading]:
-    """Where the terminal is too narrow for all columns, means with their intervals break; names and costs do not."""
+    """Return headings; if the terminal is too narrow, columns of means wrap, and names and costs do not."""
     middle = [*(Heading(name, wraps=True) for name in map(plain, means)), *map(Heading, costs)]
     return [Heading("method", words=True), *middle, Heading("", words=True)]
 
@@ -244,19 +244,19 @@ def _costs(runs: list[ComparedRun]) -> list[str]:
 
 
 def conclusion(record: Comparison) -> list[str]:
-    """The last lines in a terminal: for each setting what is unfair about the comparison, then its verdict; and the
-    verdict of each contrast.
+    """Return the last lines of output: for each setting unequal budgets and the verdict, then the verdict of each
+    contrast.
     """
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if told := wording.unequal_budgets(record, setting):
+        if budgets := wording.unequal_budgets(record, setting):
             option = wording.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {plain(told)} {option} gives all methods as many rounds.")
+            lines.append(f"{where}UNEQUAL BUDGETS: {plain(budgets)} {option} gives all methods as many rounds.")
         lines.append(f"{where}{plain(_breaking(wording.verdict(record, setting)))}")
-    return lines + [plain(_breaking(line)) for line in wording.decided(record)]
+    return lines + [plain(_breaking(line)) for line in wording.contrast_sentences(record)]
 
 
 def _breaking(text: str) -> str:
-    """The text with plain spaces, because a terminal shows other spaces as escapes."""
+    """Replace no-break spaces, which a terminal would show as escapes."""
     return text.replace("\N{NO-BREAK SPACE}", " ")

@@ -1,4 +1,4 @@
-"""Tables on a terminal: the only place that makes tables with rich."""
+"""Tables on a terminal, made with rich."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
@@ -13,13 +13,13 @@ __all__ = ["Heading", "TextTable", "text_table", "written"]
 
 
 class Heading(NamedTuple):
-    """The heading of a column, and how the column is set."""
+    """The heading and format of a column."""
 
     text: str
     words: bool = False
     """Whether the column holds words, which are aligned left, rather than numbers."""
     wraps: bool = False
-    """Whether the column's cells break where the terminal is too narrow for all columns."""
+    """Whether cells wrap if the terminal is too narrow for all columns."""
 
 
 def text_table(
@@ -32,10 +32,10 @@ def text_table(
     leading: int = 0,
     vertical: VerticalAlignMethod = "top",
 ) -> TextTable:
-    """A table of rows below headings, with a rule below every row whose number is in `ends`.
+    """Return a table of rows below headings, with a rule below every row whose number is in `ends`.
 
     `gap` is the number of spaces that are added between columns, `leading` the number of blank lines between rows.
-    `vertical` says where cells of one line stand if others in their row or heading have several.
+    `vertical` aligns cells that have fewer lines than others in their row.
     """
     table = TextTable(
         title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False,
@@ -45,13 +45,13 @@ def text_table(
         justify: JustifyMethod = "left" if head.words else "right"
         table.add_column(Text(head.text), justify=justify, vertical=vertical, overflow="fold", no_wrap=not head.wraps)
     for i, row in enumerate(rows):
-        # Text instead of str: a name can hold brackets, which rich takes for markup in str.
+        # Text instead of str, because rich reads brackets in a str as markup.
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row), end_section=i in ends)
     return table
 
 
 def written(shown: ConsoleRenderable | RichCast, width: int = 120) -> str:
-    """The lines that a terminal of this width shows, without colours and without spaces at their ends."""
+    """Return the lines as a terminal of this width shows them, without colors and trailing spaces."""
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
         console.print(shown)

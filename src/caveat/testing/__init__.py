@@ -1,10 +1,10 @@
-"""Tests for methods of one's own: the contract that every method of caveat's is held to, on small synthetic silos.
+"""Tests for your own methods: the contract of all methods, checked on small synthetic silos.
 
     from caveat.testing import check_method
     check_method(Ditto(rounds=4), "ditto.toml")
 
-needs no pytest; within one, a violation is a failed test. `SmallFederation` runs a method on the same silos, for tests
-of what it computes.
+needs no pytest; in a pytest test, a violation is a failure. `SmallFederation` runs a method on the same silos, for
+tests of its results.
 """
 
 from .contract import CHECKS, check_method

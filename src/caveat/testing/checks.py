@@ -1,4 +1,4 @@
-"""The checks of every method: predictions, what leaves a silo, what may be seen or changed, and equal bits."""
+"""The checks of every method: predictions, messages, access to data, mutation, and bit-identical results."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ SPLITS = ("train", "validation", "calibration", "test")
 
 @dataclass(frozen=True)
 class LateJoin(Participation):
-    """Has silo-2 join with a round."""
+    """Lets silo-2 join at a round."""
 
     joins: int = 0
 
@@ -52,7 +52,7 @@ def a_silo_that_joins_late_predicts_before_and_after_its_first_round(trial: Chec
         federation.run(participation=late, start=start, stop=stop)
         state, context = federation.states()["silo-2"], federation.place.context("silo-2")
         found = trial.method.predict(trial.method.broadcast(federation.server), state, context, context.validation.x)
-        with explained(f"what a silo predicts {when} its first round"):
+        with explained(f"the prediction of a silo {when} its first round"):
             check_well_formed(found, len(context.validation))
 
 
@@ -70,10 +70,10 @@ def in_the_end_a_silo_can_ask_the_models_that_are_declared(trial: CheckedMethod)
     for name, silo in trial.whole.place.silos.items():
         context, state = trial.whole.place.context(silo.name), trial.whole.states()[name]
         answers = trial.method.answer(trial.method.broadcast(trial.whole.server), state, context, silo.test.x)
-        check(set(answers) == declared, f"{name} has answers of {_names(answers)}; `models` is {_names(declared)}")
+        check(set(answers) == declared, f"{name} predicts with {_names(answers)}; `models` declares {_names(declared)}")
         for whose, answer in answers.items():
             check_well_formed(answer, len(silo.test))
-            check(set(answer.decision.tolist()) == {whose}, f"an answer of {whose.name} says that it is of another")
+            check(set(answer.decision.tolist()) == {whose}, f"a prediction of {whose.name} is labelled otherwise")
 
 
 def a_prediction_does_not_depend_on_the_inputs_beside_it(trial: CheckedMethod) -> None:
@@ -82,7 +82,7 @@ def a_prediction_does_not_depend_on_the_inputs_beside_it(trial: CheckedMethod) -
     together = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
     alone = method.predict(down, state, whole.place.context(silo.name), silo.test.x[7:8])
     near = torch.allclose(together.probs[7:8], alone.probs, rtol=1e-7, atol=1e-7)
-    check(near, "the prediction of an input depends on the inputs beside it")
+    check(near, "the prediction of an input depends on other inputs in the batch")
 
 
 def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
@@ -90,29 +90,29 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
     down, state, silo = method.broadcast(whole.server), whole.states()["silo-1"], whole.place.silos["silo-1"]
 
     def refuse() -> core.Data:
-        raise Violation("a prediction looks at a silo's data, which a finished run does not have elsewhere")
+        raise Violation("a prediction reads a silo's data, which a finished run lacks on other machines")
 
     expected = method.predict(down, state, whole.place.context(silo.name), silo.test.x)
     context, none = whole.place.context(silo.name), LateData.of(refuse)
     found = method.predict(down, state, replace(context, train=none, validation=none, calibration=none), silo.test.x)
-    check(torch.equal(found.probs, expected.probs), "without a silo's data another prediction is made")
+    check(torch.equal(found.probs, expected.probs), "a prediction changes without the silo's data")
 
 
 def check_well_formed(prediction: core.Prediction, count: int) -> None:
-    """Raises Violation for probabilities that do not add up, and for uncertainties that are no numbers or too small."""
+    """Raise Violation for probabilities that do not add up to 1, and for invalid or negative uncertainties."""
     check(len(prediction) == count, f"{len(prediction)} predictions of {count} inputs")
     sums, ones = prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64)
     check(sums.dtype == ones.dtype, f"probabilities are {sums.dtype}, expected float64")
     check(torch.allclose(sums, ones, rtol=1e-7, atol=1e-7), "the probabilities of an input do not add up to 1")
     known = {"total", "aleatoric", "epistemic"}
-    check(known <= set(prediction.uncertainty), f"a prediction has to have {', '.join(sorted(known))} uncertainty")
+    check(known <= set(prediction.uncertainty), f"a prediction needs the uncertainties {', '.join(sorted(known))}")
     for name, values in prediction.scores.items():
         check(values.shape == (count,), f"{name} is of shape {tuple(values.shape)}, expected ({count},)")
         check(values.isfinite().all(), f"{name} is not finite for every input")
     for name in known:
         check((prediction.uncertainty[name] >= 0).all(), f"{name} uncertainty is negative")
     check((prediction.total >= prediction.aleatoric).all(), "aleatoric uncertainty is more than the total")
-    check(set(prediction.decision.tolist()) <= set(core.Decision), "a decision is none of caveat.Decision")
+    check(set(prediction.decision.tolist()) <= set(core.Decision), "a decision is not a value of caveat.Decision")
 
 
 def _names(decisions: Any) -> str:
@@ -139,7 +139,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, serv
         updates[name], after = step.task(sent, state, place.context(name))
         with explained(f"{step.name} mutates what was broadcast"):
             assert_same(sent, kept[1])
-        with explained(f"{step.name} mutates the state that it was passed"):
+        with explained(f"{step.name} mutates the state that was passed to it"):
             assert_same(state, state_before)
         for split, (x, y) in zip(SPLITS, data_before, strict=True):
             mine = getattr(data, split)
@@ -149,7 +149,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, serv
         place.states.save(name, t, after)
     updates_before = copy.deepcopy(updates)
     new = step.aggregate(server, core.Replies(updates, len(updates)), federation.context)
-    with explained(f"the aggregation of {step.name} mutates the server's state that it was passed"):
+    with explained(f"the aggregation of {step.name} mutates the server's state that was passed to it"):
         assert_same(server, kept[0])
     with explained(f"the aggregation of {step.name} mutates what was broadcast"):
         assert_same(sent, kept[1])
@@ -162,7 +162,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, serv
 def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
     parts = chain(trial.method)
     lacking = [type(part).__name__ for part in parts if type(part).__name__ not in trial.manifest]
-    check(not lacking, f"the manifest has no {lacking}, which list by group what leaves a silo")
+    check(not lacking, f"the manifest lacks {lacking}, which list by group what leaves a silo")
     allowed = {group: names for part in parts for group, names in trial.manifest[type(part).__name__].items()}
     within = parts[-1]
     private = within.private(trial.whole.place.module) if hasattr(within, "private") else frozenset()
@@ -173,12 +173,12 @@ def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
                 names = allowed.get(group, [])
                 named = "*" in names or any(name == each or name.startswith(each + ".") for each in names)
                 check(named, f"{path} leaves the silos in {done.step.name} and is not in the manifest")
-                check(not (group == "model" and name in private), f"{path} is private and leaves the silos")
+                check(not (group == "model" and name in private), f"{path} is private but leaves the silos")
 
 
 def no_work_of_a_schedule_sees_the_test_split(trial: CheckedMethod) -> None:
     for step in trial.method.schedule():
-        check(not core.is_evaluation(step.task), f"{step.name} is an evaluation, which no schedule may hold")
+        check(not core.is_evaluation(step.task), f"{step.name} is an evaluation, which a schedule must not contain")
     for name in trial.whole.place.silos:
         context = trial.whole.place.context(name)
         check(not isinstance(context, core.TestContext), f"{name} hands its test split to works")
@@ -203,7 +203,7 @@ def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
             del kind.answer
         else:
             kind.answer = answer  # type: ignore[method-assign]
-    check(seen == [False, False], "a prediction is handed a site that has the test split, or is not asked once")
+    check(seen == [False, False], "a prediction gets a site with the test split, or is not called exactly once")
 
 
 def what_it_reports_has_names_of_its_own(trial: CheckedMethod) -> None:
@@ -223,11 +223,11 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
     again = trial.federation("again")
     again.run()
     drawn = (
-        "look for randomness that is not torch's global generator, which alone is seeded (random, numpy.random, a "
-        "torch.Generator of its own), for clocks, sets, and what the object keeps from call to call"
+        "look for randomness from anything but torch's global generator, which is seeded (random, numpy.random, a "
+        "separate torch.Generator), for clocks, sets, and attributes that change between calls"
     )
     try:
-        with explained("the same run, made again, comes to other bits"):
+        with explained("repeating a run gives a different result"):
             assert_same(trial.whole.server, again.server)
             assert_same_states(trial.whole.states(), again.states())
         _check_answers(again.place, trial.method, trial.method.broadcast(again.server))
@@ -236,11 +236,11 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
 
 
 def _check_answers(place: Executor, method: core.Method, down: core.Payload) -> None:
-    """Raises Violation unless silos predict the same when they are asked twice."""
+    """Raise Violation unless repeated predictions are equal."""
     for name, silo in place.silos.items():
         state = kept_state(place, name)
         one, other = (_asked(method, down, state, place.context(name), silo.test.x) for _ in range(2))
-        check(torch.equal(one, other), f"{name} predicts other probabilities when it is asked again")
+        check(torch.equal(one, other), f"{name} predicts different probabilities the second time")
 
 
 def _asked(method: core.Method, down: core.Payload, state: core.State, context: core.SiloContext, x: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def resumed_run_equals_uninterrupted(trial: CheckedMethod) -> None:
         second = trial.federation(f"cut-{at}")
         second.server = first.server
         second.run(start=at)
-        trial.same_as_whole(second, f"a run that is interrupted after round {at} and goes on comes to other bits")
+        trial.same_as_whole(second, f"a run that is interrupted after round {at} and resumed gives a different result")
 
 
 def a_round_done_twice_after_a_kill_changes_nothing(trial: CheckedMethod) -> None:
@@ -273,7 +273,7 @@ def a_round_done_twice_after_a_kill_changes_nothing(trial: CheckedMethod) -> Non
     second = trial.federation("killed")
     second.server = before
     second.run(start=1)
-    trial.same_as_whole(second, "a round that is done once more after a kill comes to other bits")
+    trial.same_as_whole(second, "a round that is repeated after a kill gives a different result")
 
 
 class Poisoned(Executor):
@@ -281,7 +281,7 @@ class Poisoned(Executor):
 
     def perform(self, *args: Any) -> Any:
         for module in (self.module, *self.own.values()):
-            for tensor in tensors_of(module).values():  # what is frozen is never put in place again
+            for tensor in tensors_of(module).values():  # frozen tensors are loaded only once
                 if tensor.is_floating_point():
                     tensor.fill_(torch.nan)
         return super().perform(*args)
@@ -292,7 +292,7 @@ def weights_left_in_the_workspace_mean_nothing(trial: CheckedMethod) -> None:
     names = ("method", "module", "silos", "states", "seed", "own")
     other.place = Poisoned(**{name: getattr(other.place, name) for name in names})
     other.run()
-    trial.same_as_whole(other, "the result depends on weights that were left in site.module or site.own")
+    trial.same_as_whole(other, "the result depends on weights left in site.module or site.own")
 
 
 class Backwards(SingleMachineEngine):
@@ -320,7 +320,7 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
             return super().exchange(t, address, payload, cohort, *more)
 
     other.run(engine=Curious(other.place))
-    trial.same_as_whole(other, "evaluating between rounds changes what training comes to")
+    trial.same_as_whole(other, "evaluation between rounds changes the result of training")
 
 
 def permuting_test_labels_changes_no_bit(trial: CheckedMethod) -> None:
@@ -330,13 +330,13 @@ def permuting_test_labels_changes_no_bit(trial: CheckedMethod) -> None:
         check(not torch.equal(silo.test.y, trial.whole.place.silos[name].test.y), "the labels are the same")
     other = trial.federation("permuted", data=data)
     other.run()
-    trial.same_as_whole(other, "labels of the test split change what training comes to")
+    trial.same_as_whole(other, "labels of the test split change the result of training")
 
 
 def partial_participation_is_the_same_whatever_the_workers(trial: CheckedMethod) -> None:
     some = Participation(seed=3, share=0.5)
     one, two = trial.federation("some"), trial.federation("some-two", workers=2)
-    with explained("with some of the silos per round, two workers come to other bits than one"):
+    with explained("with partial participation, two workers give a different result than one"):
         assert_same(one.run(participation=some), two.run(participation=some))
     sizes = {len(done.cohort) for done in one.done if not done.step.everyone}
     check(sizes <= {2}, f"rounds asked {sizes} silos, expected half of three, rounded up, unless they ask everyone")

@@ -1,7 +1,4 @@
-"""What every method must satisfy, as functions of a trial: each raises `Violation`, in one sentence, or returns.
-
-The tests of caveat's own methods are these.
-"""
+"""The contract of all methods, as functions that raise `Violation`; caveat's own methods are tested with them."""
 
 import tempfile
 import tomllib
@@ -39,11 +36,11 @@ CHECKS: dict[str, Callable[[CheckedMethod], None]] = {
         checks.a_silo_that_joins_late_predicts_before_and_after_its_first_round,
     )
 }
-"""By name, everything that is asked of every method."""
+"""All checks by name."""
 
 
 def read_manifest(file: Path) -> Manifest:
-    """The manifest that a TOML file holds. Raises ConfigurationError if it holds none."""
+    """Read a manifest from a TOML file. Raises ConfigurationError for an invalid file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -51,10 +48,10 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def check_method(method: Method, manifest: Manifest | str | Path) -> None:
-    """Hold a method to the contract of all methods, on small synthetic silos; seconds for a few rounds.
+    """Check a method against the contract of all methods on small synthetic silos; takes seconds for a few rounds.
 
-    `manifest` lists by hand every name that leaves a silo, `{"Ditto": {"model": ["*"]}}`, or is a TOML file with that.
-    Raises Violation, an AssertionError, with one sentence on the first thing that does not hold.
+    `manifest` lists every name that leaves a silo, `{"Ditto": {"model": ["*"]}}`, or is a TOML file with this content.
+    Raises Violation, an AssertionError, with one sentence about the first failed check.
     """
     kind = type(method)
     if METHODS.get(method.name) is not kind:
@@ -69,9 +66,7 @@ def check_method(method: Method, manifest: Manifest | str | Path) -> None:
             try:
                 each(trial)
             except Violation:
-                checks.the_same_run_gives_the_same_bits(trial)  # or else that is what is wrong, whatever was seen
+                checks.the_same_run_gives_the_same_bits(trial)  # an earlier Violation takes precedence over an error
                 raise
             except RunError as error:
-                raise Violation(
-                    f"it fails, so that nobody can say whether {name.replace('_', ' ')}: {error}"
-                ) from error
+                raise Violation(f"it fails in the check that {name.replace('_', ' ')}: {error}") from error

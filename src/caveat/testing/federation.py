@@ -1,6 +1,6 @@
 """A small federation to check methods on: three silos whose data differ, a model with BatchNorm and dropout.
 
-One method takes seconds. `CheckedMethod` holds its runs, and `assert_same` says how two differ.
+A method takes seconds. `CheckedMethod` holds its runs, and `assert_same` compares two results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,15 +29,15 @@ from ..wrappers.evaluation import Evaluated
 LATEST = 10**6
 """A round after all others."""
 Manifest = Mapping[str, Mapping[str, list[str]]]
-"""By class, then by group, the names of the tensors that leave a silo: of modules' parts, or "*" for all."""
+"""By class and group, the names of the tensors that leave a silo; "*" for all."""
 
 
 class Violation(AssertionError):
-    """What a method does not keep of the contract, in one sentence."""
+    """A violation of the contract, in one sentence."""
 
 
 def check(condition: object, message: str) -> None:
-    """Raises Violation unless the condition holds; `assert` would not under `python -O`."""
+    """Raise Violation unless the condition holds, also under `python -O`."""
     if not condition:
         raise Violation(message)
 
@@ -48,22 +48,22 @@ def flat(payload: Payload) -> dict[str, Tensor]:
 
 
 def assert_same(a: Payload, b: Payload) -> None:
-    """Raises Violation unless both have the same tensors, bit by bit."""
+    """Raise Violation unless both have bit-identical tensors."""
     one, other = flat(a), flat(b)
-    check(one.keys() == other.keys(), f"other tensors: {sorted(one.keys() ^ other.keys())}")
+    check(one.keys() == other.keys(), f"different tensors: {sorted(one.keys() ^ other.keys())}")
     for name in one:
         check(torch.equal(one[name], other[name]), f"{name} is another")
 
 
 def assert_same_states(a: Mapping[SiloId, State], b: Mapping[SiloId, State]) -> None:
-    """Raises Violation unless both have the same silos with the same states, bit by bit."""
-    check(a.keys() == b.keys(), f"other silos: {sorted(a.keys() ^ b.keys())}")
+    """Raise Violation unless both have the same silos with bit-identical states."""
+    check(a.keys() == b.keys(), f"different silos: {sorted(a.keys() ^ b.keys())}")
     for name in a:
         assert_same(a[name], b[name])
 
 
 def small_model(seed: int = 0) -> Model:
-    """Two features to three classes, with an encoder `encoder.0` to `encoder.4`, of which 1 is a BatchNorm."""
+    """Return a model of two features and three classes; of its encoder `encoder.0` to `.4`, 1 is a BatchNorm."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
     return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
@@ -71,13 +71,13 @@ def small_model(seed: int = 0) -> Model:
 
 @cache
 def small_architectures() -> tuple[nn.Module, nn.Module]:
-    """The one above, and a smaller one without BatchNorm: the models of silos' own."""
+    """Return the small model and a smaller one without BatchNorm, as local models of silos."""
     encoder = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), Tokens())
     return small_model(), Model(encoder, head(1, 4, 4, 3, dropout=0.3, dropout_logits=False), tokens=1, features=4)
 
 
 def small_silo(k: int, generator: torch.Generator) -> Silo:
-    """The k-th silo, `silo-k`: 40 + 20 k training examples, and 20 of each other split."""
+    """Return `silo-k`, with 40 + 20 k training examples, and 20 of each other split."""
     x = torch.randn(100 + 20 * k, 2, generator=generator) + k
     y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
     parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
@@ -85,13 +85,13 @@ def small_silo(k: int, generator: torch.Generator) -> Silo:
 
 
 def small_silos(count: int = 3) -> dict[SiloId, Silo]:
-    """Silos by name, each with its inputs moved further; the same ones every time."""
+    """Return silos by name, with increasing feature shift; always the same."""
     generator = torch.Generator().manual_seed(1)
     return {silo.name: silo for silo in (small_silo(k, generator) for k in range(count))}
 
 
 def innermost(method: Method) -> Method:
-    """What a method's wrappers are around."""
+    """Return the method inside all wrappers."""
     return method.method if isinstance(method, Wrapper) else method
 
 
@@ -103,9 +103,9 @@ def small_executor(
     model: Callable[[], nn.Module] | None = None,
     device: torch.device = CPU,
 ) -> Executor:
-    """What carries out a method's works at the small silos, on a device, with their states below a folder.
+    """Return an executor of a method's client tasks at the small silos, with silo states below a folder.
 
-    `model` makes another model for two features and three classes than the small one.
+    `model` builds a model for two features and three classes, by default the small one.
     """
     module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
     own = _own_models(method, module, silos, model) if innermost(method).personal else {}
@@ -115,19 +115,19 @@ def small_executor(
 def _own_models(
     method: Method, module: nn.Module, silos: Iterable[SiloId], model: Callable[[], nn.Module] | None
 ) -> dict[SiloId, nn.Module]:
-    """The silos' own models, of two architectures in turn where the method takes both."""
+    """Return the local models, of two architectures in turn if the method supports both."""
     one, other = small_architectures() if model is None else (model(), small_architectures()[1])
     taken = (one, one if method.mismatch(module, other) else other)
     return {name: taken[k % 2] for k, name in enumerate(silos)}
 
 
 def kept_state(place: Executor, silo: SiloId, until: int = LATEST) -> State:
-    """What a silo has kept until a round, by what is there."""
+    """Return the state of a silo at a round."""
     return place.state(silo, newest_state(place.states, silo, until))
 
 
 def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptState | None:
-    """Which state a silo has kept last until a round, by what is there; None before the first."""
+    """Return the newest state of a silo up to a round; None before the first."""
     known = [t for t in states.versions(silo) if t <= until]
     if not known:
         return None
@@ -138,7 +138,7 @@ def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptSt
 class SmallFederation:
     """Run a method on the small test silos; store the server state and every message.
 
-    Silos' states are files below `folder`; `workers` is the number of processes, and works are carried out on `device`.
+    Silo states are files below `folder`; `workers` is the number of processes, and client tasks run on `device`.
     """
 
     def __init__(
@@ -187,24 +187,24 @@ class SmallFederation:
         return self.server
 
     def states(self, until: int = LATEST) -> dict[SiloId, State]:
-        """What every silo has kept."""
+        """Return the states of all silos."""
         return {name: kept_state(self.place, name, until) for name in self.place.silos}
 
 
 def chain(method: Method) -> list[Method]:
-    """The method, and what it is wrapped around."""
+    """Return the method and the methods that it wraps."""
     return [method, *chain(method.base)] if isinstance(method, Wrapper) else [method]
 
 
 @dataclass(frozen=True)
 class CheckedMethod:
-    """A method to be checked, a new folder for its files, and what it declares to send."""
+    """A method to check, a new folder for its files, and its manifest."""
 
     method: Method
     folder: Path
     manifest: Manifest = field(default_factory=dict)
     model: Callable[[], nn.Module] | None = None
-    """What makes another model than the small one."""
+    """Builds a model in place of the small one."""
 
     @cached_property
     def whole(self) -> SmallFederation:
@@ -214,11 +214,11 @@ class CheckedMethod:
         return federation
 
     def federation(self, name: str, **more: Any) -> SmallFederation:
-        """The method at its start, in a folder of its own."""
+        """Return a new federation of the method, in its own folder."""
         return SmallFederation(self.method, self.folder / name, model=self.model, **more)
 
     def same_as_whole(self, other: SmallFederation, what: str) -> None:
-        """Raises Violation, saying what makes a difference, unless another run came to the same bits."""
+        """Raise Violation, with the cause of the difference, unless another run gives a bit-identical result."""
         with explained(what):
             assert_same(self.whole.server, other.server)
             assert_same_states(self.whole.states(), other.states())
@@ -226,7 +226,7 @@ class CheckedMethod:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Puts before a Violation what it is a violation of."""
+    """Prefix a Violation with the check that it violates."""
     try:
         yield
     except Violation as error:

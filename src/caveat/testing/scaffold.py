@@ -1,4 +1,4 @@
-"""What `caveat new method` writes: a method that runs, what leaves its silos, and its test."""
+"""Scaffold of `caveat new method`: a method that runs, its manifest, and its test."""
 
 import importlib.util
 import json
@@ -15,21 +15,21 @@ from ..training.modules import snapshot
 from .federation import SmallFederation
 
 FILES = {"method.txt": "{}.py", "manifest.txt": "{}.toml", "test_method.txt": "test_{}.py"}
-"""Templates, and what is written of them."""
+"""Templates, and the files written from them."""
 
 
 def write_method(name: str, base: str, folder: Path) -> list[Path]:
     """Write a method that starts from another one, its manifest and its test; return the three files.
 
-    Raises ConfigurationError for a name or a base that cannot be used, and where one of the files is there.
+    Raises ConfigurationError for an invalid name or base, and if one of the files exists.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
         raise ConfigurationError(
-            f"NAME = {short_repr(name)}: expected at most 40 small letters and digits, such as ditto"
+            f"NAME = {short_repr(name)}: expected at most 40 lower-case letters and digits, such as ditto"
         )
     paths = {template: folder / called.format(name) for template, called in FILES.items()}
     if there := [str(path) for path in paths.values() if path.exists() or path.is_symlink()]:
-        raise ConfigurationError(f"{there[0]} exists; nothing is overwritten: choose another name, or --out DIR")
+        raise ConfigurationError(f"{there[0]} exists and is not overwritten; choose another name, or --out DIR")
     kind = _check(name, base)
     values = {"NAME": name.capitalize(), "MODULE": name, "BASE": kind.__name__, "MODULE_OF_BASE": base}
     values["GROUPS"] = _groups(kind)
@@ -44,26 +44,25 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
 
 
 def _check(name: str, base: str) -> type[FedAvg]:
-    """The class to start from. Raises ConfigurationError for names that cannot be used."""
+    """Return the base class. Raises ConfigurationError for invalid names."""
     if name in METHODS:
-        raise ConfigurationError(f"NAME = {name!r} is a method already; choose another one")
+        raise ConfigurationError(f"NAME = {name!r}: a method of this name exists; choose another name")
     if importlib.util.find_spec(name) is not None:
         raise ConfigurationError(f"NAME = {name!r}: {name}.py would hide the module {name}; choose another one")
     check_name(base, "--from")
     kind = METHODS[base]
     usable = [each for each, other in METHODS.items() if _has_objective(other)]
     if not _has_objective(kind):
-        raise ConfigurationError(f"--from {base}: its loss is not one to add a term to; expected {', '.join(usable)}")
+        raise ConfigurationError(f"--from {base}: a term cannot be added to its loss; expected {', '.join(usable)}")
     return kind  # type: ignore[return-value]
 
 
 def _has_objective(kind: type[Method]) -> bool:
-    """Whether silos minimise `objective`, of the model that was sent, and all that is sent is means of models."""
+    """Return whether silos minimize `objective` of the global model, and only averages of models are sent."""
     return issubclass(kind, FedAvg) and kind.train is FedAvg.train and kind.aggregate is FedAvg.aggregate
 
 
 def _groups(kind: type[FedAvg]) -> str:
-    """What the base sends of the small model, as a manifest lists it."""
     with tempfile.TemporaryDirectory(prefix="caveat-") as folder:
         federation = SmallFederation(kind(rounds=1), Path(folder))
         federation.run()

@@ -1,4 +1,4 @@
-"""Whether a method's uncertainties are what their names promise: experiments on the method, findings, one page."""
+"""Audit of a method: experiments that test whether its uncertainties mean what their names say, and the findings."""
 
 from ...files.schema import Finding
 from .procedure import Audit, audit

@@ -9,30 +9,29 @@ import torch
 from torch import Tensor
 
 from ...core.text import percent
-from ...files.schema import AccuracyRecord, Finding, Verdict
-from ...files.schema.summary import Summary
+from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
 from ...uncertainty.distributions import chi_squared_tail
 from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed, Spread
 
 ERRORS = 3.0
-"""Standard errors above chance within which accuracy may well be chance."""
+"""Number of standard errors above chance up to which accuracy counts as chance."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy of the runs with all data, as means over silos and seeds; shares in 0..1."""
+    """Accuracy of the runs with all data, mean over silos and seeds, in 0..1."""
 
     mean: float
     by_chance: float
-    """The accuracy if the same labels were dealt out at random among a silo's inputs: 1/C if each of C classes is as
-    frequent, the share of the most frequent class if a model says nothing else."""
+    """The expected accuracy if the predicted labels were permuted at random among a silo's inputs: 1/C for C equally
+    frequent classes, the share of the most frequent class if a model predicts nothing else."""
     error: float
-    """Standard deviation of what chance gives. Seeds share test inputs and may err alike: more do not lower it."""
+    """Standard deviation of the accuracy by chance. More seeds do not lower it: they share test inputs."""
     at_chance: bool
-    """Whether `mean` is at most ERRORS errors above `by_chance`; never where no silo has test labels of two classes,
-    for there every right answer is one that chance gives too."""
+    """Whether `mean` is at most ERRORS errors above `by_chance`; False if no silo has test labels of two classes,
+    because then chance predicts every label correctly, too."""
 
     @property
     def record(self) -> AccuracyRecord:
@@ -40,19 +39,19 @@ class Accuracy:
 
     @property
     def warning(self) -> str | None:
-        """What to say before all else, if anything."""
+        """The warning at the top of the page; None if models have learned."""
         if not self.at_chance:
             return None
         return (
             f"These models have not learned. With all data, {percent(self.mean)} of their labels are correct; the same "
-            f"labels dealt out at random would be correct for {percent(self.by_chance)} (standard error "
-            f"{percent(self.error)}). Uncertainties of a model that has not learned say little: only its confidence is "
-            "judged."
+            f"labels in random order would be correct for {percent(self.by_chance)} (standard error "
+            f"{percent(self.error)}). The uncertainties of a model that has not learned mean little, so only "
+            "its confidence is judged."
         )
 
 
 def against_chance(runs: Sequence[Observed]) -> Accuracy:
-    """Accuracy on test inputs with a label beside what chance gives, of a run per seed. Silos have the same weight."""
+    """Return the accuracy on labelled test inputs and by chance, from one run per seed; silos have equal weights."""
     matches = np.array([[by_chance(o) for o in run.values()] for run in runs])  # (seeds, silos, 3)
     right, expected, variance = matches.transpose(2, 0, 1)
     error = math.sqrt(float(variance.mean(0).sum())) / variance.shape[1]
@@ -62,7 +61,7 @@ def against_chance(runs: Sequence[Observed]) -> Accuracy:
 
 
 def by_chance(observation: Observation) -> tuple[float, float, float]:
-    """Accuracy, and its mean and variance over all permutations of the predicted labels; of no labels, zeros.
+    """Return accuracy, and its mean and variance over all permutations of the predicted labels; zeros without labels.
 
     With a_c labels predicted and b_c true of class c among N inputs, S = sum a_c b_c: the number of matches has mean
     S / N and variance (S^2 + N^2 S - N sum a_c b_c (a_c + b_c)) / (N^2 (N - 1)).
@@ -83,7 +82,7 @@ def _counts(labels: Tensor, observation: Observation) -> Tensor:
 
 
 def judged(findings: Sequence[Finding], accuracy: Accuracy) -> tuple[Finding, ...]:
-    """The findings, without verdicts on what was measured of uncertainties if models have not learnt."""
+    """Return the findings; if models have not learned, without verdicts that depend on measured uncertainties."""
     if not accuracy.at_chance:
         return tuple(findings)
     sentence = "Not judged, because accuracy is at the level of chance; audit.json holds the measurements."
@@ -96,19 +95,19 @@ def judged(findings: Sequence[Finding], accuracy: Accuracy) -> tuple[Finding, ..
 
 
 TOLERATED = 0.05
-"""How far off confidences may be where it holds, and by how much calibration errors may exceed a calibrated model's."""
+"""Tolerated error of confidences, and tolerated excess of calibration errors over a calibrated model's."""
 REDRAWN = 1000
-"""Times that labels are drawn anew."""
+"""Number of times that labels are resampled."""
 LEVEL = 0.05
 """The p-value below which silos are miscalibrated."""
 
 
 def calibration(summaries: Sequence[Summary]) -> Finding:
-    """Whether the silos' calibration errors are what chance explains; from `summary.json` of a run per seed.
+    """Test whether chance explains the silos' calibration errors, from `summary.json` of one run per seed.
 
-    Seeds share test inputs, so that their p-values depend on each other: what counts is the p-value that more than half
-    of them stay below, times the number of seeds over that half (Rueger, 1978), which is valid whatever they have in
-    common and does not grow as seeds are added.
+    Seeds share test inputs, so their p-values are dependent. They are combined by Rueger's method (1978): the p-value
+    that more than half of them stay below, times the number of seeds over that half. It is valid under any dependence
+    and does not grow with the number of seeds.
     """
     title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
     tested = [_tests(summary) for summary in summaries]
@@ -133,10 +132,10 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
         sentence += f" It is worst in {_worst(tested)}."
     elif verdict == "holds":
         sentence += (
-            f" Confidences that are {TOLERATED} off at all silos would have been seen; a single silo's may hide."
+            f" Confidences that are {TOLERATED} off at all silos would have been detected, at one silo maybe not."
         )
     elif len(tested) > 1:
-        sentence += f" So few test inputs do not rule out confidences that are {TOLERATED} off."
+        sentence += f" With so few test inputs, confidences may be {TOLERATED} off."
     measured = {
         "silos": count, "above_chance": above, "probability_by_chance": by_seed, "p": p, "excess": excess.record,
         "excess_at_most": most if math.isfinite(most) else None, "limit": TOLERATED,
@@ -146,10 +145,10 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
 
 
 def among_silos(ps: Sequence[float]) -> float:
-    """The p-value of all silos of a run being calibrated, from those of each, whose test inputs are not shared.
+    """Combine the independent p-values of a run's silos into one p-value of all silos being calibrated.
 
-    Twice the smaller of Fisher's, which sees many that are a little off, and the smallest times their number, which
-    sees a single one that is far off; of one silo its own.
+    It is twice the smaller of Fisher's (sensitive to small deviations at many silos) and Bonferroni's (sensitive to a
+    large deviation at one silo). A single silo's p-value is returned unchanged.
     """
     if len(ps) == 1:
         return ps[0]
@@ -158,13 +157,12 @@ def among_silos(ps: Sequence[float]) -> float:
 
 
 def among_seeds(ps: Sequence[float]) -> float:
-    """A p-value from several of the same claim, however they depend on each other: see `calibration`."""
+    """Combine p-values of the same claim under any dependence; see `calibration`."""
     half = len(ps) // 2 + 1
     return min(1.0, len(ps) / half * sorted(ps)[half - 1])
 
 
 def _tests(summary: Summary) -> dict[str, EceTest]:
-    """By silo, of those with test labels that are classes."""
     return {
         silo.name: ece_test(silo.reliability.count, silo.reliability.confidence, silo.reliability.correct)
         for silo in summary.silos
@@ -173,18 +171,18 @@ def _tests(summary: Summary) -> dict[str, EceTest]:
 
 
 def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]]) -> float:
-    """The excess that other seeds and test inputs may well have at most, one-sided 95 %; infinite with one seed.
+    """Return an upper bound of the excess over other seeds and test inputs, one-sided 95 %; infinite with one seed.
 
-    The spread over seeds knows nothing of the luck of test inputs, which seeds share; what chance does to a calibrated
-    model's is added to it.
+    The spread over seeds does not include the randomness of test inputs, which seeds share; the spread of a calibrated
+    model's error by chance is added.
     """
     inputs = np.mean([math.sqrt(sum(test.deviation**2 for test in silos.values())) / len(silos) for silos in tested])
     return excess.mean + math.hypot(excess.half, 1.645 * float(inputs))
 
 
 def _rules_out(summary: Summary) -> bool:
-    """Whether silos' calibration errors, mean over silos, are smaller than 95 % of those of a model like this one whose
-    confidences are `TOLERATED` too high: labels are drawn anew, as often right as that would be.
+    """Return whether the mean calibration error over silos is below 95 % of the errors of a model like this one whose
+    confidences are `TOLERATED` too high, which are simulated by resampling labels.
     """
     generator = np.random.default_rng(0)
     observed, drawn = [], []
@@ -201,7 +199,6 @@ def _rules_out(summary: Summary) -> bool:
 
 
 def _worst(tested: Sequence[dict[str, EceTest]]) -> str:
-    """The silo with the largest excess, mean over seeds."""
     names = sorted(set(tested[0]).intersection(*tested[1:]))
     means = {name: float(np.mean([silos[name].excess for silos in tested])) for name in names}
     name = max(means, key=lambda name: means[name])

@@ -32,9 +32,9 @@ from .observations import Observation, Observed, Spread, has, mean_of_known
 
 
 def nested_order(y: Tensor, *parts: object) -> Tensor:
-    """(N,) positions of labels (N,) in an order of which every beginning has the classes in about their shares.
+    """Return a permutation (N,) of labels (N,) whose every prefix is stratified by class.
 
-    A function of the labels and the key alone, so that the first n1 < n2 positions are among the first n2.
+    It depends on the labels and the key only, so the first n1 < n2 positions are among the first n2.
     """
     rng = np.random.default_rng(key("share", *parts))
     place = torch.empty(len(y), dtype=torch.float64)
@@ -46,9 +46,9 @@ def nested_order(y: Tensor, *parts: object) -> Tensor:
 
 
 def reduced(silos: Silos, share: float, seed: int) -> Silos:
-    """The silos with that share of their training data; all other splits are the same. Raises DataError if too little.
+    """Return the silos with a share of their training data and unchanged other splits. Raises DataError for too few.
 
-    The shares of a seed are nested. What prepares inputs (a table's encoders) stays as fitted on all of them.
+    The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training data.
     """
     if share == 1:
         return silos
@@ -70,11 +70,10 @@ def _reduced(silo: Silo, share: float, seed: int) -> Silo:
 
 
 def with_equal_steps(method: Method, silos: Silos) -> Method:
-    """The method with its epochs as optimiser steps, as many as a silo takes on average with all of its data.
+    """Return the method with its epochs converted to the optimizer steps of an average silo with all of its data.
 
-    With epochs, a tenth of the data would mean a tenth of the training too, and a model that is merely less trained
-    is less certain: only with as many steps is it the data that make the difference. What a method trains by epochs
-    of its own (fine-tuning) stays as it is.
+    With epochs, a tenth of the data would also mean a tenth of the training, and a less trained model is less
+    certain. With equal steps, only the data differ. Epochs of a method's own settings (fine-tuning) do not change.
     """
     training = getattr(method, "training", None)
     if not isinstance(training, Training) or training.local_steps is not None:
@@ -87,25 +86,25 @@ def with_equal_steps(method: Method, silos: Silos) -> Method:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Runs of a specification by share and seed, each in a folder of its own; what is finished is not run again."""
+    """Runs of a specification by share and seed, each in its own folder; finished runs are not repeated."""
 
     whole: LocalRun
-    """With all data; its folder is the audit's, its seed unused."""
+    """With all data; its folder is the audit's, and its seed is not used."""
     shares: tuple[float, ...]
     seeds: tuple[int, ...]
 
     def check(self) -> None:
-        """Raises ConfigurationError or DataError for what cannot be run, before anything is."""
+        """Check all runs before the first; raise ConfigurationError or DataError if one of them cannot run."""
         for share in self.shares:
             if not 0 < share <= 1:
                 raise ConfigurationError(
-                    f"fractions: {share:g} is no share of the training data, expected 0 < share <= 1"
+                    f"fractions: {share:g} is not a fraction of the training data; expected 0 < fraction <= 1"
                 )
         for name, values in (("shares", self.shares), ("seeds", self.seeds)):
             if len(set(values)) < len(values):
                 raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
         if 1 not in self.shares:
-            raise ConfigurationError("fractions: 1 is missing; all findings but one are about runs with all data")
+            raise ConfigurationError("fractions: 1 is missing; all findings but one need runs with all data")
         if not self.seeds:
             raise ConfigurationError("seeds: expected one or more whole numbers from 0")
         for share in self.shares:
@@ -115,9 +114,9 @@ class Sweep:
         self.whole.spec.check(self.whole.info)
 
     def check_folder(self) -> None:
-        """Raises ConfigurationError if the folder holds something else than runs that have the same in common.
+        """Raise ConfigurationError if the folder holds anything but an audit with the same settings.
 
-        More seeds and shares may be asked of the same folder.
+        Seeds and shares may differ: an audit can be extended.
         """
         folder, plan = self.whole.folder, self.whole.folder / "plan.json"
         common = self.common()
@@ -125,13 +124,13 @@ class Sweep:
         if begun is not None:
             asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
             if other := ", ".join(name for name, value in asked if getattr(begun, name) != value):
-                raise ConfigurationError(f"{folder} holds an audit with other settings: {other}; name a new folder")
+                raise ConfigurationError(f"{folder} holds an audit with different settings: {other}; name a new folder")
         elif not nothing_begun(folder):
             raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Hold the folder, in which what the runs have in common is written. Raises what `check_folder` does."""
+        """Lock the folder and write the plan of the runs. Raises what `check_folder` does."""
         folder = self.whole.folder
         self.check_folder()
         try:
@@ -145,7 +144,7 @@ class Sweep:
             yield
 
     def common(self) -> AuditPlan:
-        """What decides the results of the runs, apart from shares and seeds."""
+        """Return all settings that affect the results, except for shares and seeds."""
         whole, spec = self.whole, self.whole.spec
         return AuditPlan(
             method=plain(whole.method) | {"name": type(whole.method).__name__},
@@ -159,7 +158,7 @@ class Sweep:
         )
 
     def run_of(self, share: float, seed: int) -> LocalRun:
-        """One of the runs."""
+        """Return one of the runs."""
         return dataclasses.replace(
             self.whole,
             folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",
@@ -168,7 +167,7 @@ class Sweep:
         )
 
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
-        """Every run, finished, by share and seed, those with all data last."""
+        """Run everything; return the finished runs by share and seed, those with all data last."""
         number, count = 0, len(self.shares) * len(self.seeds)
         for share in sorted(self.shares):
             for seed in self.seeds:
@@ -179,15 +178,15 @@ class Sweep:
                 check_begun(run.folder)
                 python_calls.check_call(run)
                 if (run.folder / "summary.json").exists():
-                    run.check_code()  # what is judged together has to be of one model
+                    run.check_code()  # one verdict may only combine runs of one model
                 execute(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 
 
 def observed(run: Run) -> Observed:
-    """What a run's predictors, the silos' own or the federation's as the method decides, say of the test splits.
+    """Return the predictions of each silo's predictor (its local or the global model) on its test split.
 
-    Raises RunError for numbers that are not finite.
+    Raises RunError for predictions that are not finite.
     """
     seen = {silo.name: Observation.of(run.predictor(silo.name)(silo.test.x), silo.test.y) for silo in run.silos}
     for name, observation in seen.items():
@@ -197,7 +196,7 @@ def observed(run: Run) -> Observed:
 
 
 def mean_size(silos: Sequence[Silo]) -> float:
-    """Training examples of a silo, mean over silos."""
+    """Return the mean number of training examples per silo."""
     return float(np.mean([len(silo.train) for silo in silos]))
 
 
@@ -206,16 +205,16 @@ Row = dict[str, float | None]
 RULES: dict[str, Rule] = {"Dempster's rule": opinions.dempster, "averaging": opinions.averaging}
 COPIES = 5
 UNCHANGED = 0.9
-"""Share of its vacuity that an opinion keeps at least if copies are not taken for evidence."""
-NO_DIRICHLET = "These predictions are no Dirichlet distributions."
+"""Minimum share of its vacuity that an opinion keeps if copies do not count as evidence."""
+NO_DIRICHLET = "These predictions are not Dirichlet distributions."
 VACUOUS = 0.99
-"""Vacuity above which an opinion holds no evidence that could be counted twice."""
+"""Vacuity above which an opinion holds no evidence."""
 
 
 def log_evidence(observation: Observation) -> Tensor:
-    """(N, K) logarithms of the evidence for each class, -inf for none: alpha = K p / vacuity, less the prior's 1.
+    """Return (N, K) log-evidence of each class, -inf for none: alpha = K p / vacuity, less the prior's 1.
 
-    p is the model's own: a temperature changes probabilities, and not the evidence behind them.
+    p is uncalibrated, because a temperature changes probabilities but not evidence.
     """
     probs = observation.probs if observation.uncalibrated is None else observation.uncalibrated
     vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
@@ -225,9 +224,9 @@ def log_evidence(observation: Observation) -> Tensor:
 
 
 def with_copies(own: Tensor, rule: Rule) -> list[Row]:
-    """Opinions (N, K), log-evidence, of which 1, 2 .. 5 copies are fused: mean vacuity and confidence.
+    """Fuse 1 to 5 copies of opinions (N, K), given as log-evidence; return mean vacuity and confidence.
 
-    And the share of vacuity that is kept, a geometric mean over the opinions that hold evidence; None if none does.
+    Also return the share of vacuity that is kept, a geometric mean over opinions with evidence; None without any.
     """
     fused, before = own, opinions.log_vacuity(own)
     holding, rows = before < math.log(VACUOUS), []
@@ -245,12 +244,12 @@ def with_copies(own: Tensor, rule: Rule) -> list[Row]:
 
 
 def no_opinions(runs: Sequence[Observed]) -> str | None:
-    """Why these predictions hold no opinions to fuse; None where they do."""
+    """Return why these predictions have no opinions to fuse; None if they have."""
     return None if has(runs, "vacuity") else NO_DIRICHLET
 
 
 def fused_with_copies(runs: Sequence[Observed]) -> dict[str, list[list[Row]]]:
-    """Per rule and seed a row for each number of copies, means over silos, of runs with opinions (`no_opinions`)."""
+    """Return per rule and seed a row for each number of copies, means over silos, for runs with opinions."""
     return {name: [_mean([with_copies(log_evidence(o), rule) for o in run.values()]) for run in runs]
             for name, rule in RULES.items()}  # fmt: skip
 
@@ -260,13 +259,13 @@ def _mean(silos: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) -> Finding:
-    """Whether a rule leaves an opinion that it fuses with its own copies as it is; or why there is no opinion."""
-    title, claim = f"fusion by {name}", f"fused with copies of itself by {name}, an opinion stays what it was"
+    """Test whether a rule leaves an opinion unchanged that it fuses with its own copies."""
+    title, claim = f"fusion by {name}", f"an opinion that {name} fuses with copies of itself does not change"
     if isinstance(by_seed, str):
         return Finding(title, claim, "does not apply", by_seed, {})
     shares = [share for rows in by_seed if (share := rows[-1]["kept"]) is not None]
     if len(shares) < len(by_seed):
-        return Finding(title, claim, "cannot say", "These opinions hold no evidence that could be counted twice.", {})
+        return Finding(title, claim, "cannot say", "These opinions hold no evidence.", {})
     kept = Spread(tuple(shares))
     verdict = decide(*kept.interval, UNCHANGED, "above")
     first, last = _mean([[rows[0], rows[-1]] for rows in by_seed])
@@ -276,7 +275,7 @@ def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) ->
         f"confidence from {first['confidence']:.2f} to {last['confidence']:.2f}."
     )
     if verdict == "does not hold":
-        sentence += " Copies count as new evidence: do not fuse so what shares data, an encoder or a start."
+        sentence += " Copies count as new evidence: do not fuse models that share data, an encoder or a start."
     measured: dict[str, Any] = {
         "vacuity_kept": kept.record,
         "limit": UNCHANGED,

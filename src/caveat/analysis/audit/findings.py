@@ -1,10 +1,10 @@
-"""What an uncertainty's name promises, and whether runs bear it out.
+"""Tests of the claims that the names of uncertainties make.
 
-A finding is "cannot say" if another choice of seeds could well reverse it: if the 95 % interval over seeds holds the
-limit that decides. One seed has no spread, so it can never decide.
+A finding is "cannot say" if the 95 % interval over seeds contains the limit that decides, because other seeds could
+reverse it. One seed has no spread and never decides.
 
-Where one model is in doubt, other models are too, and they differ there: any entropy correlates with disagreement.
-`disagreement` therefore asks for the partial correlation, at equal aleatoric uncertainty.
+On inputs on which one model is uncertain, other models are uncertain and differ, too, so any entropy correlates with
+disagreement. `disagreement` therefore uses the partial correlation, at equal aleatoric uncertainty.
 """
 
 import dataclasses
@@ -23,30 +23,30 @@ from . import observations
 from .observations import Observation, Observed, Spread
 
 SLOWEST = -0.25
-"""Exponent of n above which an uncertainty does not count as falling. Uncertainty about what data tell falls as n^-1
-if it is like a variance (mutual information, vacuity), as n^-0.5 if like a standard deviation; this is half of that."""
+"""Exponent of n above which an uncertainty does not count as falling. Epistemic uncertainty falls as n^-1 if it is like
+a variance (mutual information, vacuity), as n^-0.5 if it is like a standard deviation; this is half of the latter."""
 ONE_THING = 0.9
-"""Rank correlation above which two scores order inputs alike."""
+"""Rank correlation above which two scores count as the same ranking."""
 STABLE = 0.7
 """Rank correlation between seeds below which they share less than half of the variance of ranks."""
 NOTHING = 1e-9
-"""Nats below which, for every input, a model gives no epistemic uncertainty: rounding leaves less."""
+"""Epistemic uncertainty in nats below which, at every input, a model has none; larger than rounding errors."""
 CONFIDENCE = "confidence"
 """The name of the finding about calibration."""
 CALLED = {"epistemic": "epistemic uncertainty"}
-PAIR = " Two seeds make one pair, from which nothing can be left out to see what it rests on: take more."
-SILENT = "This model gives no epistemic uncertainty at all: it is zero for every test input."
+PAIR = " Two seeds make one pair, and the jackknife needs more: take more seeds."
+SILENT = "This model has no epistemic uncertainty: it is zero for every test input."
 
 
 def decide(low: float, high: float, limit: float, wanted: Literal["below", "above"]) -> Verdict:
-    """Whether all of an interval is on the wanted side of a limit, or all of it on the other."""
+    """Return "holds" if all of an interval is on the wanted side of a limit, "does not hold" if all is on the other."""
     if not (math.isfinite(low) and math.isfinite(high)) or low <= limit <= high:
         return "cannot say"
     return "holds" if (high < limit) == (wanted == "below") else "does not hold"
 
 
 def silent(runs: Sequence[Observed]) -> bool:
-    """Whether no run gives any test input epistemic uncertainty."""
+    """Return whether epistemic uncertainty is zero for every test input of every run."""
     return all(float(o.uncertainty["epistemic"].max()) < NOTHING for run in runs for o in run.values())
 
 
@@ -57,28 +57,28 @@ def open_because(
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    """What to add to the sentence of an open verdict, which an interval of what can only be within bounds decided."""
+    """Return what to add to the sentence of an open verdict: the interval, clipped to `bounds`."""
     if verdict != "cannot say":
         return ""
     if seeds < 2:
-        return " One seed has no spread: nothing can be said of other seeds."
+        return " One seed has no spread: other seeds may differ."
     ends = spread.interval if spread is not None else (math.nan, math.nan)
     low, high = (f"{min(max(end, bounds[0]), bounds[1]):z.2f}" for end in ends)
     if all(map(math.isfinite, ends)) and low != high:
         return (
-            f" With {seeds} seeds the mean over all there are may be anything from {low} to {high} (95 % interval), "
-            f"on either side of the limit {limit:z.2f}: take more."
+            f" With {seeds} seeds the mean over all possible seeds may be from {low} to {high} (95 % interval), "
+            f"on either side of the limit {limit:z.2f}: take more seeds."
         )
-    return f" The {seeds} seeds differ too much to say which side of the limit this is on: take more."
+    return f" The {seeds} seeds differ too much to decide on which side of the limit this is: take more seeds."
 
 
 def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
-    """Whether an uncertainty falls as silos have more data.
+    """Test whether an uncertainty falls as silos have more data.
 
     A row per share and seed: "seed", "n" (mean training examples of a silo), and the mean over test inputs of `name`.
     """
     called = CALLED.get(name, name)
-    title, claim = f"{name} and data", f"{called} is lack of data: it falls as silos have more of them"
+    title, claim = f"{name} and data", f"{called} comes from lack of data: it falls as silos have more"
     by_seed = _by_seed(rows)
     sizes = sorted({row["n"] for row in rows})
     if name == "epistemic" and all(row[name] < NOTHING for row in rows):
@@ -96,7 +96,6 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
 
 
 def _by_seed(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
-    """The rows of each seed, by size."""
     seeds = dict.fromkeys(row["seed"] for row in rows)
     return [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
 
@@ -109,15 +108,15 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
     )
     if verdict == "does not hold":
         falls = "falls" in trend
-        reason = "Lack of data would fall faster" if falls else "What more data do not reduce is not epistemic"
-        return f"{found} {reason}: read it as a score that ranks inputs, no more."
+        reason = "Lack of data would fall faster" if falls else "Uncertainty that does not fall is not epistemic"
+        return f"{found} {reason}: use it only to rank inputs."
     if verdict == "holds":
         return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
     return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
 
 
 def _trend(slopes: Spread) -> str:
-    """What an uncertainty does as data grow: "hardly" where that is little and other seeds may well not show it."""
+    """Return how an uncertainty changes with more data; "hardly" for a small change that may be zero."""
     if f"{slopes.mean:z.2f}" == "0.00":
         return "stays the same"
     verb = "falls" if slopes.mean < 0 else "rises"
@@ -128,24 +127,24 @@ def _trend(slopes: Spread) -> str:
 
 
 def two_things(runs: Sequence[Observed]) -> Finding:
-    """Whether aleatoric and epistemic uncertainty order the same silo's test inputs differently; a run per seed."""
+    """Test whether aleatoric and epistemic uncertainty rank a silo's test inputs differently, from one run per seed."""
     title = "aleatoric and epistemic"
     claim = "aleatoric and epistemic uncertainty are two things, one of the data and one of the model"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
-    found = [observations.mean_of_known(_between_names(o) for o in run.values()) for run in runs]
+    found = [observations.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
     if None in found:
         return Finding(title, claim, "cannot say", "One of the two is constant over the test inputs.", {})
     spread = Spread(tuple(value for value in found if value is not None))
-    # Turned round, one of them is the other just as well.
+    # A perfect negative correlation is the same ranking, reversed.
     size = Spread(tuple(abs(value) for value in spread.values))
     verdict = decide(*size.interval, ONE_THING, "below")
     sentence = f"Their rank correlation over the test inputs of a silo is {spread}."
     if verdict == "does not hold":
-        turned = ", one of them turned round" if spread.mean < 0 else ""
+        turned = ", one of them reversed" if spread.mean < 0 else ""
         sentence += f" The two names measure one thing{turned}: which inputs are uncertain, not why."
     elif verdict == "holds":
-        sentence += " They order inputs differently, which does not prove that each means what it says."
+        sentence += " They rank inputs differently, which does not prove that each means what its name says."
     measured = {"rank_correlation": spread.record, "limit": ONE_THING}
     return Finding(
         title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1)), measured
@@ -153,15 +152,18 @@ def two_things(runs: Sequence[Observed]) -> Finding:
 
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
-    """Whether models trained anew, from other weights and in other order, find the same inputs uncertain."""
-    title, claim = "seeds", "epistemic uncertainty is about the data at hand, not about the luck of initial weights"
+    """Test whether models trained with other seeds find the same inputs uncertain."""
+    title, claim = "seeds", "epistemic uncertainty depends on the data, not on the initial weights"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     pairs = list(combinations(runs, 2))
-    known = [observations.mean_of_known(_between(one, other, silo) for silo in one) for one, other in pairs]
+    known = [
+        observations.mean_of_known(_between(one[silo], "epistemic", other[silo]) for silo in one)
+        for one, other in pairs
+    ]
     found = [value for value in known if value is not None]
     if not found or len(found) < len(pairs):
-        reason = "One seed has nothing to be compared with." if not pairs else "It is constant over the test inputs."
+        reason = "One seed cannot be compared." if not pairs else "It is constant over the test inputs."
         return Finding(title, claim, "cannot say", reason, {})
     means = [np.mean([float(o.uncertainty["epistemic"].mean()) for o in run.values()]) for run in runs]
     relative = float(np.std(means, ddof=1) / np.mean(means))
@@ -186,40 +188,36 @@ def seeds_agree(runs: Sequence[Observed]) -> Finding:
 
 
 def _means_without(pairs: Mapping[tuple[int, int], float]) -> tuple[float, ...]:
-    """The mean over the pairs of seeds that lack a seed, for each of them; empty if there are but two."""
+    """Return for each seed the mean over the pairs without it; empty for two seeds."""
     seeds = sorted(set(chain(*pairs)))
     left = [[value for pair, value in pairs.items() if seed not in pair] for seed in seeds]
     return tuple(float(np.mean(values)) for values in left) if all(left) else ()
 
 
-def _between_names(seen: Observation) -> float | None:
-    return observations.rank_correlation(seen.uncertainty["aleatoric"], seen.uncertainty["epistemic"])
-
-
-def _between(one: Observed, other: Observed, silo: str) -> float | None:
-    return observations.rank_correlation(one[silo].uncertainty["epistemic"], other[silo].uncertainty["epistemic"])
+def _between(one: Observation, name: str, other: Observation) -> float | None:
+    """Return the rank correlation of the uncertainty `name` of one with the epistemic uncertainty of another."""
+    return observations.rank_correlation(one.uncertainty[name], other.uncertainty["epistemic"])
 
 
 ADDS = 0.2
-"""Rank correlation with the disagreement of a few models, at equal aleatoric uncertainty, below which epistemic
-uncertainty adds little. Three models measure disagreement with an error that alone lowers a perfect correlation to 0.6
-or 0.8, hence so little is asked; one score that says no more than an entropy comes to 0.1 with many seeds, since
-entropies of several models say more of their disagreement than that of one."""
+"""Partial rank correlation with the disagreement of a few models below which epistemic uncertainty adds little to
+aleatoric uncertainty. The limit is low because the measurement error of three models' disagreement alone lowers a
+perfect correlation to 0.6 or 0.8. A score with no more information than an entropy reaches 0.1 with many seeds."""
 NAMES, BEYOND = ("epistemic", "aleatoric"), "beyond"
-TWO = " Of two seeds none can be left out to see what this rests on: take more."
+TWO = " Two seeds are too few for the jackknife: take more seeds."
 Ranks = NDArray[np.float64]
-"""Ranks of a silo's N test inputs, (N,), with mean 0 and norm 1: products of two add up to Spearman's correlation."""
+"""Ranks (N,) of a silo's test inputs with mean 0 and norm 1; a dot product of two is Spearman's correlation."""
 
 
 def disagreement(runs: Sequence[Observed]) -> Finding:
-    """Whether an input's epistemic uncertainty tells how much models trained anew disagree about it; a run per seed.
+    """Test whether epistemic uncertainty predicts how much models of other seeds disagree, from one run per seed.
 
     Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution).
     """
     title = "disagreement"
-    claim = "epistemic uncertainty is high where models trained anew would say something else, however ambiguous"
+    claim = "epistemic uncertainty is high on inputs on which retrained models disagree, however ambiguous"
     if silent(runs) or len(runs) < 2:
-        reason = SILENT if silent(runs) else "One seed has nothing to disagree with."
+        reason = SILENT if silent(runs) else "One seed has no disagreement."
         return Finding(title, claim, "cannot say", reason, {})
     ranks = [
         {silo: {name: _ranks(seen.uncertainty[name].numpy()) for name in NAMES} for silo, seen in run.items()}
@@ -227,8 +225,8 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     ]
     whole = _correlations(runs, ranks, range(len(runs)))
     if whole is None:
-        return Finding(title, claim, "cannot say", "There is nothing to rank: it is constant over the test inputs.", {})
-    # Two seeds less one do not disagree.
+        return Finding(title, claim, "cannot say", "It is constant over the test inputs.", {})
+    # A single seed has no disagreement, so the jackknife needs three.
     fewer = observations.without_each(len(runs)) if len(runs) > 2 else []
     left = [found for kept in fewer if (found := _correlations(runs, ranks, kept)) is not None]
     known = left if len(left) == len(fewer) else []
@@ -237,11 +235,11 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     )
     verdict = decide(*beyond.interval, ADDS, "above")
     sentence = (
-        f"Its rank correlation with the disagreement of {len(runs)} models trained anew is {epistemic.mean:z.2f}, that "
+        f"Its rank correlation with the disagreement of {len(runs)} retrained models is {epistemic.mean:z.2f}, that "
         f"of aleatoric uncertainty {aleatoric.mean:z.2f}; at equal aleatoric uncertainty {beyond.mean:z.2f} are left."
     )
     if verdict == "does not hold":
-        sentence += " It hardly tells more of what training again would change than aleatoric uncertainty does."
+        sentence += " It predicts the effect of retraining hardly better than aleatoric uncertainty."
     measured = {
         "rank_correlation": epistemic.record, "aleatoric": aleatoric.mean, "partial": beyond.record, "limit": ADDS,
     }  # fmt: skip
@@ -252,8 +250,8 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
 def _correlations(
     runs: Sequence[Observed], ranks: Sequence[dict[str, dict[str, Ranks | None]]], kept: Sequence[int]
 ) -> dict[str, float] | None:
-    """Of the seeds `kept`, the mean over them and over silos: correlations of either uncertainty with their
-    disagreement, and the partial one. None if a seed has no silo in which all three rank anything.
+    """Return correlations of both uncertainties with the disagreement of the seeds `kept`, and the partial one, means
+    over seeds and silos; None if a seed has no silo in which all three are defined.
     """
     chosen = [runs[i] for i in kept]
     real = {silo: _ranks(plug_in_mutual_information(observations.stacked(chosen, silo)).numpy()) for silo in chosen[0]}
@@ -265,7 +263,7 @@ def _correlations(
             if epistemic is None or between is None:
                 continue
             said = float(epistemic @ between)
-            # A constant says nothing of anything.
+            # A constant has no rank correlation.
             other, shared = (0.0, 0.0) if aleatoric is None else (aleatoric @ between, aleatoric @ epistemic)
             partial = observations.partial_correlation(said, float(other), float(shared))
             silos.append({"epistemic": said, "aleatoric": float(other), BEYOND: partial})
@@ -276,7 +274,7 @@ def _correlations(
 
 
 def _ranks(values: NDArray[np.float64]) -> Ranks | None:
-    """None where values are all the same, or not finite."""
+    """Return standardized ranks; None if values are constant or not finite."""
     if not np.isfinite(values).all() or np.ptp(values) == 0:
         return None
     centerd = ranked(values) - (len(values) + 1) / 2
@@ -287,9 +285,9 @@ EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"
 
 
 def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
-    """What is asked of epistemic uncertainty, asked of the logits' variance: a run per seed. Empty where there is none.
+    """Test the variance of logits as epistemic uncertainty is tested, from one run per seed; empty without it.
 
-    Whether it orders inputs otherwise than aleatoric uncertainty does, and whether another seed orders them alike.
+    Does it rank inputs differently from aleatoric uncertainty, and do other seeds rank them alike?
     """
     if not observations.has(runs, observations.LOGITS):
         return ()

@@ -1,4 +1,4 @@
-"""What a run says of test inputs, and the statistics that findings are made of."""
+"""Predictions of runs on test inputs, and the statistics of findings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ...uncertainty.distributions import ranks, student_quantile
 LOGITS = "logit_variance"
 """The variance of logits under a posterior of the last layer."""
 KEPT = ("total", "aleatoric", "epistemic", "vacuity", LOGITS)
-"""The uncertainties that are looked at, where a prediction has them."""
+"""The uncertainties that an audit uses, if a prediction has them."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one run's predictor says of the N test inputs of one silo."""
+    """Predictions of one run for the N test inputs of one silo."""
 
     probs: Tensor  # (N, C) float64
     y: Tensor  # (N,) int64, -1 for none
     uncertainty: Mapping[str, Tensor]  # (N,) float64 each, names of KEPT
-    uncalibrated: Tensor | None = None  # (N, C) float64, probabilities before a temperature, if others than `probs`
+    uncalibrated: Tensor | None = None  # (N, C) float64, uncalibrated probabilities, if they differ from `probs`
 
     @classmethod
     def of(cls, prediction: Prediction, y: Tensor) -> Observation:
@@ -39,28 +39,28 @@ class Observation:
         return self.probs.argmax(-1)
 
     def means(self) -> dict[str, float]:
-        """Accuracy on the inputs that have a label, and the mean of every uncertainty over all."""
+        """Return the accuracy on labelled inputs, and the mean of every uncertainty over all inputs."""
         accuracy = int((self.label == self.y).sum()) / max(int((self.y >= 0).sum()), 1)
         return {"accuracy": accuracy} | {name: float(values.mean()) for name, values in self.uncertainty.items()}
 
 
 Observed = Mapping[SiloId, Observation]
-"""What one run says of every silo's test inputs."""
+"""The predictions of one run by silo."""
 
 
 def mean_over_silos(run: Observed) -> dict[str, float]:
-    """The silos' means, each silo with the same weight; of what every silo has."""
+    """Return means over silos with equal weights, of the values that every silo has."""
     means = [observation.means() for observation in run.values()]
     return {name: float(np.mean([mean[name] for mean in means])) for name in means[0] if all(name in m for m in means)}
 
 
 def has(runs: Sequence[Observed], name: str) -> bool:
-    """Whether every silo of every run has that uncertainty."""
+    """Return whether every silo of every run has the uncertainty."""
     return all(name in observation.uncertainty for run in runs for observation in run.values())
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> float | None:
-    """Spearman's, of (N,) and (N,); None where one of them is constant or not finite, which ranks nothing."""
+    """Return Spearman's correlation of (N,) and (N,); None if one of them is constant or not finite."""
     one, other = a.numpy(), b.numpy()
     if not (np.isfinite(one).all() and np.isfinite(other).all()) or min(np.ptp(one), np.ptp(other)) == 0:
         return None
@@ -68,24 +68,24 @@ def rank_correlation(a: Tensor, b: Tensor) -> float | None:
 
 
 def partial_correlation(ab: float, ac: float, bc: float) -> float:
-    """The correlation of a and b beyond what c says of both, from the three correlations; 0 where a or b is c."""
+    """Return the partial correlation of a and b given c, from the three correlations; 0 if a or b is c."""
     left = (1 - ac**2) * (1 - bc**2)
     return (ab - ac * bc) / math.sqrt(left) if left > 1e-12 else 0.0
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are known; None if none is."""
+    """Return the mean of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
 
 def rank_shares(values: Tensor) -> Tensor:
-    """(N,) float64 in (0, 1): the shares of inputs below each one, ties broken by position."""
+    """Return (N,) float64 in (0, 1): the share of inputs below each one, ties broken by position."""
     return (values.argsort(stable=True).argsort().double() + 0.5) / len(values)
 
 
 def ends(mean: float, half: float) -> dict[str, object]:
-    """What a record has of a number and half the width of its interval: no end that is infinite."""
+    """Return the ends of an interval for a record, None if infinite."""
     return {"mean": mean, **({"low": mean - half, "high": mean + half} if math.isfinite(half) else {})}
 
 
@@ -101,7 +101,7 @@ class Spread:
 
     @property
     def half(self) -> float:
-        """Half the width of Student's 95 % interval for the mean; infinite for fewer than two seeds."""
+        """Half the width of Student's 95 % interval of the mean; infinite for fewer than two seeds."""
         count = len(self.values)
         if count < 2:
             return math.inf
@@ -123,10 +123,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Jackknifed:
-    """A statistic of all seeds together, and the same statistic without each one of them.
+    """A statistic of all seeds, and the same statistic without each seed (jackknife).
 
-    For what is of pairs of seeds, which share seeds and so are not independent: the jackknife counts a seed once
-    (Arvesen, 1969), however many pairs it is in, so that the interval narrows as seeds are added.
+    For statistics of pairs of seeds, which are dependent: the jackknife counts a seed once (Arvesen, 1969), however
+    many pairs it is in.
     """
 
     mean: float
@@ -134,8 +134,8 @@ class Jackknifed:
 
     @property
     def half(self) -> float:
-        """Half the width of the 95 % interval, by Student's t with one degree fewer than there are seeds; infinite
-        where leaving a seed out leaves no pair."""
+        """Half the width of Student's 95 % interval, with one degree of freedom less than seeds; infinite for fewer
+        than three seeds."""
         count = len(self.without)
         if count < 3:
             return math.inf
@@ -152,15 +152,15 @@ class Jackknifed:
 
 
 def without_each(count: int) -> list[list[int]]:
-    """The positions of all but one of so many, each left out in turn."""
+    """Return the positions 0 to `count` - 1 without each one in turn."""
     return [[i for i in range(count) if i != left] for left in range(count)]
 
 
 def log_log_slope(n: Sequence[float], values: Sequence[float]) -> float:
-    """The exponent b of the least-squares fit values = a n^b, all positive, on logarithms."""
+    """Return the exponent b of the log-log least-squares fit values = a n^b."""
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
 def stacked(runs: Sequence[Observed], silo: SiloId) -> Tensor:
-    """(S, N, C) class probabilities of S runs for the same test inputs."""
+    """Return (S, N, C) class probabilities of S runs for the same test inputs."""
     return torch.stack([run[silo].probs for run in runs])

@@ -1,4 +1,4 @@
-"""From silos and a method to findings about its uncertainties, in Python and for `caveat audit`."""
+"""Run an audit from Python or for `caveat audit`: train, test the uncertainties, write the page."""
 
 import dataclasses
 import tempfile
@@ -46,16 +46,16 @@ from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 PLANE = 12
 """Cells along each side of the plane of aleatoric and epistemic ranks."""
 ONCE = Evaluation(every=10**9)
-"""Nothing is measured on the way: the final model is all that is looked at."""
+"""No evaluation between rounds: an audit only uses the final model."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What became of the promises of a method's uncertainties."""
+    """The result of an audit."""
 
     findings: tuple[Finding, ...]
     file: AuditFile
-    """The settings, a row per run, and the findings."""
+    """The settings, a row per run, and the findings, as `audit.json` has them."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -100,14 +100,14 @@ def audit(
     progress: Progress | None = None,
     **settings: Unpack[python_calls.TrainingArguments],
 ) -> Audit:
-    """Train `method` once per share of the silos' training data and seed, and test what its uncertainties promise.
+    """Train `method` per seed on shares of the silos' training data, and test what its uncertainties' names say.
 
-    A seed decides initial weights, batches, dropout, and which data make up a share; shares of a seed are nested, and
-    the splits other than train are the same throughout. Every run takes the same number of optimiser steps: epochs of
-    `training` are turned into the steps that a silo takes with all data. What is looked at is the silo's predictor,
-    on the silo's test split. The other arguments are those of `caveat.run`. `out` is a folder for the runs,
-    `audit.json` and `audit.html`: the same call continues what was interrupted there, and runs what a longer list
-    of seeds or shares adds. Raises ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    A seed sets initial weights, batches, dropout, and the data of a share; the shares of a seed are nested, and splits
+    other than train do not change. Every run takes the same number of optimizer steps: epochs of `training` are
+    converted to the steps that a silo takes with all data. The audit uses each silo's predictor on its test split.
+    The other arguments are those of `caveat.run`. `out` is a folder for the runs, `audit.json` and `audit.html`: the
+    same call continues an interrupted audit, and a longer list of seeds or shares extends it. Raises
+    ConfigurationError or DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.TrainingArguments, "audit")
     with python_calls.explained():
@@ -125,7 +125,7 @@ def audit_of(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Audit the method of a specification, whose seed is not used. Raises what `audit` does."""
+    """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
         spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos), data=None, baselines=()
@@ -146,7 +146,7 @@ def audit_of(
 
 
 def _examine(sweep: Sweep, progress: Progress) -> Audit:
-    """Carry out all runs and judge them. Only of runs with all data more is kept than means."""
+    """Execute all runs and test them. Runs on a share of the data keep means only."""
     rows: list[dict[str, int | float]] = []
     full: list[Observed] = []
     summaries: list[Summary] = []
@@ -202,7 +202,7 @@ def _findings(
 
 
 def plane(full: Sequence[Observed]) -> list[list[int]]:
-    """Test inputs by rank of epistemic (row) and of aleatoric uncertainty (column) in their silo, over all seeds."""
+    """Count test inputs by rank of epistemic (row) and aleatoric uncertainty (column) in their silo, over all seeds."""
     counts = [[0] * PLANE for _ in range(PLANE)]
     for observation in (each for run in full for each in run.values()):
         ranks = [rank_shares(observation.uncertainty[name]) * PLANE for name in ("epistemic", "aleatoric")]
@@ -217,9 +217,9 @@ Number = TypeVar("Number", int, float)
 def audit_configured(
     config: Config, out: Path, seeds: str, shares: str, workers: int | None, progress: Progress
 ) -> Audit:
-    """Audit the configured method in folder `out`; methods beside it are left out, `seed` decides the splits."""
+    """Audit the configured method in folder `out`, without baselines; the configuration's `seed` sets the splits."""
     if config.federation.newcomers:
-        raise ConfigurationError("federation.newcomers is not for audits, in which every silo takes part")
+        raise ConfigurationError("federation.newcomers cannot be used in an audit, in which every silo takes part")
     return audit_of(
         spec_of(config),
         data.load(config.data, config.seed),
@@ -232,9 +232,9 @@ def audit_configured(
 
 
 def numbers(text: str, option: str, read: Callable[[str], Number], example: str) -> tuple[Number, ...]:
-    """Numbers between commas. Raises ConfigurationError naming the option."""
+    """Parse comma-separated numbers. Raises ConfigurationError that names the option."""
     try:
         return tuple(read(part.strip()) for part in text.split(","))
     except (ValueError, ZeroDivisionError, OverflowError):
-        about = f"{option} {cut(text, 100)}: expected numbers between commas, for instance {example}"
+        about = f"{option} {cut(text, 100)}: expected comma-separated numbers, for instance {example}"
         raise ConfigurationError(about) from None

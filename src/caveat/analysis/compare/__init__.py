@@ -1,1 +1,1 @@
-"""Methods compared: the same runs over seeds, and what their differences amount to."""
+"""Comparisons of methods: runs over seeds, and statistics of their differences."""

@@ -1,4 +1,4 @@
-"""Make the record that `comparison.json` holds from the runs of a comparison."""
+"""Build the record in `comparison.json` from the runs of a comparison."""
 
 import itertools
 import math
@@ -18,9 +18,9 @@ from .grid import OWN, Grid
 
 
 def comparison_of(results: ComparisonFolder) -> schema.Comparison:
-    """The whole comparison as it is now, finished or not. Numbers that do not exist are None.
+    """Return the record of a comparison, finished or not; numbers that are not known yet are None.
 
-    Raises DataError if runs to be compared had different data.
+    Raises DataError if runs had different data.
     """
     grid = results.grid
     _check_data(results)
@@ -70,7 +70,6 @@ def _tuning(grid: Grid) -> schema.TuningReport | None:
 
 
 def _run(results: ComparisonFolder, setting: Setting, method: MethodVariant, seed: int) -> schema.ComparedRun:
-    """One place of the table: its run if it is done, else why there is none."""
     tried = _trials(results, setting, method) if seed == results.grid.seeds[0] else ()
     planned = results.planned(setting, method, seed)
     folder, tuned, found = "", {}, None
@@ -105,7 +104,6 @@ def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) 
 
 
 def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
-    """What a finished run cost and measured."""
     per_silo = {measure.name: found.of_silos(measure) for measure in grid.measures}
     traffic = found.summary.traffic
     return {
@@ -156,7 +154,7 @@ def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant
 
 
 def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
-    """Per seed and silo; a measure of the whole run counts as that of a single silo."""
+    """Return a measure per seed and silo; a measure of the whole run counts as a single silo's."""
     if measure.figure:
         return {seed: found.of_silos(measure) for seed, found in finished.items()}
     whole = {seed: found.of_run(measure) for seed, found in finished.items()}
@@ -164,7 +162,7 @@ def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
 
 
 def _best(means: Sequence[float], measure: Measure) -> float | None:
-    """None where there is none, or neither more nor less is better."""
+    """Return the best mean; None without any, or if neither direction is better."""
     known = [mean for mean in means if not math.isnan(mean)]
     if measure.higher is None or not known:
         return None
@@ -172,7 +170,7 @@ def _best(means: Sequence[float], measure: Measure) -> float | None:
 
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:
-    """A result's mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
+    """Return mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
     found: dict[str, Any] = dict(vars(ends_of(whole, measure)))
     if measure.figure:
         domains = {silo.name: silo.domain for done in finished.values() for silo in done.silos}
@@ -188,7 +186,7 @@ def _has_failed(results: ComparisonFolder, setting: Setting, method: MethodVaria
 
 
 def _worst(values: Values, measure: Measure) -> float | None:
-    """The mean over seeds of the worst silo's figure; None where neither side is worse."""
+    """Return the mean over seeds of the worst silo's value; None if neither direction is worse."""
     if measure.higher is None:
         return None
     worst = min if measure.higher else max
@@ -199,7 +197,7 @@ def _worst(values: Values, measure: Measure) -> float | None:
 def _groups(
     values: Values, domains: Mapping[str, str], measure: Measure, finished: Mapping[int, FinishedRun]
 ) -> dict[str, dict[str, schema.IntervalRecord]]:
-    """The measure by domain, where there are several, and by silo."""
+    """Return the measure by domain, if there are several, and by silo."""
     names, steps = list(dict.fromkeys(domains.values())), steps_of(finished, measure)
     by_domain = {
         domain: interval(
@@ -219,7 +217,6 @@ def _groups(
 
 
 def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[schema.DifferenceRecord, ...]:
-    """Every pair of methods, on the seeds and silos that both have; p-values also as Holm corrects them."""
     found = [(a, b, paired(values[a], values[b], steps=steps[a])) for b, a in itertools.combinations(values, 2)]
     corrected = holm([difference.p for _, _, difference in found])
     return tuple(
@@ -229,7 +226,6 @@ def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[sc
 
 
 def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | None:
-    """The paper's figures beside ours."""
     if (paper := grid.published) is None:
         return None
     ours = {(table.column, table.measure, row.row): row for table in tables for row in table.rows}
@@ -252,13 +248,13 @@ def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | 
 
 
 TELLING = frozenset({"auroc_error", "fpr95_error"})
-"""Figures of how well errors are told from right answers, which few errors decide."""
+"""Metrics of error detection, which few errors decide."""
 COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80"}
-"""Figures that count test inputs."""
+"""Metrics that are shares of test inputs."""
 
 
 def steps_of(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
-    """1/n where a silo's figure counts its n test inputs, 0 otherwise."""
+    """Return 1/n if a silo's value is a share of its n test inputs, else 0."""
     counts = measure.figure.rpartition("/")[2] in COUNTED
     return {
         seed: {silo.name: 1 / silo.n_test if counts and silo.n_test else 0.0 for silo in found.silos}
@@ -267,9 +263,9 @@ def steps_of(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
 
 
 def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
-    """An interval cut to what the measure can be, which no true mean is beyond: it covers that as often as before.
+    """Return an interval clipped to the measure's range, which does not change its coverage.
 
-    One that reaches from end to end says nothing, and is left out.
+    An interval that spans the range is replaced by None.
     """
     if measure.figure.startswith(f"{OWN}/"):  # of which nothing is known
         return schema.IntervalRecord(mean=found.mean, low=found.low, high=found.high)
@@ -281,7 +277,6 @@ def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
 
 
 def _largest(measure: Measure) -> float:
-    """What the measure is at most; infinite for what has no end."""
     name = (measure.figure or measure.path).rpartition("/")[2]
     if name == "brier":
         return 2.0
@@ -290,8 +285,8 @@ def _largest(measure: Measure) -> float:
 
 
 def rests_on(name: str, measure: Measure, finished: Iterable[FinishedRun]) -> int | None:
-    """The wrong answers, or the right ones where they are fewer, of all seeds, that such a figure of a silo tells from
-    the others; None for figures of all inputs, and where it is not known."""
+    """Return the number of errors of all seeds, or of correct predictions if fewer, behind a metric of error detection
+    at a silo; None for other metrics, and if it is not known."""
     if measure.figure.rpartition("/")[2] not in TELLING or "/" in measure.figure:
         return None
     known = [

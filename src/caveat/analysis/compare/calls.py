@@ -1,4 +1,4 @@
-"""Comparisons of methods in Python: runs of calls, and the same tables and page as of the command line."""
+"""Comparisons of methods from Python, with the same tables and page as from the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from .grid import Grid, PlannedRun, slug, with_own
 from .runner import write
 
 Make = Callable[[int], Silos]
-"""From a seed to the silos of all runs with that seed."""
+"""Maps a seed to the silos of all runs with this seed."""
 
 
 @dataclass(frozen=True)
 class CalledGrid(Grid):
-    """A comparison of methods that a program has, under no other settings than those of its calls."""
+    """A comparison of method objects, under the settings of one call."""
 
     kinds: Mapping[str, str] = field(default_factory=dict)
     """The method of each row."""
@@ -34,7 +34,7 @@ class CalledGrid(Grid):
 
 
 class CalledComparison(ComparisonFolder):
-    """The runs of such a comparison in its folder."""
+    """The folder of a comparison from Python."""
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
         place = self.place(run)
@@ -51,10 +51,10 @@ def compare_calls(
     progress: Progress,
     arguments: Mapping[str, Any],
 ) -> Comparison:
-    """Have `run` carry out what the folder lacks of a comparison; write its tables and its page, and return them.
+    """Execute the missing runs of a comparison with `run`; write its tables and its page, and return the tables.
 
-    `check` takes the same arguments, and raises for what cannot be run. A run that fails leaves a note, and the others
-    go on. Raises ConfigurationError or DataError for what cannot be compared, before anything runs.
+    `check` takes the same arguments as `run` and raises for invalid ones. If a run fails, its error is recorded and
+    the others continue. Raises ConfigurationError or DataError for an invalid comparison, before anything runs.
     """
     grid = grid_of_calls(methods, seeds, given_metrics(arguments.get("metrics") or {}))
     results = CalledComparison(grid, folder)
@@ -84,7 +84,7 @@ def compare_calls(
 def _check(
     check: Callable[..., object], name: str, silos: Silos, method: Method, seed: int, arguments: Mapping[str, Any]
 ) -> None:
-    """Raises ConfigurationError, naming the row, or DataError for a run that cannot be."""
+    """Raise ConfigurationError, naming the row, or DataError for an invalid run."""
     try:
         check(silos, method, seed=seed, **arguments)
     except ConfigurationError as error:
@@ -94,9 +94,9 @@ def _check(
 def _carried_out(
     run: Callable[..., object], silos: Silos, method: Method, seed: int, place: Path, arguments: Mapping[str, Any]
 ) -> str:
-    """Carry out one run, or what is left of it; return why it failed, if it did.
+    """Execute or continue one run; return its error if it fails.
 
-    Raises ConfigurationError for a call that cannot be, and for a folder with a run of another call.
+    Raises ConfigurationError for an invalid call, and for a folder that holds another run.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -109,7 +109,7 @@ def _carried_out(
 
 
 def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: Sequence[OwnMetric] = ()) -> CalledGrid:
-    """The comparison of methods by their rows' names. Raises ConfigurationError for what cannot be compared."""
+    """Return the comparison of methods by row name. Raises ConfigurationError for invalid methods or seeds."""
     if not isinstance(methods, Mapping) or not methods:
         raise ConfigurationError(
             f"methods = {short_repr(methods)}: expected a mapping from names to methods", "methods"
@@ -129,7 +129,7 @@ def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: 
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:
-        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; give each a name of its own", "methods")
+        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; give each its own name", "methods")
     if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
         raise ConfigurationError(f"seeds = {short_repr(list(seeds))}: expected some, all different", "seeds")
     return grid

@@ -1,4 +1,4 @@
-"""Which test inputs a run's models predict correctly, one by one, and the contrasts that are decided by that."""
+"""Which test inputs the models of runs predict correctly, and the contrasts that these decide."""
 
 import math
 from pathlib import Path
@@ -21,22 +21,22 @@ from ..statistics import ContrastEstimate, SeedDifferences, Whole, estimate, ver
 from .folder import ComparisonFolder
 
 INPUT, CHOSEN = "input", "own"
-"""The position of every test input in its source; whether the silo's own prediction of it is right."""
+"""The position of every test input in its source, and whether the silo's prediction is correct."""
 FOREIGN = "ood_local"
-"""The stream of inputs that only other silos know; what is kept of it has this and a slash before its name."""
+"""The stream of inputs that only other silos know; its arrays have this name and a slash as prefix."""
 
 
 def place_of(folder: Path) -> Path:
-    """Where a run's right answers are: beside its folder, which is as any other run's."""
+    """Return the file with a run's correct predictions, next to its folder."""
     return folder.with_name(f"{folder.name}.right.safetensors")
 
 
 def write_right(folder: Path, silos: Silos) -> None:
-    """Ask the models of the finished run in a folder about its silos' test splits and what only other silos know, and
-    keep what they have right.
+    """Predict the silos' test splits and the inputs that only other silos know with the models of a finished run, and
+    write which predictions are correct.
 
-    Per silo (N,): the inputs, whether what the silo predicts is right, and whether each model at hand is; and so of the
-    stream.
+    Per silo, arrays (N,): the inputs, whether the silo's prediction is correct, and whether each model's is; and the
+    same for the stream.
     """
     run = open_run(folder)
     write_bytes(place_of(folder), to_bytes({silo.name: _right_at(run, silo) for silo in silos}))
@@ -59,17 +59,17 @@ def _right(run: Run, silo: Silo, data: Data, name: str) -> Tensors:
 
 
 class Stratum(NamedTuple):
-    """A silo's test inputs, or its foreign ones, of two runs with the same seed."""
+    """Correctness on a silo's test inputs, or on the stream's, of two runs with the same seed."""
 
     inputs: Whole
     values: Floats
-    """What the first run has right and the second has not."""
+    """1 if only the first run is correct, -1 if only the second is, else 0."""
 
 
 def differences(contrast: Contrast, a: Path, b: Path) -> SeedDifferences:
-    """What two runs with the same seed, in these folders, have right and the other has not.
+    """Return the differences in correctness of two runs with the same seed, in these folders.
 
-    Raises DataError where they were not asked about the same inputs, or a model is not there.
+    Raises DataError if their test inputs differ or a model is missing.
     """
     ours, theirs = read_payload(place_of(a)), read_payload(place_of(b))
     if ours.keys() != theirs.keys():
@@ -97,9 +97,9 @@ def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload
     kept = tuple(_kept(found[silo], stream) for _, found in (a, b))
     for place, each, model in zip(places, kept, models, strict=True):
         if not each:
-            raise DataError(f"{place} has no inputs that silo {silo!r} does not know, as `known` needs")
+            raise DataError(f"{place} has no out-of-distribution inputs of silo {silo!r}, which `known` needs")
         if model not in each:
-            raise DataError(f"{place} has no answers of the model {model!r} at silo {silo!r}")
+            raise DataError(f"{place} has no predictions of the {model!r} model at silo {silo!r}")
     if not torch.equal(kept[0][INPUT], kept[1][INPUT]):
         raise DataError(f"{places[0]} and {places[1]} have different test inputs of silo {silo!r}")
     right = [each[model].numpy().astype(np.float64) for each, model in zip(kept, models, strict=True)]
@@ -107,12 +107,11 @@ def _stratum(contrast: Contrast, a: tuple[Path, Payload], b: tuple[Path, Payload
 
 
 def _kept(found: dict[str, Tensor], stream: str) -> Tensors:
-    """What is kept of a stream, by the model's name."""
     return {name.removeprefix(stream): each for name, each in found.items() if name.startswith(stream)}
 
 
 def contrast_records(results: ComparisonFolder) -> tuple[ContrastRecord, ...]:
-    """A record per contrast; verdicts once all runs of all of them are there, so that none is looked at before."""
+    """Return a record per contrast; verdicts only when all runs are finished, to prevent peeking."""
     contrasts, seeds = results.grid.contrasts, results.grid.seeds
     found = [_estimate(results, contrast) for contrast in contrasts]
     known = [each for each, count in found if count == len(seeds) and not math.isnan(each.error)]
@@ -135,7 +134,7 @@ def _record(contrast: Contrast, seeds: int) -> ContrastRecord:
 
 
 def _estimate(results: ComparisonFolder, contrast: Contrast) -> tuple[ContrastEstimate, int]:
-    """Of the seeds of which both runs are there, and how many these are."""
+    """Return the estimate from the seeds of which both runs are finished, and their number."""
     grid = results.grid
     setting = next(setting for setting in grid.columns if setting.name == contrast.column)
     a, b = (next(method for method in grid.rows if method.name == name) for name in (contrast.a, contrast.b))

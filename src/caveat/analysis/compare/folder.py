@@ -32,13 +32,13 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> Summary:
-        """Raises DataError if it is damaged, or another run's than the files beside it, as what follows does."""
+        """The run's summary. Raises DataError if it is damaged or another run's, as the other properties do."""
         self._manifest.check(RUN, "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
     @cached_property
     def _file(self) -> dict[str, Any]:
-        """The summary as it is written, for what is asked for by a path."""
+        """The summary as plain values, for look-ups by path."""
         return as_json(self.summary)
 
     @cached_property
@@ -54,7 +54,7 @@ class FinishedRun:
         return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
 
     def rows_of(self, model: str = "") -> list[RoundRow]:
-        """A row per round and silo: of that model, or where there is no such of the first, which silos predict with."""
+        """Return a row per round and silo: of that model, or of the first model (the predictor) if there is no such."""
         wanted = [row for row in self.rows if row.model == model] or self.rows
         first: dict[tuple[int, str], RoundRow] = {}
         for row in wanted:
@@ -71,12 +71,12 @@ class FinishedRun:
         return [silo for silo in self.summary.silos if not silo.newcomer]
 
     def score(self, model: str = "") -> tuple[float, float]:
-        """A model's mean accuracy on validation data after the last round, then its mean log-likelihood."""
+        """Return a model's mean accuracy and mean log-likelihood on validation data after the last round."""
         last = [row for row in self.rows_of(model) if row.round == self.rounds]
         return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
 
     def curve(self) -> list[tuple[int, float, float]]:
-        """Round, and the mean over silos of accuracy and entropy on validation data."""
+        """Return per round the means over silos of accuracy and entropy on validation data."""
         at: dict[int, list[RoundRow]] = {}
         for row in self.rows_of():
             at.setdefault(row.round, []).append(row)
@@ -86,7 +86,7 @@ class FinishedRun:
         ]
 
     def of_silos(self, measure: Measure) -> dict[SiloId, float]:
-        """The measure of every silo that has it; empty for a measure of the whole run."""
+        """Return the measure of every silo that has it; empty for a measure of the whole run."""
         if not measure.figure:
             return {}
         path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
@@ -94,13 +94,13 @@ class FinishedRun:
         return {name: value for name, value in found.items() if value is not None}
 
     def of_run(self, measure: Measure) -> float | None:
-        """A measure of the whole run; None for one of silos, or where the run has none."""
+        """Return a measure of the whole run; None for a measure of silos, or if the run lacks it."""
         return looked_up(self._file, measure.path) if measure.path else None
 
 
 def looked_up(record: Any, path: str) -> float | None:
-    """The number at a path of keys, of entries of lists by `name` or `domain`, and of "*" for the first of a mapping,
-    as of the first model, which is the one that silos predict with; None where there is none.
+    """Return the number at a path of keys, of list entries by `name` or `domain`, and of "*" for the first entry of a
+    mapping (the first model is the one that silos predict with); None if there is none.
     """
     for part in path.split("/"):
         if isinstance(record, list):
@@ -113,31 +113,31 @@ def looked_up(record: Any, path: str) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float:
-    """The mean of the values that there are; NaN where there is none."""
+    """Return the mean of the values that are not None; NaN without any."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else math.nan
 
 
 KILLED = "its process ended"
-"""How a note begins of a run that could not leave one itself."""
+"""The beginning of the error of a run whose process was killed."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The trials of a grid."""
+    """The tuning of a grid: finished and open trials."""
 
     grid: Grid
     done: Callable[[PlannedRun], FinishedRun | None]
-    """What a run has left, if it is finished."""
+    """Returns a run's result if it is finished."""
     failure: Callable[[PlannedRun], str | None]
-    """Why a run failed, if it did."""
+    """Returns a run's error if it failed."""
 
     def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
-        """The value that the method keeps under the setting; None while that is open, or if every trial failed.
+        """Return the value chosen for a method under a setting; None while trials are open, or if every trial failed.
 
-        The best mean accuracy on validation data, then the best likelihood, then the first tried; a value with which
-        a trial failed is out. A trial whose process was killed, as it may have been at any value, leaves the choice
-        open.
+        The choice is the best mean accuracy on validation data; ties go to the best likelihood, then to the first
+        value. A value with a failed trial is excluded; a killed process, whose cause may not be the value, leaves the
+        choice open.
         """
         if self.grid.tuning is None:
             return ()
@@ -154,8 +154,8 @@ class Tuning:
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
 
     def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
-        """Every value of the plan's key that is tried so far, with its runs: those that every method tries, and where
-        the best of them is the smallest or the largest, one three times as far, as often as the plan says."""
+        """Return every value of the plan's key so far, with its runs: the values that every method tries, and, if the
+        best is the smallest or the largest, one three times as far, as often as the plan allows."""
         found = self.grid.trials(method, setting)
         for _ in range(self.grid.tuning.extensions if self.grid.tuning else 0):
             further = self._beyond(method, setting, found)
@@ -167,8 +167,8 @@ class Tuning:
     def _beyond(
         self, method: MethodVariant, setting: Setting, found: list[tuple[Any, list[PlannedRun]]]
     ) -> tuple[Any, list[PlannedRun]] | None:
-        """A value three times as far as the best of those found, with its runs; None where that is not at an end, is
-        not known yet, or its key cannot have such a value."""
+        """Return a value three times as far as the best one, with its runs; None if the best one is not at an end or
+        not known yet, or if the key does not allow such a value."""
         chosen = self._best([runs for _, runs in found])
         value = next((value for value, runs in found if runs[0].tuned == chosen), None)
         numbers = [value for value, _ in found if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -179,14 +179,14 @@ class Tuning:
         return (further, runs) if further != value and _can_be(runs[0]) else None
 
     def _refined(self, method: MethodVariant, setting: Setting, chosen: Sets) -> list[tuple[Any, list[PlannedRun]]]:
-        """What a method tries of a key of its own, with its runs."""
+        """Return the values of a method's own key, with their runs."""
         then = method.then
         if then is None:
             return []
         return [(v, self.grid.tries(method, setting, (*chosen, f"{then.key}={toml(v)}"))) for v in then.values]
 
     def tried(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
-        """Every value that is tried so far, with its runs."""
+        """Return every value tried so far, with its runs."""
         found = self.trials(method, setting)
         chosen = self._best([runs for _, runs in found]) if method.then else None
         if chosen is None or method.then is None:
@@ -194,7 +194,7 @@ class Tuning:
         return [*found, *((f"{method.then.key}={v}", runs) for v, runs in self._refined(method, setting, chosen))]
 
     def score(self, runs: list[PlannedRun]) -> tuple[float, float] | None:
-        """Mean over runs of accuracy on validation data, and of log-likelihood; None unless all of them are done."""
+        """Return means over runs of accuracy and log-likelihood on validation data; None unless all runs are done."""
         found = [self.done(run) for run in runs]
         scores = [each.score(self.grid.judged) for each in found if each is not None]
         if len(scores) < len(runs):
@@ -204,7 +204,6 @@ class Tuning:
 
 
 def _can_be(run: PlannedRun) -> bool:
-    """Whether a value is one that its key can have."""
     try:
         run.config()
     except ConfigurationError:
@@ -213,7 +212,7 @@ def _can_be(run: PlannedRun) -> bool:
 
 
 class ComparisonFolder:
-    """The runs of a comparison in its folder. Raises ConfigurationError where they are not those of the grid."""
+    """The runs of a comparison in its folder. Raises ConfigurationError for runs that are not the grid's."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self.grid, self.folder = grid, folder
@@ -229,7 +228,7 @@ class ComparisonFolder:
         return self._configs[run.folder, rounds]
 
     def done(self, run: PlannedRun) -> FinishedRun | None:
-        """What a planned run has left, if it is finished."""
+        """Return a planned run's result if it is finished."""
         place, rounds = self.place(run), self.known_rounds(run)
         if (place, rounds) not in self._found:
             if not (place / "summary.json").exists():
@@ -239,12 +238,12 @@ class ComparisonFolder:
         return self._found[place, rounds]
 
     def check_begun(self, run: PlannedRun) -> None:
-        """Raises ConfigurationError if the folder of a planned run holds one of other settings."""
+        """Raise ConfigurationError if the folder of a planned run holds a run with other settings."""
         place, rounds = self.place(run), self.known_rounds(run)
         if (record := read_run_file(place)) is None:
             return
         if rounds is None and self._follows(run):
-            rounds = record.spec["method"]["rounds"]  # nobody knows yet
+            rounds = record.spec["method"]["rounds"]  # not known yet
         found = differences(record.spec, described_config(self.config(run, rounds), record.spec))
         if told := ", ".join(f"{each.key} = {each.was!r}, now {each.now!r}" for each in found):
             raise ConfigurationError(
@@ -252,7 +251,7 @@ class ComparisonFolder:
             )
 
     def failure(self, run: PlannedRun) -> str | None:
-        """Why a planned run failed, if it did, or why it cannot be run."""
+        """Return why a planned run failed or cannot run; None otherwise."""
         if self.done(run) is not None:
             return None
         note = self.note_of_failure(run)
@@ -261,10 +260,10 @@ class ComparisonFolder:
         return self._without_lead(run) if self._follows(run) else None
 
     def _without_lead(self, run: PlannedRun) -> str | None:
-        """Why nobody will ever say how long the run trains."""
+        """Return why the number of rounds of a run will never be known; None otherwise."""
         lead = self._lead(run)
         why = self.failure(lead) if lead else self.why_none(run.setting, self._leader)
-        return f"it takes the rounds of {self._leader.name}, which failed" if why else None
+        return f"it trains as many rounds as {self._leader.name}, which failed" if why else None
 
     def note_of_failure(self, run: PlannedRun) -> Path:
         place = self.place(run)
@@ -272,7 +271,7 @@ class ComparisonFolder:
 
     @property
     def tuning(self) -> Tuning:
-        """What tuning has tried and chosen so far."""
+        """The state of tuning."""
         return Tuning(self.grid, self.done, self.failure)
 
     def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
@@ -280,19 +279,19 @@ class ComparisonFolder:
         return self.tuning.chosen(method, setting)
 
     def planned(self, setting: Setting, method: MethodVariant, seed: int) -> PlannedRun | None:
-        """The run in a place of the table; None while tuning has not chosen."""
+        """Return a run of the table; None while its tuned value is open."""
         chosen = self.chosen(method, setting)
         return None if chosen is None else self.grid.at(method, setting, seed, chosen)
 
     def why_none(self, setting: Setting, method: MethodVariant) -> str:
-        """Why tuning cannot choose; empty if it only has not yet."""
+        """Return why tuning cannot choose a value; empty otherwise."""
         trials = [run for _, runs in self.tuning.tried(method, setting) for run in runs]
         failures = [why for trial in trials if (why := self.failure(trial))]
         ended = all(self.done(trial) or self.failure(trial) for trial in trials)
         return failures[0] if failures and ended else ""
 
     def rounds(self, run: PlannedRun) -> int | None:
-        """How long the run trains, if another method decides that. Raises LookupError while that one is not done."""
+        """Return the rounds of the method that a run is matched to, if any. Raises LookupError while not known."""
         if not self._follows(run):
             return None
         leader = self._lead(run)
@@ -302,7 +301,7 @@ class ComparisonFolder:
         return found.rounds
 
     def known_rounds(self, run: PlannedRun) -> int | None:
-        """How long the run trains, if another method decides that and has."""
+        """Return the rounds of the method that a run is matched to; None if there is no such or it is not known yet."""
         try:
             return self.rounds(run)
         except LookupError:
@@ -319,7 +318,7 @@ class ComparisonFolder:
         return self.planned(run.setting, self._leader, run.seed)
 
     def known(self) -> list[PlannedRun]:
-        """Every run that is known to be needed: those that tuning tries, and those of the table's places so far."""
+        """Return every run that is known to be needed: trials, and runs of the table with a known value."""
         wanted: dict[str, PlannedRun] = {}
         for setting in self.grid.columns:
             for method in self.grid.rows:
@@ -331,7 +330,7 @@ class ComparisonFolder:
         return list(wanted.values())
 
     def open(self) -> list[PlannedRun]:
-        """What can be run now: not done, not failed, and nothing to wait for."""
+        """Return the runs that can start now: neither finished nor failed, and not waiting for others."""
         return [run for run in self.known() if self._can_run(run)]
 
     def _can_run(self, run: PlannedRun) -> bool:
@@ -340,7 +339,7 @@ class ComparisonFolder:
         return not self._follows(run) or self.known_rounds(run) is not None
 
     def total(self) -> int:
-        """Runs of the whole comparison, as far as is known."""
+        """Return the number of runs of the whole comparison, as far as it is known."""
         return sum(self._total(method, setting) for setting in self.grid.columns for method in self.grid.rows)
 
     def _total(self, method: MethodVariant, setting: Setting) -> int:

@@ -1,4 +1,4 @@
-"""What is compared: methods and their variants, settings and seeds, from Python or the options of `caveat compare`."""
+"""The plan of a comparison: methods and variants, settings and seeds, also from the options of `caveat compare`."""
 
 import dataclasses
 import functools
@@ -24,14 +24,14 @@ from ...metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ...runs.user_code import import_named
 
 OWN = "metrics"
-"""Where a silo's record has the user's own metrics."""
+"""The path of custom metrics in a silo's record."""
 LONGEST = 100
-"""Bytes of a folder's name, more or less."""
+"""Maximum length of a folder's name, approximately, in bytes."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A method under a setting with a seed, and with one of the values that are tried."""
+    """A run of a method under a setting with a seed, and with one of the values tried in tuning."""
 
     method: MethodVariant
     setting: Setting
@@ -45,12 +45,12 @@ class PlannedRun:
 
     @property
     def folder(self) -> str:
-        """Where the run lies, relative to the comparison's folder."""
+        """The run's folder, relative to the comparison's folder."""
         parts = (self.setting.name, self.method.name, *self.tuned, f"seed-{self.seed}")
         return "/".join(["runs", *(slug(part) for part in parts if part)])
 
     def config(self, rounds: int | None = None) -> Config:
-        """The run's configuration. Raises ConfigurationError naming the method and the setting."""
+        """Return the run's configuration. Raises ConfigurationError that names the method and the setting."""
         more = () if rounds is None else (f"rounds={rounds}",)
         sets = [*self.setting.sets, *self.method.sets, *self.tuned, *more, f"seed={self.seed}", "baselines=[]"]
         try:
@@ -59,7 +59,7 @@ class PlannedRun:
                 self.setting.recipe, self.setting.sets
             ):
                 return config
-            # What decides in the recipe may mean nothing to another method, but what the variant asks for stays.
+            # Settings of the recipe that mean nothing to another method are dropped; those of the variant stay.
             asked = [key.split(".")[1] for key in map(key_of, self.method.sets) if key.startswith("uncertainty.")]
             kept = {name: getattr(config.uncertainty, name) for name in asked}
             fitting = config.uncertainty.fitting(config.build_method())
@@ -71,26 +71,26 @@ class PlannedRun:
 
 
 def with_own(metrics: Sequence[OwnMetric]) -> tuple[Measure, ...]:
-    """What is compared: the usual measures, and metrics of the user's own."""
+    """Return the usual measures and the custom metrics."""
     own = (Measure(each.name, f"{OWN}/{each.name}", higher=each.higher_is_better) for each in metrics)
     return (*MEASURES, *own)
 
 
 @dataclass(frozen=True)
 class Grid(GridFile):
-    """A comparison, before anything runs."""
+    """The plan of a comparison."""
 
     def check(self) -> None:
-        """Raises ConfigurationError for what cannot be compared, with a line per problem, before anything runs."""
+        """Check the plan; raise ConfigurationError with a line per problem."""
         for kind, names in (("row", [method.name for method in self.rows]), ("column", [c.name for c in self.columns])):
             slugs = [slug(name) for name in names]
             if doubled := [name for name, short in zip(names, slugs, strict=True) if slugs.count(short) > 1]:
-                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; give each a name of its own")
+                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; give each its own name")
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
             raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected some, all different")
         if self.match_rounds and self.match_rounds not in [method.name for method in self.rows]:
             rows = ", ".join(method.name for method in self.rows)
-            raise ConfigurationError(f"no row {self.match_rounds!r} to take the rounds of; rows: {rows}")
+            raise ConfigurationError(f"match_rounds = {self.match_rounds!r}: no such row; rows: {rows}")
         self._check_rows()
         self._check_tuning()
         self._check_contrasts()
@@ -115,13 +115,13 @@ class Grid(GridFile):
                 if _is_shared(key_of(each)):
                     raise ConfigurationError(
                         f"row {method.name!r} sets {each}: rows are compared on the same data, silos and seeds; "
-                        "settings of the data make columns"
+                        "settings of the data belong in columns"
                     )
                 if key_of(each) in self.swept:
-                    raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept over as well")
+                    raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept, too")
                 if key_of(each) == "rounds" and self.match_rounds not in ("", method.name):
                     raise ConfigurationError(
-                        f"row {method.name!r} sets {each}, but takes the rounds of {self.match_rounds}"
+                        f"row {method.name!r} sets {each}, but is to train as many rounds as {self.match_rounds}"
                     )
             if self.tuning and method.values and len(method.values) != len(self.tuning.values):
                 raise ConfigurationError(
@@ -136,13 +136,13 @@ class Grid(GridFile):
         if _is_shared(key):
             raise ConfigurationError(f"{key} cannot be tuned: rows are compared on the same data, silos and seeds")
         if key in self.swept:
-            raise ConfigurationError(f"{key} is tuned and swept over; choose one")
+            raise ConfigurationError(f"{key} is both tuned and swept; choose one")
         for method in self.rows:
             for tuned in (key, *([method.then.key] if method.then else [])):
                 if tuned in map(key_of, method.sets):
                     raise ConfigurationError(f"{tuned} is tuned, but row {method.name!r} sets it")
         if shared := set(self.tuning.on) & set(self.seeds):
-            raise ConfigurationError(f"seed {min(shared)} is one of the table's, and one to tune on; choose others")
+            raise ConfigurationError(f"seed {min(shared)} is used both in the table and for tuning; choose others")
 
     def _check_contrasts(self) -> None:
         rows, columns = [method.name for method in self.rows], [setting.name for setting in self.columns]
@@ -151,14 +151,14 @@ class Grid(GridFile):
                 if name not in known:
                     raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
             if not 0 < each.margin < 1:
-                raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}, expected one between 0 and 1")
+                raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin < 1")
 
     def values(self, method: MethodVariant) -> tuple[Any, ...]:
-        """What a method tries; empty if nothing is tuned."""
+        """Return the values that a method tries; empty without tuning."""
         return (method.values or self.tuning.values) if self.tuning else ()
 
     def method_of(self, method: MethodVariant) -> str:
-        """The name of a row's method."""
+        """Return the name of a row's method."""
         return self.first(method, self.columns[0]).config().method.name
 
     @property
@@ -167,24 +167,24 @@ class Grid(GridFile):
         return self.tuning.model if self.tuning else ""
 
     def first(self, method: MethodVariant, setting: Setting) -> PlannedRun:
-        """A method's first run under a setting."""
+        """Return a method's first run under a setting."""
         return next(iter(self.tried(method, setting)), PlannedRun(method, setting, self.seeds[0]))
 
     def _refined(self, method: MethodVariant, setting: Setting) -> list[PlannedRun]:
-        """The values of a method's own key with the first of the plan's."""
+        """Return the values of a method's own key, with the first value of the plan's key."""
         first, then = self.first(method, setting), method.then
         return [replace(first, tuned=(*first.tuned, f"{then.key}={toml(v)}")) for v in then.values] if then else []
 
     def tried(self, method: MethodVariant, setting: Setting) -> list[PlannedRun]:
-        """The runs that tuning compares, in the order of the values; empty if nothing is tuned."""
+        """Return the runs of tuning in the order of the values; empty without tuning."""
         return [run for _, runs in self.trials(method, setting) for run in runs]
 
     def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
-        """Every value that tuning compares from the start, with its runs."""
+        """Return every value that tuning compares from the start, with its runs."""
         return [(value, self.tries(method, setting, (self.override(value),))) for value in self.values(method)]
 
     def tries(self, method: MethodVariant, setting: Setting, tuned: Sets) -> list[PlannedRun]:
-        """The runs that try one value."""
+        """Return the runs that try one value."""
         return [PlannedRun(method, setting, seed, tuned) for seed in self.seeds_tried]
 
     @property
@@ -193,25 +193,25 @@ class Grid(GridFile):
         return (self.tuning.on or self.seeds[: self.tuning.seeds]) if self.tuning else ()
 
     def override(self, value: Any) -> str:
-        """How a value that is tuned is set. Raises LookupError where nothing is tuned."""
+        """Return the override that sets a tuned value. Raises LookupError without tuning."""
         if self.tuning is None:
             raise LookupError("a grid without tuning sets no value")
         return f"{self.tuning.key}={toml(value)}"
 
     def places(self) -> Iterator[tuple[Setting, MethodVariant, int]]:
-        """Every place in the table, by setting, seed and method."""
+        """Yield every cell of the table, ordered by setting, seed and method."""
         for setting in self.columns:
             for seed in self.seeds:
                 for method in self.rows:
                     yield setting, method, seed
 
     def at(self, method: MethodVariant, setting: Setting, seed: int, chosen: Sets) -> PlannedRun:
-        """The run in a place of the table, with the value that was chosen."""
+        """Return a run of the table with the chosen value."""
         return PlannedRun(method, setting, seed, chosen)
 
 
 def slug(name: str) -> str:
-    """A name as that of a folder."""
+    """Return a name that is valid for a folder."""
     short = re.sub(r"[^\w.=+-]+", "-", name.strip()).strip("-.") or "-"
     if len(short.encode()) <= LONGEST:
         return short
@@ -220,22 +220,21 @@ def slug(name: str) -> str:
 
 @functools.cache
 def _method_of(recipe: str | None, sets: Sets) -> str:
-    """The method that a setting's configuration names itself."""
     return load(recipe, sets).method.name
 
 
 def key_of(setting: str) -> str:
-    """The key of "SECTION.KEY=VALUE"."""
+    """Return the key of "SECTION.KEY=VALUE"."""
     return setting.partition("=")[0].strip()
 
 
 def _is_shared(key: str) -> bool:
-    """Whether all methods must have the same value of a key."""
+    """Return whether a key must have the same value for all methods."""
     return key.split(".")[0] in ("data", "seed") or key in ("evaluation.n_silos", "federation.newcomers")
 
 
 def swept(columns: Sequence[Setting], sweeps: Mapping[str, Sequence[Any]]) -> tuple[Setting, ...]:
-    """The settings once for every combination of values of the keys."""
+    """Return a copy of the settings for every combination of the keys' values."""
     found = tuple(columns)
     ends = [key.split(".")[-1] for key in sweeps]
     for key, values in sweeps.items():
@@ -265,17 +264,17 @@ def asked(
     tune_seeds: int,
     match_rounds: str | None,
 ) -> Grid:
-    """The comparison that options ask for. Raises ConfigurationError naming the option."""
+    """Build a comparison from options. Raises ConfigurationError that names the option."""
     config = load(source, sets)
     import_named(config)
     check_known(config.evaluation.metrics)
     if methods is not None and not methods.strip():
-        raise ConfigurationError("--methods: expected names between commas, for instance fedavg,uefl")
+        raise ConfigurationError("--methods: expected comma-separated names, for instance fedavg,uefl")
     names = methods.split(",") if methods else [] if variants else [config.method.name, *config.baselines]
     rows = [MethodVariant(name.strip(), (f"method.name={name.strip()}",)) for name in names]
     for method in rows:
         if method.name not in METHODS:
-            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` has all; {advice(method.name)}"
+            about = f"no such method {cut(method.name, 100)!r}; `caveat list methods` shows all; {advice(method.name)}"
             raise ConfigurationError(f"--methods {cut(str(methods), 100)}: {about}")
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
@@ -285,10 +284,10 @@ def asked(
     pairs = [_values("--sweep", sweep) for sweep in sweeps]
     swept_values = dict(pairs)
     if len(swept_values) < len(pairs):
-        raise ConfigurationError(f"--sweep: {', '.join(key for key, _ in pairs)} are not all different")
+        raise ConfigurationError(f"--sweep: the keys {', '.join(key for key, _ in pairs)} are not all different")
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "baselines"):
-            raise ConfigurationError(f"{key} is not for --set or --sweep here: --seeds and --methods say it")
+            raise ConfigurationError(f"{key} cannot be used with --set or --sweep here; use --seeds and --methods")
     check_size(rows, _seeds(seeds), swept_values, tuning)
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
@@ -305,7 +304,7 @@ def asked(
 def check_size(
     rows: Sequence[MethodVariant], seeds: Sequence[int], swept: Mapping[str, Sequence[Any]], tuning: TuningPlan | None
 ) -> None:
-    """Raises ConfigurationError for more runs than a comparison can have, before they are listed."""
+    """Raise ConfigurationError for more runs than a comparison can have."""
     columns = math.prod(map(len, swept.values()))
     runs = len(rows) * columns * (len(seeds) + (len(tuning.values) * tuning.seeds if tuning else 0))
     if runs > MOST_RUNS:
@@ -317,7 +316,7 @@ def check_size(
 
 
 def _variant(text: str) -> MethodVariant:
-    """NAME: KEY=VALUE KEY=VALUE ..."""
+    """Parse NAME: KEY=VALUE KEY=VALUE ..."""
     name, colon, rest = text.partition(":")
     try:
         sets = tuple(shlex.split(rest))
@@ -332,14 +331,14 @@ def _variant(text: str) -> MethodVariant:
 
 
 def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
-    """KEY=VALUE,VALUE,...; a value is TOML, and what is none is a string."""
+    """Parse KEY=VALUE,VALUE,...; a value is TOML or else a string."""
     key, equals, listed = text.partition("=")
     try:
         values = tomllib.loads(f"v = [{listed}]")["v"]
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{option} {cut(text, 100)}: a number too long, or a list nested too deeply") from None
+        raise ConfigurationError(f"{option} {cut(text, 100)}: a too long number or too deeply nested list") from None
     if not equals or not key.strip() or not values or "" in values:
         raise ConfigurationError(
             f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"
@@ -352,7 +351,7 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
         if why := senseless(value):
             raise ConfigurationError(f"{option} {key.strip()} = {cut(written, 100)}: {why}")
         if written in before:
-            raise ConfigurationError(f"{option} {key.strip()}: {cut(written, 100)} stands there twice")
+            raise ConfigurationError(f"{option} {key.strip()}: the value {cut(written, 100)} is listed twice")
         before.add(written)
     return key.strip(), tuple(values)
 
@@ -361,7 +360,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        about = f"--seeds {cut(text, 100)}: expected whole numbers between commas, such as 0,1,2"
+        about = f"--seeds {cut(text, 100)}: expected comma-separated whole numbers, such as 0,1,2"
         raise ConfigurationError(about) from None
     for seed in seeds:
         check_seed(seed, "--seeds")

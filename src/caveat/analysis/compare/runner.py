@@ -1,4 +1,4 @@
-"""Run what a comparison lacks, several runs at a time, and write its tables and its page."""
+"""Execute the missing runs of a comparison, several at a time, and write its tables and its page."""
 
 import multiprocessing
 import os
@@ -35,23 +35,23 @@ from .grid import Grid, PlannedRun
 from .texts import markdown, per_run
 
 KEPT = 2
-"""Federations whose data are kept in memory, for the runs that share them."""
+"""Number of federations whose data stay in memory for the runs that share them."""
 
 
 class Runner:
-    """Carries out runs in forked processes, so that one that fails or is killed takes no other along."""
+    """Executes runs in forked processes, so a run that fails or is killed does not affect others."""
 
     def __init__(self, results: ComparisonFolder, workers: int, progress: Progress, device: str | None = None) -> None:
-        """`device` is where runs compute, whatever their configurations say."""
+        """`device` overrides the device in the runs' configurations."""
         self.results, self.workers, self.progress, self.device = results, workers, progress, device
         self.silos: dict[str, Silos] = {}
         self.running: dict[BaseProcess, tuple[PlannedRun, float]] = {}
         self.finished = 0
 
     def prepare(self) -> None:
-        """Check every open method under every setting on its first open seed's data, before anything is written.
+        """Check every method under every setting on the data of its first open seed.
 
-        Raises DataError for data that cannot be used and ConfigurationError for what does not fit them.
+        Raises DataError for invalid data and ConfigurationError for settings that do not fit them.
         """
         first: dict[tuple[str, str], PlannedRun] = {}
         for run in self._waiting():
@@ -63,7 +63,7 @@ class Runner:
             self._check_code()
 
     def _check_code(self) -> None:
-        """Raises RunError if code of one's own is or makes another than in runs that others are to come beside."""
+        """Raise RunError if custom code differs from the code of the runs that are already there."""
         for run in self.results.known():
             place = self.results.place(run)
             if (record := read_run_file(place)) is not None and record.code is not None:
@@ -71,7 +71,7 @@ class Runner:
                 local_run(config, self._silos(config), place).check_code()
 
     def run(self) -> None:
-        """Run everything that can be run. What failed before is tried once more."""
+        """Execute all runs that can start; runs that failed before are tried again."""
         self._forget_failures()
         self._write_missing_pages()
         total = self.results.total()
@@ -96,17 +96,16 @@ class Runner:
                 note.unlink()
 
     def _write_missing_pages(self) -> None:
-        """Write the pages of runs that ended just before somebody stopped the comparison."""
         for run in filter(self.results.done, self.results.known()):
             place = self.results.place(run)
             if not (place / "report.html").exists():
-                forget_parts(place)  # also of a process whose number another one has by now
+                forget_parts(place)  # also if the process id has been reused
                 write_report(place)
             if self._decides(run) and not place_of(place).exists():
                 write_right(place, open_run(place).silos)
 
     def _decides(self, run: PlannedRun) -> bool:
-        """Whether contrasts are decided by a run: those of tuning alone are not asked about test inputs."""
+        """Return whether contrasts use a run; runs of tuning alone are not evaluated on test inputs."""
         return bool(self.results.grid.contrasts) and run.seed in self.results.grid.seeds
 
     def _waiting(self) -> list[PlannedRun]:
@@ -114,7 +113,7 @@ class Runner:
         return [run for run in self.results.open() if run.folder not in running]
 
     def _next(self, waiting: list[PlannedRun]) -> PlannedRun:
-        """One whose data are in memory, if there is one."""
+        """Return the next run, preferably one whose data are in memory."""
         known = [run for run in waiting if _key(self._config(run)) in self.silos]
         return (known or waiting)[0]
 
@@ -131,7 +130,7 @@ class Runner:
             self.finished += 1
             self._leave(note, run, str(error))
             return
-        context = multiprocessing.get_context("fork")  # shares the data, and no pickle
+        context = multiprocessing.get_context("fork")  # fork shares the data without pickling
         place = self.results.place(run)
         deciding = self._decides(run)
         process = context.Process(target=_carry_out, args=(config, silos, place, note, os.getpid(), deciding))
@@ -139,7 +138,6 @@ class Runner:
         self.running[process] = run, time.perf_counter()
 
     def _leave(self, note: Path, run: PlannedRun, why: str) -> None:
-        """A note of why a run failed."""
         note.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(note, why.encode())
         self.progress.note(f"{run.title} failed: {why.splitlines()[-1]}")
@@ -153,14 +151,13 @@ class Runner:
         return self.silos[key]
 
     def _wait(self) -> None:
-        """Until at least one run has ended."""
         ended = wait([process.sentinel for process in self.running])
         for process in [process for process in self.running if process.sentinel in ended]:
             process.join()
             self._told(process, *self.running.pop(process))
 
     def _told(self, process: BaseProcess, run: PlannedRun, began: float) -> None:
-        """Say what became of a run; a process that was killed could not leave a note."""
+        """Report the result of a run; store an error for a process that was killed."""
         note = self.results.note_of_failure(run)
         self.finished += 1
         found = self.results.done(run)
@@ -174,7 +171,7 @@ class Runner:
 
 
 def check_folder(results: ComparisonFolder) -> None:
-    """Raises ConfigurationError if the folder holds something else, or runs of other settings, before anything runs."""
+    """Raise ConfigurationError if the folder is not a comparison or holds runs with other settings."""
     folder = results.folder
     if not (folder / "grid.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
@@ -187,12 +184,12 @@ def _key(config: Config) -> str:
 
 
 def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int, deciding: bool) -> None:
-    """Run or continue one run, in a process of its own; leave a note if it fails.
+    """Execute or continue one run in its own process; store its error if it fails.
 
-    What it has right is kept input by input where contrasts are decided by that.
+    If contrasts use the run, also store which predictions are correct.
     """
     end_with_parent(parent)
-    torch.set_num_threads(1)  # the parent's threads did not come along, and OpenMP would wait for them
+    torch.set_num_threads(1)  # the parent's threads do not exist here, and OpenMP would wait for them
     try:
         if (place / RUN).exists():
             resume(place, silos=silos, device=config.engine.device)
@@ -203,17 +200,17 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
             write_right(place, silos)
     except Exception as error:
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
-        with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails, and says so
+        with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails with an error
             note.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(note, text.encode())
 
 
 def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
-    """Carry out what the folder lacks of a comparison and write its tables and its page; return where the page is.
+    """Execute the missing runs of a comparison, write its tables and its page; return the path of the page.
 
-    `device` is where runs compute, by default where their configurations say. Whatever can be checked is checked before
-    anything is written; an interrupted comparison keeps its finished runs, and its unfinished ones continue. Raises
-    ConfigurationError, DataError.
+    `device` overrides the device in the runs' configurations. Settings and data are checked before anything is
+    written. After an interruption, finished runs are kept and unfinished ones continue. Raises ConfigurationError or
+    DataError.
     """
     grid.check()
     results = ComparisonFolder(grid, folder)
@@ -236,7 +233,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: 
 
 
 def write(results: ComparisonFolder, out: Path | None = None) -> Path:
-    """Write comparison.json, runs.csv, tables.md and the page of what is there now; return where the page is."""
+    """Write comparison.json, runs.csv, tables.md and the page from the runs so far; return the path of the page."""
     folder, record = results.folder, comparison_of(results)
     write_record(folder / "comparison.json", record)
     write_bytes(folder / "runs.csv", per_run(record).encode())
@@ -247,19 +244,19 @@ def write(results: ComparisonFolder, out: Path | None = None) -> Path:
 
 
 def opened(folder: Path) -> ComparisonFolder:
-    """The folder of a comparison, with the runs done so far. Raises DataError if it is damaged."""
+    """Open the folder of a comparison. Raises DataError if it is damaged."""
     return ComparisonFolder(grid_of(folder), folder)
 
 
 def lacking(folder: Path) -> str:
-    """What the tables of a folder are without, in words; empty if nothing."""
+    """Return how many runs failed or are missing, in words; empty if none."""
     runs = read_comparison(folder / "comparison.json").cells
     failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
     return f"{failed} of {len(runs)} runs failed, {missing} are missing" if failed or missing else ""
 
 
 def grid_of(folder: Path) -> Grid:
-    """The grid that `grid.json` in the folder describes. Raises DataError if it is damaged, or of another version."""
+    """Read the grid from `grid.json`. Raises DataError if it is damaged or of another version."""
     path = folder / "grid.json"
     try:
         value = decoded(text_of(path) or "", str(path))
@@ -267,4 +264,4 @@ def grid_of(folder: Path) -> Grid:
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:
-        raise DataError(f"{path}: not as caveat writes it: {error}") from error
+        raise DataError(f"{path}: not a file that caveat wrote: {error}") from error

@@ -1,4 +1,4 @@
-"""A comparison as text: tables in GitHub's markdown, and a line per run for other programs."""
+"""A comparison as text: tables in GitHub's Markdown, and CSV."""
 
 import csv
 import io
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
 from ...files.schema.grid import Measure
 from ...files.writing import as_text
-from ...html.comparison.wording import named, said
+from ...html.comparison.wording import contrast_name, contrast_verdict
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
 
 def per_run(record: Comparison) -> str:
-    """CSV: a line per method, setting, seed and silo, and one with silo "" for figures of the whole run."""
+    """Return CSV with a line per method, setting, seed and silo, and one with silo "" for metrics of the whole run."""
     measures = [measure.name for measure in record.measures]
     file = io.StringIO(newline="")
     lines = csv.writer(file, lineterminator="\n")
@@ -34,23 +34,26 @@ def per_run(record: Comparison) -> str:
 
 
 def markdown(record: Comparison) -> str:
-    """What is decided, means with 95 % intervals, the paper's figures in brackets, tests, tuning, costs, failures."""
+    """Return contrasts, means with 95 % intervals, the paper's results in brackets, tests, tuning, costs, failures."""
     return "\n\n".join([*contrasts(record), *measured(record), *about(record)]) + "\n"
 
 
 def measured(record: Comparison) -> list[str]:
-    """A table per measure."""
+    """Return a table per measure."""
     return [_measured(record, measure) for measure in record.measures]
 
 
 def about(record: Comparison) -> list[str]:
-    """Which pairs differ, what was tuned and spent, what failed."""
+    """Return the pairs that differ, tuned values, costs and failures."""
     return [part for part in (_differences(record), _costs(record), _failures(record)) if part]
 
 
 def contrasts(record: Comparison) -> list[str]:
-    """The contrasts with their verdicts, where the comparison has any."""
-    lines = [f"- {each.claim}. {named(each)}: {_difference(each)}**{said(each)}**" for each in record.contrasts]
+    """Return the contrasts with their verdicts; empty without contrasts."""
+    lines = [
+        f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
+        for each in record.contrasts
+    ]
     head = "What the table decides, in points with 95 % intervals over seeds and test inputs:"
     return ["\n".join([head, "", *lines])] if lines else []
 
@@ -62,7 +65,7 @@ def _difference(contrast: ContrastRecord) -> str:
 
 
 def _measured(record: Comparison, measure: Measure) -> str:
-    """A measure of all methods and settings; with the worst silo where it is one of silos."""
+    """Return a measure of all methods and settings, with the worst silo for measures of silos."""
     results = {
         method.name: [record.result(method, setting, measure) for setting in record.columns] for method in record.rows
     }
@@ -92,12 +95,15 @@ def _cell(measure: Measure, found: Result, paper: float | None) -> str:
 
 
 def _differences(record: Comparison) -> str:
-    """Pairs of the first measure that differ after Holm's correction, and how many pairs there were."""
+    """Return the pairs of the first measure that differ after Holm's correction, and the number of pairs."""
     measure, lines = record.measures[0], []
     for setting in record.columns:
         pairs = record.results(setting, measure).pairs
         surely = [pair for pair in pairs if pair.p_holm is not None and pair.p_holm < 0.05]
-        shown = ", ".join(f"{p.a} - {p.b} {_signed(measure, p.mean or 0.0)} (p = {p.p_holm:.3f})" for p in surely)
+        shown = ", ".join(
+            f"{p.a} - {p.b} {'+' * ((p.mean or 0.0) > 0)}{_number(measure, p.mean)} (p = {p.p_holm:.3f})"
+            for p in surely
+        )
         where = f"{setting.name}: " if setting.name else ""
         lines += [f"- {where}{shown or 'none'}, of {len(pairs)} pairs."] * bool(pairs)
     seeds = max((result.seeds for table in record.tables for result in table.rows), default=0)
@@ -107,7 +113,7 @@ def _differences(record: Comparison) -> str:
 
 
 def _costs(record: Comparison) -> str:
-    """What was chosen in tuning, and what a run cost, mean over seeds."""
+    """Return the tuned values, and the cost of a run, mean over seeds."""
     heads = [f"tuned {record.tuning.key}"] if record.tuning else []
     each = [*heads, "rounds", "s", "MB up", "MB down"]
     names = [setting.name for setting in record.columns]
@@ -116,7 +122,6 @@ def _costs(record: Comparison) -> str:
 
 
 def _costs_of(record: Comparison, method: ComparedMethod) -> list[str]:
-    """The costs of one method under all settings."""
     cells = []
     for setting in record.columns:
         runs, done = record.runs(method, setting), record.runs(method, setting, "done")
@@ -163,7 +168,3 @@ def _number(measure: Measure, value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:.1f}" if measure.percent else f"{value:.3f}"
-
-
-def _signed(measure: Measure, value: float) -> str:
-    return ("+" if value > 0 else "") + _number(measure, value)

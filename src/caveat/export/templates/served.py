@@ -1,4 +1,4 @@
-"""A model that says when not to trust it: what MLflow runs to ask it. Needs onnxruntime and NumPy, nothing else."""
+"""An MLflow model that abstains; needs onnxruntime and NumPy only."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ import onnxruntime
 
 
 class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
-    """Arrays of inputs, or a table as a DataFrame with texts for categories, to a dictionary of arrays."""
+    """Predict from an array, or from a DataFrame with category names; returns a dictionary of arrays."""
 
     def load_context(self, context: Any) -> None:
         path = context.artifacts["model"]
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.about = json.loads(self.session.get_modelmeta().custom_metadata_map["inputs"])
 
-    # The signature says what goes in; without any hint of a type MLflow would warn.
+    # The signature gives the types of inputs; without a type hint MLflow would warn.
     def predict(self, context: Any, model_input: np.ndarray, params: Any = None) -> dict[str, Any]:
         names = [output.name for output in self.session.get_outputs()]
         found = self.session.run(names, {"inputs": self.inputs(model_input)})

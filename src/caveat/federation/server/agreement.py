@@ -88,7 +88,7 @@ def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
     return {name: count / total for name, count in zip(classes, card.class_counts, strict=True)}
 
 
-def told_shares(card: SiloInfo, classes: Sequence[str]) -> str:
+def shares_text(card: SiloInfo, classes: Sequence[str]) -> str:
     """Return these shares in words; "" for many classes."""
     if len(classes) > MOST_CLASSES:
         return ""
@@ -194,7 +194,7 @@ class Members:
         before = self.silo_infos.get(silo)
         if before is None:
             self._believe(card)
-            of = told_shares(card, self.agreement.classes)
+            of = shares_text(card, self.agreement.classes)
             self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
         elif (card, record) == (before, self.records[silo]):

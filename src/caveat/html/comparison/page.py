@@ -16,13 +16,13 @@ from .plots import MethodRow, Place, course, course_chart, forest, method_limits
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
 
 _MOST_PAIRS = 15
-"""Pairs that one figure shows before it is divided."""
+"""Maximum number of pairs in one figure."""
 _FAR = 2.0
-"""Settings share an axis unless it is so many times as long as the longest of their own."""
+"""Settings share an axis up to this multiple of the length of their longest range."""
 
 
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
-    """A dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
+    """Return a dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
@@ -31,17 +31,17 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
         charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
-    intervals = wording.intervals_said(row.value for each in rows.values() for row in each)
-    said = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
+    intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
+    note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
-        said += " A small dot is one seed; few seeds are shown one by one."
+        note_below += " A small dot is one seed; few seeds are shown one by one."
     if any(row.paper is not None for each in rows.values() for row in each):
-        said += " A hollow diamond is the paper's result."
-    return charts, said + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
+        note_below += " A hollow diamond is the paper's result."
+    return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
-    """One range for all; None if the settings lie too far apart for it."""
+    """Return one range for all; None if the settings lie too far apart for it."""
     if not ranges:
         return None
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -61,7 +61,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Every pair; if there are many, those of the leading method first and the others in a second figure."""
+    """Return every pair; if there are many, those of the leading method first and the others in a second figure."""
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]
@@ -80,7 +80,7 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
 
 
 def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """A mark per silo and method, silos by domain."""
+    """Return a mark per silo and method, silos by domain."""
     places = record.places(setting, "silos")
     domains = domains_of(record.runs(setting=setting))
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
@@ -89,7 +89,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
     methods = {name: found for name, found in methods.items() if found}
     about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
     drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    intervals = wording.intervals_said(value for found in methods.values() for value in found.values())
+    intervals = wording.interval_caption(value for found in methods.values() for value in found.values())
     cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
     return (
         None
@@ -99,7 +99,7 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
-    """Accuracy and entropy on validation data over rounds, means over the seeds that finished."""
+    """Return accuracy and entropy on validation data over rounds, means over the seeds that finished."""
     kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
         (1, "Accuracy on validation data, %", lambda value: plain_tick(100 * value)),
         (2, "Entropy on validation data, nats", plain_tick),
@@ -115,7 +115,7 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
 
 
 def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
-    """The first measure against every other, and against time and bytes."""
+    """Return the first measure against every other, and against time and bytes."""
     first = record.measures[0]
     against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
         (
@@ -143,7 +143,7 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
 def _places(
     record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
 ) -> list[Place]:
-    """The methods that have both figures."""
+    """Return the methods that have both values."""
     places = []
     for row, value in zip(record.rows, values, strict=True):
         x, y = wording.dot(value), wording.dot(record.result(row, setting, first))
@@ -154,13 +154,13 @@ def _places(
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
-    """The sum of what a run cost on average; None if any of it is not known."""
+    """Return the mean cost of a run, summed over `keys`; None if one of them is not known."""
     known = [cost for key in keys if (cost := wording.mean_of(runs, key)) is not None]
     return sum(known) / unit if len(known) == len(keys) else None
 
 
 def facts(record: Comparison) -> list[tuple[str, str]]:
-    """The size and the cost of the comparison."""
+    """Return the size and the cost of the comparison."""
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
@@ -180,7 +180,7 @@ _TEMPLATE = "comparison/comparison.html.j2"
 
 
 def render(record: Comparison) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
     known, alarm = wording.state(record)
@@ -192,9 +192,9 @@ def render(record: Comparison) -> str:
         failed=[run for run in record.cells if run.status == "failed"],
         leaders=wording.leaders(record),
         budgets=[
-            (one.name, told, wording.equal_by(record, one))
+            (one.name, budgets, wording.equal_by(record, one))
             for one in record.columns
-            if (told := wording.unequal_budgets(record, one))
+            if (budgets := wording.unequal_budgets(record, one))
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
@@ -211,7 +211,6 @@ def render(record: Comparison) -> str:
 
 
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
-    """The parts of one setting that do not depend on the chosen measure."""
     return {
         "setting": setting.name,
         "verdict": wording.verdict(record, setting),
@@ -222,7 +221,6 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
 
 
 def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, Any]:
-    """The parts of one setting and one measure."""
     several, of_domain = len(record.places(setting, "domains")) > 1, "domain, mean over its silos and seeds"
     return {
         "setting": setting.name,
@@ -236,6 +234,6 @@ def _part(record: Comparison, setting: Setting, measure: Measure) -> dict[str, A
 
 
 def _settings(record: Comparison) -> str:
-    """What each method and setting sets, a name followed by its lines."""
+    """Return the overrides of methods and settings, each name followed by its lines."""
     sets = [(one.name, one.sets) for one in record.rows] + [(one.name, one.sets) for one in record.columns if one.name]
     return "\n".join(line for name, keys in sets for line in (name, *(f"    {key}" for key in keys)))

@@ -1,4 +1,4 @@
-"""Pictures of a comparison: dot plots, forests of differences, curves over rounds, and planes of two measures."""
+"""Plots of a comparison: dot plots, forest plots of differences, learning curves, and scatter plots of two measures."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from .wording import LEVEL, bracketed, directed, dot, few, figure, header, known
 BySilo = Mapping[str, IntervalRecord]
 """By silo."""
 _SIDE = 21
-"""Letters of each name of a pair."""
+"""Maximum number of letters of each name of a pair."""
 _MOST_TITLES = 1500
-"""A title per mark is most of the size of a picture of many silos."""
+"""Maximum number of marks with titles, which make up most of a plot's size."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class MethodRow:
     value: IntervalRecord
     paper: float | None = None
     absent: str = ""
-    """What stands where there is no figure."""
+    """The text in place of a missing value."""
     seeds: Mapping[int, float] = field(default_factory=dict)
-    """The figure of each seed, where these are few."""
+    """The value of each seed, if these are few."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
@@ -49,7 +49,7 @@ def scale(measure: Measure, shown: Point) -> svg.Ticks:
 
 
 def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
-    """A line per method, in the order given: mean and interval, the paper's result hollow, the mean in digits."""
+    """Draw a line per method: mean and interval, the paper's result hollow, the mean in digits."""
     rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     unit = directed(measure.name, measure)
@@ -73,9 +73,9 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """A line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
+    """Draw a line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
 
-    Pairs without a difference are listed, and say so.
+    Pairs without a difference are listed with a note.
     """
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     shown = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
@@ -115,7 +115,7 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
 def silo_plot(
     groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
 ) -> Markup | None:
-    """A line per silo, grouped by domain, with a mark and an interval per method; None without values.
+    """Return a line per silo, grouped by domain, with a mark and an interval per method; None without values.
 
     `methods` has each method's values by silo.
     """
@@ -147,7 +147,7 @@ def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> 
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
-    """A range with room for all means, and for the intervals up to the span of the means on either side.
+    """Return a range with room for all means, and for the intervals up to the span of the means on either side.
 
     With two or three seeds, a silo's interval may be many times as long as the difference between silos.
     """
@@ -161,7 +161,7 @@ def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | 
 
 
 _MOST_POINTS = 150
-"""Rounds that a curve shows at most."""
+"""Maximum number of rounds in a curve."""
 
 
 @dataclass(frozen=True)
@@ -176,14 +176,14 @@ class Course:
 
 
 def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """A method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
+    """Return a method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []
     if not shared:
         return None
     step = math.ceil(len(shared) / _MOST_POINTS)
-    # From the end, so that the last round is always there.
+    # from the end, to include the last round
     values = {at: [one[at] for one in found] for at in shared[::-1][::step][::-1]}
     means = [(at, math.fsum(row) / len(row)) for at, row in values.items()]
     low, high = ([(at, of(row)) for at, row in values.items()] for of in (min, max))
@@ -212,7 +212,7 @@ class Place:
 
 
 def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, Write], about: str) -> Markup | None:
-    """A mark per method, with both intervals; None without any."""
+    """Return a mark per method, with both intervals; None without any."""
     x_range = svg.limits([end for place in places for end in place.x.known])
     y_range = svg.limits([end for place in places for end in place.y.known])
     if x_range is None or y_range is None:

@@ -18,7 +18,7 @@ _EDGE = "at the edge of the values that were tried: a better value may lie beyon
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
-    """A row per method: every measure, rank and worst silo, costs, and tuned values."""
+    """Return a row per method: every measure, rank and worst silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
@@ -56,10 +56,9 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
 
 
 def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
-    """The mean over its interval."""
     if value.mean is None:
         return ""
-    # What rests on a handful of errors has an interval that is no better known than the figure.
+    # With a handful of errors, the interval is as uncertain as the value.
     bounds = wording.few(value) or wording.interval(measure, value)
     below = element("small", bounds, class_="bounds") if bounds else ""
     return element("b" if best else "span", wording.figure(measure, value.mean)) + below
@@ -88,7 +87,7 @@ def _runs(runs: Sequence[ComparedRun]) -> Cell:
 def place_table(
     record: Comparison, setting: Setting, measure: Measure, part: Literal["domains", "silos"], caption: str
 ) -> Table | None:
-    """A row per domain or silo, a column per method; None without methods."""
+    """Return a row per domain or silo, a column per method; None without methods."""
     places = record.places(setting, part)
     columns = [words(part.removesuffix("s"), places)]
     shown = list[IntervalRecord]()
@@ -98,12 +97,12 @@ def place_table(
         columns.append(column(found.row, (_mean(measure, value) for value in each)))
         shown += each
     return (
-        table(columns, f"{measure.name} by {caption}, {wording.intervals_said(shown)}.") if len(columns) > 1 else None
+        table(columns, f"{measure.name} by {caption}, {wording.interval_caption(shown)}.") if len(columns) > 1 else None
     )
 
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
-    """A row per pair of methods, with their difference and its tests."""
+    """Return a row per pair of methods, with their difference and its tests."""
     pairs = record.results(setting, measure).pairs
     columns = [
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
@@ -116,7 +115,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
 
 
 def tuning_table(record: Comparison) -> Table | None:
-    """A row per method and setting: the values tried, with their scores, and the one chosen."""
+    """Return a row per method and setting: the values tried, with their scores, and the one chosen."""
     tuning = record.tuning
     if tuning is None:
         return None
@@ -136,7 +135,6 @@ def tuning_table(record: Comparison) -> Table | None:
 
 
 def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
-    """Every value of the first run that tried any, with its score, the chosen one in bold."""
     run = next((run for run in runs if run.tuning), None)
     if run is None:
         return ""
@@ -150,7 +148,7 @@ def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -
 
 
 def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
-    """Flagged if the best value is the smallest or the largest that was tried: a better value may lie beyond."""
+    """Return the chosen values, flagged if they are the smallest or the largest: a better one may lie beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
         return Cell(_values(runs, key))
@@ -160,7 +158,7 @@ def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
 
 
 def paper_table(record: Comparison) -> Table | None:
-    """The paper's results next to ours."""
+    """Return the paper's results next to ours."""
     measures = {measure.name: measure for measure in record.measures}
     printed = record.paper.figures if record.paper else ()
     found = [(one, measures[one.measure]) for one in printed if one.measure in measures and one.row in record.series]
@@ -180,7 +178,7 @@ def paper_table(record: Comparison) -> Table | None:
 
 
 def run_table(record: Comparison) -> Table | None:
-    """A row per run, with its report; failed ones with their error."""
+    """Return a row per run, with its report; failed ones with their error."""
     runs = record.cells
     columns = [
         words("run", map(_link, runs)),
@@ -216,14 +214,14 @@ _ABOUT = (
 
 
 def contrast_table(record: Comparison) -> Table | None:
-    """A row per contrast; None for a comparison without contrasts."""
+    """Return a row per contrast; None for a comparison without contrasts."""
     found = record.contrasts
     columns = [
         words("claim", (each.claim for each in found)),
-        words("contrast", map(wording.named, found)),
+        words("contrast", map(wording.contrast_name, found)),
         column("difference in points", (wording.points(each.mean) for each in found)),
         column("95 % interval", map(wording.points_interval, found)),
-        words("verdict", map(wording.said, found)),
+        words("verdict", map(wording.contrast_verdict, found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),
         column("Holm p, equal", (probability(each.p_equal) for each in found)),
     ]

@@ -1,4 +1,4 @@
-"""Numbers and conclusions of a comparison as text: who leads, by how much, and whether budgets are equal.
+"""Numbers and conclusions of a comparison as text: the leader, its lead, and whether budgets are equal.
 
 Shares are written as percent without the sign, everything else with three decimals.
 """
@@ -20,15 +20,15 @@ POPULATION = (
     "Intervals and p-values are about training again, with other seeds, on these silos. Seeds share some or all test "
     "inputs, so other inputs, and other silos, may differ by more."
 )
-"""Whom the statistics are about."""
+"""The population of the statistics."""
 SEEDS = 5
-"""Seeds from which on intervals stand for them."""
+"""Number of seeds from which plots show intervals only."""
 FEW = 10
-"""Errors, of all seeds, below which a figure that tells them from right answers says on how few it rests."""
+"""Number of errors over all seeds below which a metric of error detection states it."""
 
 
 def figure(measure: Measure, value: float | None) -> str:
-    """The value as a number alone; empty for None."""
+    """Return the value as a number alone; empty for None."""
     return "" if value is None else minus(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
@@ -37,7 +37,7 @@ def with_unit(measure: Measure, value: float | None) -> str:
 
 
 def signed(measure: Measure, value: float | None) -> str:
-    """The value with a plus if it is positive."""
+    """Return the value with a plus if it is positive."""
     return "" if value is None else with_sign(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
@@ -49,14 +49,14 @@ def interval(measure: Measure, value: schema.IntervalRecord) -> str:
 
 
 def few(value: schema.IntervalRecord) -> str:
-    """The number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
+    """Return the number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
     if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
         return ""
     return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
-def intervals_said(values: Iterable[schema.IntervalRecord]) -> str:
-    """The words after "mean over seeds": with intervals, with some, or without any."""
+def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
+    """Return the words after "mean over seeds": with intervals, with some, or without any."""
     known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
     if all(known):
         return "with its 95 % interval"
@@ -76,17 +76,17 @@ def bracketed(measure: Measure, value: schema.IntervalRecord) -> str:
 
 
 def tick(measure: Measure, value: float) -> str:
-    """The value on an axis whose name has the unit."""
+    """Return the value on an axis whose name has the unit."""
     return written_tick(100 * value if measure.percent else value)
 
 
 def dot(value: schema.IntervalRecord, note: str = "") -> Dot | None:
-    """The value as plots show it; None without a mean."""
+    """Return the value as plots show it; None without a mean."""
     return None if value.mean is None else Dot(value.mean, value.low, value.high, note)
 
 
 def known(values: Iterable[schema.IntervalRecord]) -> list[float]:
-    """All means and bounds that exist."""
+    """Return all means and bounds that exist."""
     return [end for one in values for end in (one.mean, one.low, one.high) if end is not None]
 
 
@@ -100,12 +100,12 @@ def better(measure: Measure) -> str:
 
 
 def directed(name: str, measure: Measure) -> str:
-    """A name of the measure with the direction that is better."""
+    """Return a name of the measure with the direction that is better."""
     return f"{name} ({better(measure)})" if better(measure) else name
 
 
 def per_seed(record: Comparison, row: schema.ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
-    """The value of each finished run: the mean over its silos if the measure is one of silos."""
+    """Return the value of each finished run: the mean over its silos if the measure is one of silos."""
     found = {}
     for run in record.runs(row, setting, "done"):
         values = [value for silo in run.silos if (value := silo.figures.get(measure.name)) is not None]
@@ -116,19 +116,19 @@ def per_seed(record: Comparison, row: schema.ComparedMethod, setting: Setting, m
 
 
 def mean_of(runs: Sequence[schema.ComparedRun], name: str) -> float | None:
-    """The mean cost of the finished runs; None if no run has it."""
+    """Return the mean cost of the finished runs; None if no run has it."""
     found = [getattr(run, name) for run in runs if run.status == "done" and getattr(run, name) is not None]
     return math.fsum(found) / len(found) if found else None
 
 
 def not_done(runs: Sequence[schema.ComparedRun]) -> list[str]:
     """1 failed, 2 to come; empty if all are done."""
-    counts = {said: sum(run.status == s for run in runs) for s, said in (("failed", "failed"), ("missing", "to come"))}
-    return [f"{count} {said}" for said, count in counts.items() if count]
+    counts = {text: sum(run.status == s for run in runs) for s, text in (("failed", "failed"), ("missing", "to come"))}
+    return [f"{count} {text}" for text, count in counts.items() if count]
 
 
 def setting_value(value: object) -> str:
-    """A swept or tuned value as a user writes it, the same for a number and for its text."""
+    """Return a swept or tuned value as a user writes it, the same for a number and for its text."""
     if isinstance(value, bool):
         return str(value).lower()
     number = as_number(value)
@@ -146,7 +146,7 @@ def as_number(value: object) -> float | None:
 
 
 _LEVEL = 0.0005
-"""Difference of accuracies below which two are level as they are written."""
+"""Difference of accuracies below which two are equal after rounding."""
 
 
 def unequal_budgets(record: Comparison, setting: Setting) -> str:
@@ -159,12 +159,12 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
     by_rounds: dict[tuple[int, int], list[str]] = {}
     for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
         by_rounds.setdefault(of, []).append(name)
-    told = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    return f"{told}. {_at_common_round({name: runs[name] for name in taken})}"
+    texts = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
+    return f"{texts}. {_at_common_round({name: runs[name] for name in taken})}"
 
 
 def equal_by(record: Comparison, setting: Setting) -> str:
-    """The option that gives all methods as many rounds as the method with the most."""
+    """Return the option that gives all methods as many rounds as the method with the most."""
     runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
     longest = max(runs, key=lambda run: run.rounds or 0, default=None)
     return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
@@ -211,7 +211,7 @@ def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
 
 
 LEVEL = 0.05
-"""A difference counts as found if its p after Holm's correction is below."""
+"""Significance level after Holm's correction."""
 _MOST_FAILED = 6
 _MOST_OTHERS = 4
 
@@ -223,7 +223,7 @@ def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Resul
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """The first measure under one setting: who leads, by how much, and whether the seeds suffice to say so."""
+    """Return the first measure under one setting: who leads, by how much, and whether the seeds suffice to say so."""
     measure = record.measures[0]
     results = record.results(setting, measure)
     order = ranked(results.rows, measure)
@@ -261,7 +261,7 @@ def leaders(record: Comparison) -> str:
 
 
 def state(record: Comparison) -> tuple[str, str]:
-    """How many runs are done, and what is missing or failed; the latter is empty if nothing is."""
+    """Return how many runs are done, and what is missing or failed; the latter is empty if nothing is."""
     done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
     alarms = []
     if failed:
@@ -294,7 +294,7 @@ def _gap(
 
 
 def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord], measure: Measure) -> str:
-    """The methods behind the two best, and which of them the best is significantly ahead of."""
+    """Return the methods behind the two best, and which of them the best is significantly ahead of."""
     first, others = order[0].row, order[2:]
     if not others:
         return ""
@@ -325,7 +325,7 @@ def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measur
         return f"{first} and {second} are level in {measure.name}{between}."
     size = f"{figure(measure, abs(gap.mean))}{unit}"
     if gap.mean < 0:
-        # The means are over different seeds where runs failed, so that pairs may say the opposite.
+        # If runs failed, the means are over different seeds, and pairs may contradict them.
         return f"{first} has the better mean, but is behind {second} by {size} on the seeds that both have."
     between = f" (95 % interval {bounds})" if bounds else ""
     return f"{first} is ahead of {second} by {size}{between}."
@@ -345,30 +345,30 @@ _OWN = "what silos predict with"
 _WHOSE = {"": "", "own": _OWN, "global": "the global model", "local": "local models"}
 
 
-def decided(record: Comparison) -> list[str]:
-    """A sentence per contrast, for a terminal."""
+def contrast_sentences(record: Comparison) -> list[str]:
+    """Return a sentence per contrast, for a terminal."""
     lines = []
     for each in record.contrasts:
         by = f" {points(each.mean)} points ({points_interval(each)})" if each.mean is not None else ""
-        lines.append(f"{each.claim}: {named(each)}{by}: {said(each)}")
+        lines.append(f"{each.claim}: {contrast_name(each)}{by}: {contrast_verdict(each)}")
     return lines
 
 
-def named(contrast: schema.ContrastRecord) -> str:
+def contrast_name(contrast: schema.ContrastRecord) -> str:
     """Both methods, the setting, and whose accuracy it is."""
-    whose = _WHOSE.get(contrast.model, contrast.model)
+    model = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
     at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
     b = contrast.b
     if contrast.b_model:
-        b, whose = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
+        b, model = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
     a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
-    where = ", ".join(part for part in (contrast.column, whose, known, at, "pooled" * contrast.pooled) if part)
+    where = ", ".join(part for part in (contrast.column, model, known, at, "pooled" * contrast.pooled) if part)
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
-def said(contrast: schema.ContrastRecord) -> str:
-    """The verdict in words."""
+def contrast_verdict(contrast: schema.ContrastRecord) -> str:
+    """Return the verdict in words."""
     margin = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
         return f"equal within {margin}"

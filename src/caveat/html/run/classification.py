@@ -1,4 +1,4 @@
-"""How well predictions tell classes: metrics with intervals, the majority class, confusions, custom metrics."""
+"""Classification metrics with intervals, the majority class, confusion matrices, custom metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Ranged:
 
 @dataclass(frozen=True)
 class Majority:
-    """The rule that ignores the input: always the class that is most frequent in a silo's training data."""
+    """The majority-class baseline: always the most frequent class in a silo's training data."""
 
     right: int
     inputs: int
     name: str = ""
-    """That class; empty where silos differ in it."""
+    """That class; empty if silos differ in it."""
 
     @property
     def share(self) -> float:
@@ -52,14 +52,14 @@ class Judged:
 
 
 def judged(run: RunFolder) -> list[Judged]:
-    """A record for each of the run's silos; all of them empty if classes were not counted."""
+    """Return a record for each of the run's silos; all of them empty if classes were not counted."""
     names = (run.summary.classes if run.summary else None) or []
     positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
     return [_judged(silo.test, silo.classification, majority(silo, names), names, positive) for silo in run.silos]
 
 
 def judged_together(run: RunFolder) -> Judged:
-    """The metrics over all silos' test inputs, with each silo's own majority, and without newcomers."""
+    """Return the metrics over all silos' test inputs, with each silo's own majority, and without newcomers."""
     summary = run.summary
     if summary is None:
         return Judged(0, None, None, None, None, None)
@@ -73,7 +73,7 @@ def judged_together(run: RunFolder) -> Judged:
 
 
 def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
-    """None if the silo's training or test inputs were not counted by class. Of equal counts it is the first class."""
+    """Return the majority class; None if a silo's inputs were not counted by class. Ties go to the first class."""
     counts, found = silo.class_counts, silo.classification
     if not counts or found is None or not found.confusion or len(counts) != len(found.confusion):
         return None
@@ -84,20 +84,20 @@ def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
 
 
 def beside_majority(run: RunFolder) -> str:
-    """The accuracy of the majority in a sentence, for two classes or if it exceeds a silo's accuracy; else empty."""
+    """Return a sentence on the majority's accuracy, for two classes or if it exceeds a silo's accuracy; else empty."""
     pairs = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True) if not silo.newcomer]
     shares = [each.majority.share for _, each in pairs if each.majority]
     two = run.summary is not None and run.summary.classification is not None and run.summary.classification.positive
     behind = [name for name, each in pairs if each.behind]
     if not shares or not (two or behind):
         return ""
-    said = (
+    sentence = (
         "Always predicting the most frequent class of a silo's training data has accuracy "
         f"{percent(sum(shares) / len(shares))}"
     )
     if len(shares) == 1:
-        return f"{said}{', which is more than this run has' if behind else ''}."
-    return f"{said}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
+        return f"{sentence}{', which is more than this run has' if behind else ''}."
+    return f"{sentence}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
 
 
 def _judged(
@@ -127,12 +127,12 @@ def _ranged(value: float | None, right: int, of: int) -> Ranged | None:
 
 
 _TIED = 0.01
-"""The tolerance above which a figure is marked."""
+"""Tolerance above which a value is flagged."""
 _MOST_CLASSES = 20
-"""Classes up to which the table of all of them is shown; of more, the most frequent mistakes."""
+"""Maximum number of classes of a full confusion matrix; with more, the most frequent errors are shown."""
 _MOST_MISTAKES = 15
 _HIGHER = ("accuracy", "sensitivity", "specificity", "auroc", "balanced_accuracy", "average_precision", "f1")
-"""The figures of the table, all of which are better the higher they are."""
+"""Metrics of the table; for all of them, higher is better."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Classified:
 
 
 def classification(run: RunFolder) -> Classified | None:
-    """None for a run without these metrics: unfinished, or of too many classes."""
+    """Return the section; None for a run without these metrics (unfinished, or with too many classes)."""
     summary = run.summary
     if summary is None or summary.classification is None:
         return None
@@ -157,20 +157,22 @@ def classification(run: RunFolder) -> Classified | None:
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if not found.positive:
         return ["Every class is compared with all others; a metric is the mean over the classes that a silo has."]
-    said = f"Metrics are those of the class {found.positive!r}."
+    sentence = f"Metrics are those of the class {found.positive!r}."
     at = found.operating
     if at is None:
-        return [f"{said} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
-    told = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
-    whose = [each.whose for each in told if each is not None]
-    said += f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+        return [f"{sentence} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
+    texts = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
+    whose = [each.whose for each in texts if each is not None]
+    sentence += (
+        f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
+    )
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
         inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
-        said += f" {which} too few of these for a threshold of their own and use the federation's, "
-        said += f"{decimal(at.threshold)}, "
-        said += f"from {inputs}."
-    return [said]
+        sentence += f" {which} too few of these for a threshold of their own and use the federation's, "
+        sentence += f"{decimal(at.threshold)}, "
+        sentence += f"from {inputs}."
+    return [sentence]
 
 
 def _rule(rule: str) -> str:
@@ -181,7 +183,7 @@ def _rule(rule: str) -> str:
 
 
 def _figures(run: RunFolder, summary: Summary) -> Table | None:
-    """A row per silo, then the mean over silos, the worst value of each metric, and all inputs together."""
+    """Return a row per silo, then the mean over silos, the worst value of each metric, and all inputs together."""
     silos = run.silos
     if not silos or INSIDE not in summary.tested:
         return None
@@ -216,7 +218,7 @@ def _figures(run: RunFolder, summary: Summary) -> Table | None:
 
 
 def _worst_of_each(silos: Sequence[SiloRecord]) -> Metrics:
-    """The worst value of each metric, which may be that of different silos."""
+    """Return the worst value of each metric, which may be that of different silos."""
     found = {name: [getattr(silo.test, name) for silo in silos] for name in _HIGHER}
     known = {name: [value for value in values if value is not None] for name, values in found.items()}
     return Metrics.model_validate({name: min(values) for name, values in known.items() if values})
@@ -226,7 +228,6 @@ _ALWAYS = "share that is correct if every prediction is the most frequent class 
 
 
 def _bare(row: Metrics) -> Judged:
-    """A row over several silos, whose metrics have no number of inputs."""
     each = (row.accuracy, row.auroc, row.sensitivity, row.specificity)
     accuracy, auroc, sensitivity, specificity = (None if value is None else Ranged(value) for value in each)
     return Judged(0, accuracy, None, auroc, sensitivity, specificity)
@@ -243,7 +244,6 @@ def _majority(of: Judged) -> str:
 
 
 def _majority_over_silos(of: Sequence[Judged]) -> list[str]:
-    """The mean over silos, the worst silo, and all inputs together."""
     shares = [each.majority.share for each in of[:-3] if each.majority]
     if not shares:
         return ["", "", ""]
@@ -264,7 +264,7 @@ def _within(text: str, tolerance: float | None) -> Cell:
 
 
 def _share(found: Ranged | None) -> str:
-    """A share with its number of inputs and its interval, as far as these are known."""
+    """Return a share with its number of inputs and its interval, as far as these are known."""
     if found is None or found.interval is None:
         return percent(found.value if found else None)
     low, high = found.interval
@@ -292,7 +292,7 @@ def _confusion(found: ClassificationRecord, names: Sequence[str]) -> list[Table]
 
 
 def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
-    """The confusion matrix at thresholds, for two classes."""
+    """Return the confusion matrix at thresholds, for two classes."""
     at = found.operating
     if at is None or found.positive not in names:
         return []
@@ -309,7 +309,6 @@ def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
 
 
 def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table:
-    """The most frequent mistakes first."""
     cells = [(n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k]
     most = sorted(cells, key=lambda cell: (-cell[0], *cell[1:]))[:_MOST_MISTAKES]
     columns = [
@@ -322,7 +321,7 @@ def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table
 
 
 def own_metrics(run: RunFolder) -> Table | None:
-    """A row per silo, then the mean over silos and the worst of each metric; None for a run without such metrics."""
+    """Return a row per silo, then the mean over silos and the worst of each metric; None without such metrics."""
     summary = run.summary
     if summary is None or not summary.metrics:
         return None

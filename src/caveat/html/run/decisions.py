@@ -21,21 +21,21 @@ ABOUT = {
     NOBODY: "learned by no silo: no answer is correct, only abstention is",
 }
 KINDS = ("local", "global", "abstain")
-"""What is decided, in the order in which it is shown."""
+"""Kinds of decisions, in the order of display."""
 OWN, CHOSEN = "always", "switch"
-"""The policy by which every input is answered, by the silo's own model where it has one; and what is predicted."""
+"""The policy that answers every input, with the local model if there is one; and the name of the chosen model."""
 _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
 def streams(run: RunFolder) -> dict[str, Stream]:
-    """Streams by name; empty if there was nothing to decide: one model that answers all inputs of the test split."""
+    """Return streams by name; empty if there was nothing to decide (one model that answers the whole test split)."""
     tested = run.summary.tested if run.summary else {}
     chances = [len(stream.models) > 1 or stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values()]
     return tested if len(tested) > 1 or any(chances) else {}
 
 
 def models(tested: Mapping[str, Stream]) -> list[str]:
-    """The names of all models, the oracle included, in the order in which they are shown."""
+    """Return the names of all models, the oracle included, in the order in which they are shown."""
     found = dict.fromkeys(name for stream in tested.values() for name in stream.models)
     if any(stream.oracle for stream in tested.values()):
         found[ORACLE] = None
@@ -45,7 +45,7 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 def label(run: RunFolder, model: str) -> str:
     """What a model is called: that of a policy that chooses nothing is no switch.
 
-    Where some silos lack a model, it says over how many of them the models are compared.
+    If some silos lack a model, the name includes the number of silos.
     """
     name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name == OWN else model
     found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
@@ -54,7 +54,7 @@ def label(run: RunFolder, model: str) -> str:
 
 
 def accuracy(name: str, stream: Stream, model: str) -> float | None:
-    """A model's mean accuracy over silos; None if no answer can be correct."""
+    """Return a model's mean accuracy over silos; None if no answer can be correct."""
     if name == NOBODY:
         return None
     if model == ORACLE:
@@ -63,7 +63,7 @@ def accuracy(name: str, stream: Stream, model: str) -> float | None:
 
 
 def accuracy_answered(name: str, stream: Stream) -> float | None:
-    """The accuracy among the answered inputs of all silos together.
+    """Return the accuracy among the answered inputs of all silos together.
 
     It is no mean over silos, because a silo can have very few answered inputs.
     """
@@ -75,16 +75,16 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
 
 
 def kinds(*decisions: Mapping[str, float]) -> list[str]:
-    """The kinds of decision that were made anywhere, in the order of `KINDS`."""
+    """Return the kinds of decision that were made anywhere, in the order of `KINDS`."""
     return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
 
 
 _BAR, _ROW = 24, 58
-_FITS = 0.11  # smallest share whose label fits into its part of a bar
+_FITS = 0.11  # minimum share whose label fits into its part of a bar
 
 
 def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
-    """A labelled bar per row, under its name."""
+    """Return a labelled bar per row, under its name."""
     drawn: list[Markup] = []
     for i, (name, shares) in enumerate(rows.items()):
         y = _ROW * i
@@ -93,19 +93,19 @@ def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
 
 
 def share_bar(shares: Mapping[str, float], label: str) -> Markup:
-    """A bar for a table's cell; its numbers are its alternative text."""
+    """Return a bar for a table's cell; its numbers are its alternative text."""
     return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
 
 
-def told_shares(shares: Mapping[str, float]) -> str:
-    """The shares in words."""
+def shares_text(shares: Mapping[str, float]) -> str:
+    """Return the shares in words."""
     return ", ".join(f"{kind} {percent(share)}" for kind, share in _made(shares).items())
 
 
 def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
-    """The parts of one bar at (x, y) of (width, height). An empty part is what nobody answered.
+    """Return the parts of one bar at (x, y) of (width, height). An empty part is abstention.
 
-    The two colours differ in brightness as much as in hue, and are the same in the light and the dark theme.
+    The two colors differ in brightness as much as in hue, and are the same in the light and the dark theme.
     """
     return stacked_bar(_made(shares), at, size, "share")
 
@@ -115,7 +115,6 @@ def _made(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
-    """The shares of a bar that is as wide as a drawing."""
     return [
         text(WIDTH * (start + share / 2), y, percent(share, 0), "middle", f"on-{kind}")
         for kind, start, share in spans(_made(shares))
@@ -134,8 +133,8 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
     for name, y in rows.places:
         if of := shares.get(name):
             drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
-            bars.append(group(f"{name}: {told_shares(of)}", *drawn, name=name))
-    whole = told_shares(run.summary.decisions or {}) if run.summary else ""
+            bars.append(group(f"{name}: {shares_text(of)}", *drawn, name=name))
+    whole = shares_text(run.summary.decisions or {}) if run.summary else ""
     label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
     caption = (
@@ -146,20 +145,21 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
 
 
 _TIED = 0.02
-"""Tolerance of an AUROC above which its figure is flagged."""
+"""Tolerance of an AUROC above which its value is flagged."""
 _WHO = {"both": "both", "only_local": "only local", "only_global": "only global", "neither": "neither"}
 
 
 def decisions(run: RunFolder) -> dict[str, Any] | None:
-    """The section's tables, figures and legends by name.
+    """Return the section's tables, figures and legends by name.
 
     None if there was nothing to decide: one model that answers everything, and one stream.
     """
     tested = streams(run)
     several = len(tested) > 1
+    made = kinds(*(stream.decisions for stream in tested.values()), *(silo.decisions or {} for silo in run.silos))
     found = {
         "about": [(name, ABOUT[name]) for name in tested if name in ABOUT] if several else [],
-        "legend": [(stack_swatch(kind, "share"), kind) for kind in _kinds(run, tested)],
+        "legend": [(stack_swatch(kind, "share"), kind) for kind in made],
         "streams": stream_table(run, tested),
         "shares": _shares(tested) if several else None,
         "quadrants": quadrants(tested) if run.summary and run.summary.policy.name != OWN else None,
@@ -189,7 +189,6 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
 
 
 def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
-    """A column per decision that was made anywhere, with its shares."""
     return [column(_SHARES[kind], (percent(shares.get(kind, 0.0)) for shares in found)) for kind in kinds(*found)]
 
 
@@ -202,22 +201,18 @@ _HELP = {
 _SHARES = {"local": "answered by local", "global": "answered by global", "abstain": "abstained"}
 
 
-def _kinds(run: RunFolder, tested: dict[str, Stream]) -> list[str]:
-    return kinds(*(stream.decisions for stream in tested.values()), *(silo.decisions or {} for silo in run.silos))
-
-
 def _shares(tested: dict[str, Stream]) -> Chart | None:
     rows = {name: stream.decisions for name, stream in tested.items() if stream.decisions}
     if not rows:
         return None
-    label = "Shares of decisions. " + "; ".join(f"{name}: {told_shares(shares)}" for name, shares in rows.items())
+    label = "Shares of decisions. " + "; ".join(f"{name}: {shares_text(shares)}" for name, shares in rows.items())
     caption = "Share of each stream's test inputs that the local model answered, that it handed over to the "
     caption += "global model, and that no model answered."
     return Chart("Who answers", share_bars(rows, label), caption)
 
 
 def _right_table(tested: dict[str, Stream]) -> Table | None:
-    """Decisions by which models were correct: both, one of them, or neither; None for a run with one model."""
+    """Return decisions by which models were correct: both, one of them, or neither; None for a run with one model."""
     rows = [
         (name, who, sum(found.values()), found)
         for name, stream in tested.items()
@@ -234,7 +229,6 @@ def _right_table(tested: dict[str, Stream]) -> Table | None:
 
 
 def _outside_table(stream: str, found: Stream) -> Table | None:
-    """A row per score, and per model its AUROC and FPR95."""
     by_model = {name: found.outside[name] for name in models({"": found}) if name in found.outside}
     scores = list(dict.fromkeys(score for each in by_model.values() for score in each))
     of = {name: [each.get(score, Separation()) for score in scores] for name, each in by_model.items()}
@@ -255,9 +249,9 @@ def _separated(found: Separation) -> Cell:
 
 
 def _model_table(run: RunFolder) -> Table | None:
-    """The local, the global and the chosen model side by side; None if there is nothing to choose from."""
+    """Return the local, the global and the chosen model side by side; None if there is nothing to choose from."""
     found = run.summary.models if run.summary else {}
-    if len(found) < 2:  # one model's figures are the mean row of the silos
+    if len(found) < 2:  # one model's metrics are in the mean row of the silos
         return None
     shown = {name: found[name] for name in ("local", "global", "switch", ORACLE) if name in found} | found
     columns = [words("model", (label(run, name) for name in shown))]
@@ -271,7 +265,7 @@ def _model_table(run: RunFolder) -> Table | None:
 
 
 def _silo_table(run: RunFolder, several: bool) -> Table | None:
-    """Each silo's decisions about its test split, with a bar for each stream; None if all decisions are of one kind."""
+    """Return each silo's decisions on its test split, with a bar per stream; None if all decisions are of one kind."""
     silos = [silo for silo in run.silos if silo.decisions]
     shares = [silo.decisions or {} for silo in silos]
     others = list(dict.fromkeys(name for silo in silos for name in silo.streams))
@@ -295,4 +289,4 @@ def _silo_table(run: RunFolder, several: bool) -> Table | None:
 
 
 def _bar(silo: str, stream: str, shares: dict[str, float]) -> str:
-    return share_bar(shares, f"{silo}, {stream}: {told_shares(shares)}") if shares else ""
+    return share_bar(shares, f"{silo}, {stream}: {shares_text(shares)}") if shares else ""

@@ -1,4 +1,4 @@
-"""Inputs that are called unfamiliar: false alarms among a silo's own, and detection of those that it does not know."""
+"""Unfamiliar inputs: false alarms among a silo's own inputs, and detection of out-of-distribution inputs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from ...core.text import count, decimal, listed, percent, percent_tick, plural
+from ...core.text import count, decimal, joined, listed, percent, percent_tick, plural
 from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, NOBODY, Metrics, Separation, Stream
+from ...files.schema.figures import INSIDE, NOBODY, Separation, Stream
 from ...files.schema.summary import SiloRecord
 from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
 from ..diagrams import Dot, dot_plot, dots
@@ -19,7 +19,7 @@ from .silos import SiloRows, rows_of
 
 SCORE = "unfamiliar"
 _ALARM = 0.05
-"""Where a run's settings are not known."""
+"""Default if a run's settings are not known."""
 _LEVEL = 0.05
 _ONE_SIDED = 1.645
 """The 95 % quantile of a normal distribution."""
@@ -38,18 +38,18 @@ class Familiarity:
 
 
 def promised(run: RunFolder) -> float:
-    """The largest expected share of inputs like its own that a silo calls unfamiliar."""
+    """Return the largest expected share of inputs like its own that a silo calls unfamiliar."""
     found = run.section("uncertainty").get("alarm")
     return float(found) if isinstance(found, int | float) else _ALARM
 
 
 def least(alarm: float) -> int:
-    """The number of calibration inputs below which no input can be called unfamiliar."""
+    """Return the number of calibration inputs below which no input can be called unfamiliar."""
     return math.ceil(1 / alarm - 1 - 1e-9) if alarm > 0 else 0
 
 
 def familiarity(run: RunFolder) -> Familiarity | None:
-    """None if no input can be called unfamiliar, or if no silo has counted them."""
+    """Return the section; None if no input can be called unfamiliar, or if no silo has counted them."""
     silos, alarm = [silo for silo in run.silos if silo.test.unfamiliar is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
@@ -76,7 +76,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
 
 
 def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
-    """Whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
+    """Return whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
 
     The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
     inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
@@ -90,7 +90,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
-    """The same for all silos together, whose sum is about normal; False if a count is not known."""
+    """Return the same for all silos together, whose sum is about normal; False if a count is not known."""
     found, mean, variance = 0.0, 0.0, 0.0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test
@@ -114,38 +114,31 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
     if own > alarm and not too_many_in_all(silos, alarm):
         promise += "; chance explains the excess"
     said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
-    told = [f"{percent(_noticed(each).unfamiliar)} of {name}" for name, each in foreign.items() if _has(each)]
-    return f"{said}, and {_and(told)}." if told else f"{said}. It was not tested on other inputs (data.ood)."
-
-
-def _and(told: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))
-
-
-def _noticed(stream: Stream) -> Metrics:
-    """The metrics of all silos' inputs together."""
-    return stream.chosen.pooled
-
-
-def _has(stream: Stream) -> bool:
-    return _noticed(stream).unfamiliar is not None
+    texts = [
+        f"{percent(each.chosen.pooled.unfamiliar)} of {name}"
+        for name, each in foreign.items()
+        if each.chosen.pooled.unfamiliar is not None
+    ]
+    return f"{said}, and {joined(texts)}." if texts else f"{said}. It was not tested on other inputs (data.ood)."
 
 
 def _table(foreign: Mapping[str, Stream]) -> Table | None:
-    """A row per stream: how much of it is detected, and how well the score separates it from what silos know."""
-    found = {name: each for name, each in foreign.items() if _has(each)}
+    """Return a row per stream: how much of it is detected, and how well the score separates it from what silos know."""
+    found = {name: each for name, each in foreign.items() if each.chosen.pooled.unfamiliar is not None}
     if not found:
         return None
-    told = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
+    texts = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
     nobody = [name == NOBODY for name in found]
-    answered = [_noticed(each).answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)]
+    answered = [
+        each.chosen.pooled.answered if alone else None for each, alone in zip(found.values(), nobody, strict=True)
+    ]
     columns = [
         words("inputs that silos do not know", list(found)),
         column("inputs", [count(each.examples) for each in found.values()]),
-        column("detected", [percent(_noticed(each).unfamiliar) for each in found.values()], "called unfamiliar"),
+        column("detected", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "called unfamiliar"),
         column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
-        column("AUROC", [decimal(each.auroc) for each in told], "of the score; 0.5 is chance, 1 is best"),
-        column("FPR95", [percent(each.fpr95) for each in told], "share of own inputs flagged when 95 % of these are"),
+        column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),
+        column("FPR95", [percent(each.fpr95) for each in texts], "share of own inputs flagged when 95 % of these are"),
     ]
     caption = "Inputs that silos do not know: the share that is detected, and how well the score unfamiliar tells them "
     return table(columns, f"{caption}from their own test split.")

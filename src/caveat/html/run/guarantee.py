@@ -1,11 +1,11 @@
-"""A run's guarantee about errors, and how it holds on the test split."""
+"""A run's guarantee about errors, compared with the test split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.text import percent
 from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, Metrics, Stream
+from ...files.schema.figures import INSIDE, Metrics
 from ...files.schema.summary import GuaranteeRecord, SiloRecord, Summary
 from ..intervals import score_interval
 from ..templates import Cell, Table, column, table, words
@@ -13,17 +13,17 @@ from ..templates import Cell, Table, column, table, words
 
 @dataclass(frozen=True)
 class Kept:
-    """Errors among answered test inputs, with silos mixed as in calibration."""
+    """Errors among answered test inputs, with silos weighted as in calibration."""
 
     wrong: int
     answered: int
     inputs: int
     share: float
-    """The share of inputs that was answered, of the mixture."""
+    """The weighted share of inputs that were answered."""
     risk: float | None
-    """The share of errors among these, of the mixture; None where nothing was answered."""
+    """The weighted share of errors among these; None if nothing was answered."""
     effective: float
-    """As many answered inputs of equal weight would be as good to judge by (Kish, 1965)."""
+    """Effective number of answered inputs (Kish, 1965)."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -31,7 +31,7 @@ class Kept:
         return (0.0, 1.0) if self.risk is None else score_interval(self.risk, self.effective)
 
     def broken(self, promised: float) -> bool:
-        """Whether there are more errors than guaranteed, beyond what so few inputs leave open."""
+        """Return whether there are more errors than guaranteed, beyond what so few inputs leave open."""
         return self.interval[0] > promised
 
     @property
@@ -41,16 +41,16 @@ class Kept:
 
 
 def kept(summary: Summary) -> Kept | None:
-    """The errors of all silos that took part; None without test metrics."""
+    """Return the errors of all silos that took part; None without test metrics."""
     silos = [silo for silo in summary.silos if not silo.newcomer]
     if all(silo.n_calibration for silo in silos) and (found := kept_by(silos)):
         return found
-    # If a silo has no calibration inputs, nothing says how to mix silos: take test inputs as they come.
+    # If a silo has no calibration inputs, the weights are unknown: pool the test inputs.
     return _alone(summary.pooled, sum(silo.n_test or 0 for silo in silos))
 
 
 def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
-    """The errors of these silos, mixed as in calibration; None if one of them has no test metrics."""
+    """Return the errors of these silos, weighted as in calibration; None if one of them has no test metrics."""
     parts = [_alone(silo.test, silo.n_test or 0) for silo in silos]
     found = [part for part in parts if part]
     if not found or len(found) < len(parts):
@@ -70,7 +70,6 @@ def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
 
 
 def _alone(test: Metrics, inputs: int) -> Kept | None:
-    """The errors of one silo, or of pooled inputs."""
     if test.answered is None or not inputs:
         return None
     answered = round(test.answered * inputs)
@@ -91,12 +90,12 @@ class Shares:
 
 
 def foreign(summary: Summary) -> dict[str, Shares]:
-    """The shares by stream of inputs that silos do not know, without the mixture of both."""
+    """Return the shares by stream of inputs that silos do not know, without the mixture of both."""
     return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
 
 
 def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:
-    """The silo that answers most of a stream wrongly, if there are several."""
+    """Return the silo that answers most of a stream wrongly, if there are several."""
     found = {
         silo.name: _of(next(iter(each.models.values())))
         for silo in summary.silos
@@ -107,13 +106,9 @@ def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:
 
 
 def shares_of(summary: Summary) -> dict[str, Shares]:
-    """The shares by stream."""
-    found = {name: _of_stream(each) for name, each in summary.tested.items()}
+    """Return the shares by stream."""
+    found = {name: _of(each.chosen.pooled) for name, each in summary.tested.items()}
     return {name: each for name, each in found.items() if each}
-
-
-def _of_stream(stream: Stream) -> Shares | None:
-    return _of(stream.chosen.pooled)
 
 
 def _of(found: Metrics) -> Shares | None:
@@ -125,18 +120,18 @@ def _of(found: Metrics) -> Shares | None:
 
 @dataclass(frozen=True)
 class Promise:
-    """The guarantee and what the test split says about it; the verdict is the caption of the table, if there is one."""
+    """The guarantee, compared with the test split; the verdict is the caption of the table, if any."""
 
     statement: str
     verdict: str
     alarm: bool
     table: Table | None
     foreign: Table | None = None
-    """What was answered of inputs that no promise is about."""
+    """Answers to inputs that the guarantee does not cover."""
 
 
 def guarantee_lines(run: RunFolder) -> list[str]:
-    """For the terminal: the guarantee, and test results; empty for a run without a guarantee."""
+    """Return lines for the terminal: the guarantee, and test results; empty for a run without a guarantee."""
     if run.summary is None or run.summary.guarantee is None:
         return []
     found, own = run.summary.guarantee, _with_promises(run.summary)
@@ -148,12 +143,12 @@ def guarantee_lines(run: RunFolder) -> list[str]:
         lines = [f"guarantee: {found.statement}"]
         lines += [f"on test:   {_answered(test)} answered, {_wrong(test)} wrong"] if test else []
     about = foreign(run.summary) if found.guaranteed or own else {}
-    told = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
-    return lines + [f"foreign:   {'; '.join(told)}; no guarantee covers these" for _ in told[:1]]
+    texts = [f"{name} {percent(each.answered)} answered, {percent(each.wrong)} wrongly" for name, each in about.items()]
+    return lines + [f"OOD:       {'; '.join(texts)}; no guarantee covers these" for _ in texts[:1]]
 
 
 def promise(run: RunFolder) -> Promise | None:
-    """None for a run without a guarantee."""
+    """Return the section; None for a run without a guarantee."""
     if run.summary is None or run.summary.guarantee is None:
         return None
     found, own = run.summary.guarantee, _with_promises(run.summary)
@@ -174,12 +169,11 @@ def promise(run: RunFolder) -> Promise | None:
 
 
 def _with_promises(summary: Summary) -> list[SiloRecord]:
-    """The silos that have guarantees of their own, or of a group."""
     return [silo for silo in summary.silos if silo.promise is not None]
 
 
 def _broken_at(silo: SiloRecord, risk: float) -> bool:
-    """Whether a silo's own guarantee is broken; one silo does not decide about a group's guarantee."""
+    """Return whether a silo's own guarantee is broken; one silo does not decide about a group's guarantee."""
     test = kept_by([silo]) if silo.promise and silo.promise.whose == "silo" else None
     return test is not None and test.broken(risk)
 
@@ -208,7 +202,11 @@ def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None
     columns = [
         words("silo", [silo.name for silo, _, _ in records]),
         words("guarantee of", [_WHOSE.get(each.whose, each.whose) for _, each, _ in records]),
-        column("answered, calibration", [_granted(each) for _, each, _ in records], "of the inputs it was tested on"),
+        column(
+            "answered, calibration",
+            [_share(each.answered, each.total) if each.guaranteed else "none" for _, each, _ in records],
+            "of the inputs it was tested on",
+        ),
         column("answered, test", [_answered(test) if test else "" for _, _, test in records], "of the silo's own"),
         column("wrong among these", wrong, f"at most {100 * risk:.6g} % are guaranteed"),
         words("in words", [_more(each.statement) for _, each, _ in records]),
@@ -216,17 +214,13 @@ def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None
     return table(columns, caption, [silo.name for silo, _, _ in records])
 
 
-def _granted(found: GuaranteeRecord) -> str:
-    return _share(found.answered, found.total) if found.guaranteed else "none"
-
-
 def _more(statement: str) -> str:
-    """The part of a statement that says what it would take to answer more."""
+    """Return the part of a statement that says what it would take to answer more."""
     return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
 
 
 def _foreign_table(summary: Summary, risk: float) -> tuple[Table | None, str]:
-    """The answers to inputs that silos do not know, and a sentence if too many are wrong."""
+    """Return the answers to inputs that silos do not know, and a sentence if too many are wrong."""
     found = foreign(summary)
     if not found:
         return None, ""
@@ -238,13 +232,13 @@ def _foreign_table(summary: Summary, risk: float) -> tuple[Table | None, str]:
         column("right", [percent(each.right) for each in found.values()], "share of all of them"),
         column("wrong", [Cell(percent(each.wrong), why if each.wrong > risk else "") for each in found.values()]),
     ]
-    told = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
-    alarm = f" Inputs that silos do not know are not covered: {told}." if told else ""
+    texts = "; ".join(f"of {name} {percent(found[name].wrong)} are answered wrongly" for name in too_much)
+    alarm = f" Inputs that silos do not know are not covered: {texts}." if texts else ""
     return table(columns, "No guarantee covers these inputs."), _unbroken(alarm)
 
 
 def _unbroken(sentence: str) -> str:
-    """With percent signs that stay on the line of their number."""
+    """Replace spaces before percent signs by no-break spaces."""
     return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
 
 

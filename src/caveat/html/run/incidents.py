@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...core.text import listed, percent, plain, ranges
 from ...files.rollback import can_go_back
 from ...files.run_folder import RunFolder, natural
-from ...files.schema.progress import Failure, LeftOut, purpose
+from ...files.schema.progress import Failure, purpose
 from ..templates import Table, table, words
 
 _MOST_ROWS = 60
@@ -16,10 +16,11 @@ _LONGEST_REASON = 300
 
 
 def absence(run: RunFolder) -> Table | None:
-    """A row per silo, task and reason, those of most rounds if there are too many; None if no silo was left out."""
+    """Return a row per silo, task and reason, at most those of most rounds; None if no silo was left out."""
     cases: dict[tuple[str, str, str], list[int]] = {}
     for row in run.left_out:
-        cases.setdefault(_case(row), []).append(row.round)
+        case = row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
+        cases.setdefault(case, []).append(row.round)
     often = sorted(cases, key=lambda case: -len(set(cases[case])))[:_MOST_ROWS]
     shown = sorted(often, key=lambda case: (natural(case[0]), min(cases[case])))
     hidden = len(cases) - len(shown)
@@ -35,39 +36,35 @@ def absence(run: RunFolder) -> Table | None:
     return table(columns, caption)
 
 
-def _case(row: LeftOut) -> tuple[str, str, str]:
-    return row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
-
-
 def newcomers(run: RunFolder) -> str:
-    """The silos that took no part, with the global model's accuracy there; empty without any."""
+    """Return the silos that took no part, with the global model's accuracy there; empty without any."""
     return listed([f"{plain(s.name)} ({percent(s.test.accuracy)})" for s in run.newcomers], _MOST_NAMES)
 
 
 def absent(run: RunFolder) -> str:
-    """The silos without final metrics, in words; empty without any."""
+    """Return the silos without final metrics, in words; empty without any."""
     return listed([plain(name) for name in run.absent], _MOST_NAMES)
 
 
 def lacking(run: RunFolder) -> str:
-    """The methods that a finished run was to be compared with and that have no result; empty without any."""
+    """Return the methods that a finished run was to be compared with and that have no result; empty without any."""
     return listed([plain(name) for name in run.lacking], _MOST_NAMES)
 
 
 def afresh(run: RunFolder) -> str:
-    """The silos that lost their state during the run, and when; empty without any."""
+    """Return the silos that lost their state during the run, and when; empty without any."""
     reset = run.summary.reset if run.summary else []
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
 
 
 def went_back(run: RunFolder) -> str:
-    """The rollbacks of the run, in words; empty without any."""
+    """Return the rollbacks of the run, in words; empty without any."""
     backs = run.summary.rollbacks if run.summary else []
     return listed([f"after round {each.undone} to round {each.to}" for each in backs], _MOST_NAMES)
 
 
 def unlike(run: RunFolder) -> str:
-    """The silos whose updates exceeded the norm bound or were far from all others; empty without any."""
+    """Return the silos whose updates exceeded the norm bound or were far from all others; empty without any."""
     bounded, far, other = dict[str, list[int]](), dict[str, list[int]](), dict[str, list[int]]()
     for row in run.noted:
         for where, holds in (
@@ -79,16 +76,16 @@ def unlike(run: RunFolder) -> str:
                 where.setdefault(row.silo, []).append(row.round)
     unusual = "with another number of examples"
     kinds = ((bounded, "longer than the norm bound"), (far, "far from all others"), (other, unusual))
-    told = [
+    texts = [
         f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
         for where, what in kinds
         for silo, rounds in sorted(where.items(), key=lambda each: natural(each[0]))
     ]
-    return listed(told, _MOST_NAMES)
+    return listed(texts, _MOST_NAMES)
 
 
 def withdrawn(run: RunFolder) -> str:
-    """The silos that removed rows during the run, with the number per split; empty without any."""
+    """Return the silos that removed rows during the run, with the number per split; empty without any."""
     left = [(s.name, s.dropped) for s in (run.summary.silos if run.summary else []) if s.dropped]
     return listed(
         [f"{plain(silo)} ({', '.join(f'{split} {count:,}' for split, count in of.items())})" for silo, of in left],
@@ -97,12 +94,12 @@ def withdrawn(run: RunFolder) -> str:
 
 
 _LONGEST_ERROR = 600
-"""Characters of an error that are shown."""
+"""Maximum number of characters of an error."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What happened, what to do, and the error itself; `command` continues the run, if a command can."""
+    """What failed, what to do, and the error; `command` continues the run, if possible."""
 
     what: str
     todo: str
@@ -112,21 +109,21 @@ class Failed:
 
 def failures(run: RunFolder) -> list[Failed]:
     """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
-    own = [_failed_told(run, run.failure, "")] if run.failure else []
-    return own + [_failed_told(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
+    own = [_failed(run, run.failure, "")] if run.failure else []
+    return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
 def _rate(run: RunFolder) -> str:
-    """The run's learning rate; empty if its folder does not say."""
+    """Return the run's learning rate; empty if its folder does not say."""
     section = run.section("method").get("training")
     found = section.get("lr") if isinstance(section, Mapping) else None
     return f"{found:g}" if isinstance(found, int | float) else ""
 
 
-def _failed_told(run: RunFolder, failure: Failure, whose: str) -> Failed:
+def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
-    # Where and when is said above; the error itself counts rounds of the schedule, from 0.
+    # `what` has the place; the error itself counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         used = _rate(run)

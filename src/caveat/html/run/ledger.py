@@ -1,4 +1,4 @@
-"""What left the silos: what they told before the first round, who sent how much in which form, and privacy."""
+"""What left the silos: metadata before the first round, messages by silo and form, and privacy."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +14,21 @@ from ...files.schema.progress import Form
 from ..templates import Table, column, table, words
 
 _MOST_NAMES = 12
-"""Labels or columns that are named."""
+"""Maximum number of labels or columns that are named."""
 
 
-def told_before(greeting: FederationFile | None) -> str:
-    """What silos sent before the first round, in a sentence; empty if they sent nothing."""
+def metadata_sent(greeting: FederationFile | None) -> str:
+    """Return what silos sent before the first round, in a sentence; empty if nothing."""
     if greeting is None:
         return ""
     sketches = list(greeting.sketches.values())
     if not sketches:
         return ""
-    told = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
+    texts = [_labels(sketches), _told_columns(sketches) or "the shape of an input"]
     if greeting.silos:
-        told.append("for each split its size, samples per class and a hash")
+        texts.append("for each split its size, samples per class and a hash")
     silos = "the silo" if len(sketches) == 1 else f"each of {len(sketches)} silos"
-    return f"Before the first round {silos} sent its name, {'; '.join(told)}."
+    return f"Before the first round {silos} sent its name, {'; '.join(texts)}."
 
 
 def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
@@ -37,7 +37,6 @@ def _labels(sketches: Sequence[DataSchemaRecord]) -> str:
 
 
 def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
-    """Its columns, each with the number of its categories over all silos."""
     found: dict[str, set[str]] = {}
     for sketch in sketches:
         for each in sketch.columns:
@@ -58,28 +57,28 @@ _MOST_FORMS = 20
 _MOST_TENSORS = 400
 _MOST_ROUNDS = 50
 _MOST_BESIDE = 20
-"""Silos side by side."""
+"""Maximum number of silos with columns."""
 
 
 def privacy(run: RunFolder) -> list[dict[str, Any]]:
-    """What left the silos by the run and by each method that it is compared with: tables and words by name."""
+    """Return tables and texts of the messages in the run and in each baseline."""
     runs = {run.title: run, **run.baselines}
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
 
 
 def protection(record: PrivacyRecord | None) -> str:
-    """The privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
+    """Return the privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
     if record is None or record.clip_norm is None:
         return ""
-    said = (
+    sentence = (
         f"Training updates were clipped to a norm of {record.clip_norm:g}, with a noise multiplier of "
         f"{record.noise_multiplier:g}. At silo level, epsilon is {_epsilon(record.epsilon)} against everyone who sees "
         f"models and {_epsilon(record.epsilon_server)} against the server, with delta {record.delta:g}"
     )
     if record.row is not None:
-        said += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
+        sentence += f"; at record level, {_epsilon(record.row.epsilon)} and {_epsilon(record.row.epsilon_server)}"
     left = f" Not covered: {listed(record.not_covered, _MOST_SILOS)}." if record.not_covered else ""
-    return f"{said}.{left}"
+    return f"{sentence}.{left}"
 
 
 def _epsilon(value: float | None) -> str:
@@ -99,13 +98,13 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
 
 
 def holds(form: Form) -> str:
-    """The number of tensors in each of its groups."""
+    """Return the number of tensors in each of its groups."""
     groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
     return listed(groups, 12) or "only the number of examples"
 
 
 def _largest(sent: Sent) -> list[Form]:
-    """The forms with the most bytes in total, in the order in which they first occur."""
+    """Return the forms with the most bytes in total, in the order in which they first occur."""
     bytes_of = Counter[str]()
     for (name, _), use in sent.uses.items():
         bytes_of[name] += use.bytes
@@ -130,7 +129,7 @@ def _silos(sent: Sent) -> Table | None:
 
 
 def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
-    """A row per form and purpose, in the order in which silos first sent it."""
+    """Return a row per form and purpose, in the order in which silos first sent it."""
     shown = {form.form for form in forms}
     uses = [(sent.forms[name], purpose, use) for (name, purpose), use in sent.uses.items() if name in shown]
     columns = [
@@ -146,7 +145,7 @@ def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
 
 
 def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
-    """A row per tensor, of the first `most`."""
+    """Return a row per tensor, of the first `most`."""
     found = list(form.tensors.items())[:most]
     columns = [
         words("tensor", (plain(name) for name, _ in found)),
@@ -159,7 +158,7 @@ def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
 
 
 def _rounds(sent: Sent) -> Table | None:
-    """A row per sequence of rounds in which all silos sent the same; None for a ledger without rounds."""
+    """Return a row per sequence of rounds in which all silos sent the same; None for a ledger without rounds."""
     names = sorted(sent.silos, key=natural)
     beside, stretches = names[:_MOST_BESIDE], list(_stretches(sent.rounds))
     if not stretches:
@@ -177,12 +176,12 @@ def _rounds(sent: Sent) -> Table | None:
         column("all silos", (size(sum(of.values())) for _, of in shown), "in each of these rounds"),
         *(column(plain(name), (size(of[name]) if name in of else "" for _, of in shown)) for name in beside),
     ]
-    return Table(columns, caption)  # a silo that sent nothing in these rounds keeps its column
+    return Table(columns, caption)  # unlike `table`, keeps the columns of silos that sent nothing in these rounds
 
 
 def _stretches(rounds: Mapping[int, Mapping[str, int]]) -> Iterator[tuple[list[int], Mapping[str, int]]]:
-    """Consecutive rounds in which every silo sent the same number of bytes."""
-    # Of consecutive numbers, the difference to their place in the list is the same.
+    """Yield consecutive rounds in which every silo sent the same number of bytes."""
+    # Consecutive numbers have the same difference to their position.
     places = enumerate(sorted(rounds))
     for (_, bytes_of), alike in groupby(places, key=lambda each: (each[1] - each[0], rounds[each[1]])):
         yield [number for _, number in alike], bytes_of

@@ -1,4 +1,4 @@
-"""What a reader sees first: the result in a sentence, a picture of every silo, and other methods."""
+"""The overview of a run: its result in a sentence, plots by silo, and other methods."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from ...uncertainty.distributions import student_quantile
 from ..svg import Chart, element
 from ..templates import Table, column, table, words
 from .classification import beside_majority
-from .decisions import decision_bars, kinds, told_shares
+from .decisions import decision_bars, kinds, shares_text
 from .guarantee import kept, kept_by
 from .rounds import total_time
 from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
@@ -28,7 +28,7 @@ class Overview:
 
 
 def overview(run: RunFolder) -> Overview | None:
-    """None without silos that have an accuracy."""
+    """Return the overview; None without silos that have an accuracy."""
     if run.mean.accuracy is None or not run.silos:
         return None
     rows = rows_of(run)
@@ -50,7 +50,7 @@ def _sentence(run: RunFolder) -> Markup:
 
 
 def _count_of(run: RunFolder, name: str) -> str:
-    """How many of a silo's inputs are predicted correctly, in brackets; empty if their number is not known."""
+    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if their number is not known."""
     silo = next((silo for silo in run.silos if silo.name == name), None)
     if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
         return ""
@@ -58,7 +58,7 @@ def _count_of(run: RunFolder, name: str) -> str:
 
 
 def _answering(run: RunFolder) -> Markup | None:
-    """The share that is answered and its accuracy, over all silos' inputs; None if all inputs are answered."""
+    """Return the share that is answered and its accuracy, over all silos' inputs; None if all inputs are answered."""
     test = kept(run.summary) if run.summary else None
     if test is None or test.answered == test.inputs:
         return None
@@ -74,7 +74,7 @@ def _answering(run: RunFolder) -> Markup | None:
 
 
 def _ends(run: RunFolder) -> str:
-    """The range over silos of the answered share, and where most answers are wrong."""
+    """Return the range over silos of the answered share, and where most answers are wrong."""
     found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
     if len(found) < 2:
         return ""
@@ -90,7 +90,6 @@ def _ends(run: RunFolder) -> str:
 
 
 def _without_abstaining(run: RunFolder) -> str:
-    """The accuracy of the models if each answered everything."""
     names = ("local", "global")
     models = run.summary.models if run.summary else {}
     found = {name: models[name].mean.accuracy for name in names if name in models}
@@ -112,12 +111,12 @@ def _notes(run: RunFolder) -> list[str]:
         others = f"the best of {len(rivals)} other methods" if len(rivals) > 1 else ""
         notes.append(_compared(run, best, run.comparable[best], others))
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
-        notes.append(f"Decisions about all silos' test inputs: {told_shares(run.summary.decisions or {})}.")
+        notes.append(f"Decisions about all silos' test inputs: {shares_text(run.summary.decisions or {})}.")
     return notes
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
-    """The mean difference over the silos that both have, and whether chance explains it."""
+    """Return the mean difference over the silos that both have, and whether chance explains it."""
     theirs = {silo.name: silo.test.accuracy for silo in other.silos}
     found = [
         silo.test.accuracy - accuracy
@@ -138,7 +137,7 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
 
 
 def method_table(run: RunFolder) -> Table | None:
-    """This method and those that it is compared with, over the silos that all of them have."""
+    """Return a table of this method and its baselines, over their common silos."""
     runs = {run.title: run, **run.comparable}
     if len(runs) == 1:
         return None
@@ -168,7 +167,7 @@ class OverSilos:
 
 
 def over(run: RunFolder, names: Collection[str]) -> OverSilos:
-    """The means over silos of these names, and the silo of lowest accuracy."""
+    """Return the means over silos of these names, and the silo of lowest accuracy."""
     if len(names) == len(run.silos):
         worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
         return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
@@ -184,11 +183,11 @@ def over(run: RunFolder, names: Collection[str]) -> OverSilos:
 
 
 def headline(run: RunFolder) -> list[tuple[str, str]]:
-    """The size and the cost of the run, in short."""
+    """Return the size and the cost of the run, in short."""
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")
-    # All that left them, as the ledger has it, where there is one.
+    # the sum of the ledger, if there is one
     counted = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else counted
     rounds = run.record.rounds if run.record else []

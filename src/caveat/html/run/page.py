@@ -16,7 +16,7 @@ from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
 from .guarantee import promise
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
-from .ledger import privacy, protection, told_before
+from .ledger import metadata_sent, privacy, protection
 from .overview import headline, method_table, overview
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import more_panels, silo_table
@@ -27,14 +27,14 @@ from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
 @dataclass(frozen=True)
 class Again:
     command: str
-    """Empty for a run of a Python program, which no command makes."""
+    """Empty for a run from Python."""
     given: str
-    """The command that the user gave, from a recipe or a file of the user's; empty where it is not known."""
+    """The user's command, from a recipe or the user's file; empty if unknown."""
     about: str
 
 
 def again(run: RunFolder) -> Again:
-    """What to type, by whom the run was, and with which seed."""
+    """Return the commands that repeat the run, with version and seed."""
     summary = run.summary
     known = [f"caveat {summary.version}"] if summary and summary.version else []
     known += [f"seed {summary.seed}"] if summary and summary.seed is not None else []
@@ -55,15 +55,15 @@ def _command(run: RunFolder, source: str, *options: str) -> str:
 
 
 Kept = TypeVar("Kept", bound=Item)
-_IMAGE_BUDGET = 4_000_000  # characters of base64; what is over it is described without its image
+_IMAGE_BUDGET = 4_000_000  # characters of base64; further inputs are described without their image
 _SILOS_BY_QUADRANT = 5
-"""Silos whose quadrants are shown; a reader learns little from more, and each may have dozens of images."""
+"""Maximum number of silos whose quadrants are shown; each may have dozens of images."""
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """The gallery with as many of its images as a page may hold, silo by silo; None if it is empty.
+    """Return the gallery with as many of its images as a page may hold, silo by silo; None if it is empty.
 
-    Quadrants, of the first silos only, get the budget that the most and least certain inputs of all silos leave.
+    Quadrants, of the first silos only, get the rest of the budget after the most and least certain inputs.
     """
     if gallery is None:
         return None
@@ -87,7 +87,7 @@ class _Budget:
         self.left = characters
 
     def keep(self, items: Sequence[Kept]) -> list[Kept]:
-        """The items, without the images that there is no room for."""
+        """Return the items, without the images that there is no room for."""
         kept = []
         for item in items:
             self.left -= len(item.image or "")
@@ -104,7 +104,7 @@ Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
 
 
 def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
-    """By silo, its examples of each quadrant that has any."""
+    """Return by silo its examples of each quadrant that has any."""
     chosen = run.summary and run.summary.policy.name != OWN and two_models(run.summary.tested)
     shown = QUADRANTS if chosen else _ONE_MODEL
     found: dict[str, Examples] = {}
@@ -126,7 +126,7 @@ _TEMPLATE = "run/run.html.j2"
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the report of the run in folder `run` to `out`, by default its report.html, and return where it is.
+    """Write the report of the run in folder `run` to `out`, by default its report.html, and return its path.
 
     Raises DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written.
     """
@@ -142,12 +142,12 @@ def write_page(run: RunFolder, target: Path) -> Path:
 
 
 def render(run: RunFolder) -> str:
-    """The text of the page."""
+    """Return the text of the page."""
     return templates.render(_TEMPLATE, run=run, **_parts(run))
 
 
 def _parts(run: RunFolder) -> dict[str, Any]:
-    """The parts of the page by name; None for a part that the run has no data for."""
+    """Return the parts of the page by name; None for a part that the run has no data for."""
     gallery = within_budget(run.gallery)
     return {
         "overview": overview(run),
@@ -183,7 +183,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),
-        "greeting": told_before(run.greeting),
+        "greeting": metadata_sent(run.greeting),
         "facts": headline(run),
         "cost_table": cost_table(run),
         "again": again(run),

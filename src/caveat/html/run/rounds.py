@@ -14,9 +14,9 @@ from .. import svg
 from ..svg import Chart, Point, Write
 from ..templates import Table, column, table, words
 
-_LONGEST_LABEL = 24  # characters: two labels side by side should not cover each other
+_LONGEST_LABEL = 24  # letters, so two adjacent labels do not overlap
 Event = tuple[int, str]
-"""A round, and what happened there."""
+"""A round and its label."""
 _LINE = 13
 """The height of a line of labels."""
 
@@ -31,7 +31,7 @@ class RoundMetric:
     write: Callable[[float | None], str]
     better: str
     ceiling: float | None = None
-    """The largest value that there can be."""
+    """Maximum of the metric."""
 
 
 _METRICS = (
@@ -41,12 +41,12 @@ _METRICS = (
 
 
 def domains(run: RunFolder) -> list[str]:
-    """The domains in the order of the silos; a silo without a domain stands for itself."""
+    """Return the domains in the order of the silos; a silo without a domain stands for itself."""
     return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
 
 
 def curves(run: RunFolder) -> dict[str, Any] | None:
-    """Accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
+    """Return accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
     rows = run.curve_rows
     if not rows:
         return None
@@ -58,11 +58,11 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
     if len({row.silo for row in rows}) > 1:
         legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
     legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figures": figures, "legend": legend, "growth": _growth_told(grown)}
+    return {"figures": figures, "legend": legend, "growth": _growth_text(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
-    """Round -> silo -> private codewords that it received, at the round where its count is first seen to grow."""
+    """Return by round and silo the number of private codewords added, at the first round that shows them."""
     held: dict[str, int] = {}
     grown: dict[int, dict[str, int]] = {}
     for row in sorted(rows, key=lambda row: (row.round, natural(row.silo))):
@@ -74,7 +74,7 @@ def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
     return grown
 
 
-def _growth_told(grown: dict[int, dict[str, int]]) -> list[str]:
+def _growth_text(grown: dict[int, dict[str, int]]) -> list[str]:
     return [
         f"Round {at}: {joined([f'{silo} (+{more})' for silo, more in silos.items()])} received private codewords."
         for at, silos in grown.items()
@@ -133,7 +133,7 @@ def _event(at: int, silos: Sequence[str]) -> Event:
 
 
 def _rule(frame: svg.Axes, event: Event, level: int) -> Markup:
-    """A vertical line, with its label so many lines above the frame."""
+    """Draw a vertical line, with its label `level` lines above the frame."""
     x, y = frame.x(event[0]), frame.top - 4 - _LINE * level
     left_half = x < frame.left + frame.width / 2
     label = svg.text(x + (4 if left_half else -4), y, event[1], "start" if left_half else "end", "note")
@@ -146,7 +146,7 @@ def _mark(frame: svg.Axes, event: Event) -> Markup:
 
 
 def comparisons(run: RunFolder) -> list[Event]:
-    """The rounds in which the server compared silos with a threshold, and its measurements there."""
+    """Return the rounds in which the server compared silos with a threshold, and its measurements there."""
     milestones = run.summary.milestones if run.summary else []
     return [
         (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
@@ -164,7 +164,7 @@ def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
 
 
 def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
-    """The mean over silos at the rounds that all of them have: a mean over some would jump with who took part."""
+    """Return the mean over silos at rounds that all of them have; a mean over some would depend on participation."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -176,7 +176,7 @@ def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
 
 
 def milestone_table(run: RunFolder) -> Table | None:
-    """One row per milestone, one column per number that any of them has."""
+    """Return one row per milestone, one column per number that any of them has."""
     milestones = run.summary.milestones if run.summary else []
     first = ("round", "iteration", "threshold", "lowest", "highest")
     found = dict.fromkeys(name for milestone in milestones for name in milestone)
@@ -197,7 +197,7 @@ def _number(value: float | None) -> str:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Traffic and wall-clock time, in total and per round; only the ledger knows what silos send for metrics."""
+    """Return traffic and wall-clock time, in total and per round; traffic for metrics is known from the ledger only."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run

@@ -16,16 +16,16 @@ from ..svg import DIAMOND, Axes, Chart, Point, Write, color, group, key, marks, 
 from ..templates import Cell, Column, Table, column, table, words
 
 _MOST = 240
-"""Silos that a plot has rows for."""
+"""Maximum number of silos in a plot."""
 _NAMED, _TALLEST = 40, 640
-"""Silos whose rows have room for a name, and how high the rows of more are together."""
+"""Maximum number of rows with names, and total height of more rows."""
 _BESIDE = (0, DIAMOND, 1)
-"""The marks of methods beside the page's own."""
+"""The marks of baselines."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A metric of silos, how it is written, and its range."""
+    """A plot of a metric by silo."""
 
     title: str
     value: Callable[[SiloRecord], float | None]
@@ -34,11 +34,11 @@ class Panel:
     better: str = ""
     interval: Callable[[SiloRecord], tuple[float, float] | None] = lambda silo: None
     lines: str = ""
-    """What the intervals are."""
+    """Description of the intervals."""
     top: float | None = None
-    """The largest value that there can be."""
+    """Maximum of the metric."""
     compared: bool = False
-    """With the methods beside this one."""
+    """Whether baselines are shown."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class SiloRows:
 
     groups: Groups
     series: Mapping[str, int]
-    """By silo: the colour and mark of its domain."""
+    """By silo, the color and mark of its domain."""
 
     @property
     def silos(self) -> list[str]:
         return [name for _, names in self.groups for name in names]
 
     def laid_out(self, methods: int = 1, shown: Point = (0, 1)) -> Rows:
-        """The rows with room for so many methods' dots, or low and without names if there are many silos."""
+        """Return rows with space for the dots of `methods` methods; low and without names if there are many silos."""
         many = len(self.silos) > _NAMED
         height = max(2.5, _TALLEST / len(self.silos)) if many else 15.0 + 5.0 * methods
         return lay_out(self.groups, height, shown, most=14)
@@ -65,8 +65,7 @@ class SiloRows:
 
 @dataclass(frozen=True)
 class MethodDots:
-    """A method's dots by silo; `baselines` numbers the methods for comparison, and is None for the page's own
-    method."""
+    """A method's dots by silo; `beside` is the index of a baseline, None for the page's own method."""
 
     name: str
     dots: Mapping[str, Dot]
@@ -78,7 +77,7 @@ class MethodDots:
 
 
 def rows_of(run: RunFolder) -> SiloRows:
-    """Silos by domain in the order of the run, highest accuracy first; a sample if there are many."""
+    """Return silos by domain in the order of the run, highest accuracy first; a sample if there are many."""
     ordered = sorted(run.silos, key=lambda silo: (-(silo.test.accuracy or 0.0), natural(silo.name)))
     if len(ordered) > _MOST:
         ordered = [ordered[round(i * (len(ordered) - 1) / (_MOST - 1))] for i in range(_MOST)]
@@ -91,7 +90,7 @@ def rows_of(run: RunFolder) -> SiloRows:
 
 
 def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
-    """The 95 % interval of a silo's accuracy over its test inputs."""
+    """Return the 95 % interval of a silo's accuracy over its test inputs."""
     if silo.test.accuracy is None or not silo.n_test:
         return None
     return wilson(round(silo.test.accuracy * silo.n_test), silo.n_test)
@@ -105,7 +104,7 @@ def entropy_interval(silo: SiloRecord) -> tuple[float, float] | None:
 
 
 def chance(silo: SiloRecord) -> tuple[float, float] | None:
-    """The ECE of a perfectly calibrated model: from 0 to its 95 % quantile."""
+    """Return the ECE of a perfectly calibrated model: from 0 to its 95 % quantile."""
     return (0.0, silo.test.ece_null.upper) if silo.test.ece_null else None
 
 
@@ -150,7 +149,7 @@ AUROC = Panel(
 
 
 def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
-    """None if no silo has the metric."""
+    """Return the plot of a metric; None if no silo has it."""
     own = _dots(run, measure)
     if not own:
         return None
@@ -169,7 +168,7 @@ def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
 
 
 def _plot(silos: SiloRows, methods: Sequence[MethodDots], measure: Panel, label: str) -> Markup:
-    """Marks and means of methods, the page's own first."""
+    """Draw marks and means of methods, the page's own first."""
     ends = [end for one in methods for dot in one.dots.values() for end in dot.known]
     low, high = (min(ends), measure.top) if measure.top is not None else (min(0.0, *ends), max(ends))
     values = ticks(low, high)
@@ -216,7 +215,7 @@ def _said(one: MethodDots, measure: Panel) -> str:
 
 
 def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
-    """The marks of this method and of those that it is compared with."""
+    """Return the marks of this method and of those that it is compared with."""
     legend = [(swatch(0), run.title), (key(None, "mean"), f"mean of {run.title}")]
     for i, name in enumerate(run.comparable):
         mark = sample(marks(_BESIDE[i % 3], [(7, 7)], 2.9, "hollow"))
@@ -225,7 +224,7 @@ def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
 
 
 def more_panels(run: RunFolder) -> list[Chart]:
-    """More metrics of each silo, for this method alone."""
+    """Return plots of more metrics, for this method alone."""
     rows = rows_of(run)
     return [found for measure in (ECE, NLL, EPISTEMIC, AUROC) if (found := panel(run, rows, measure))]
 
@@ -244,23 +243,23 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
 MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
-"""Two models that a silo may have at hand, and how a column with their accuracy is headed."""
+"""Two models of a silo, with the headings of their accuracy."""
 
 
 def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
-    """The silos' architectures, and the accuracy of the local and global models; cells are empty without any."""
+    """Return the silos' architectures, and the accuracy of the local and global models; cells are empty without any."""
     about = [("model", (*(silo.model for silo in silos), "", ""))]
     both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
     for name, header in MODELS.items():
         found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
-        # A mean over the silos that have both, so that the two can be compared.
+        # The mean is over silos that have both, so the two are comparable.
         known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
         about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
     return about
 
 
 def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
-    """A metric of the silos called `names`, then the mean over them, then the value of the silo called `worst`.
+    """Return a metric of the silos called `names`, then the mean over them, then the value of the silo called `worst`.
 
     The mean is None if the run has metrics of other silos than these.
     """
@@ -279,7 +278,7 @@ OF_MODELS = "architecture of the silo's own model, and accuracy of either model 
 
 
 def silo_table(run: RunFolder) -> Table | None:
-    """A row per silo, then the mean over silos, and again the silo of lowest accuracy, for all methods."""
+    """Return a row per silo, then the mean over silos, and again the silo of lowest accuracy, for all methods."""
     silos, names = run.silos, [silo.name for silo in run.silos]
     if not silos:
         return None

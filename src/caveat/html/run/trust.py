@@ -20,11 +20,11 @@ from .guarantee import foreign, kept, worst_at
 from .silos import wilson_of
 
 _LEVEL = 0.05
-"""A silo's ECE is above its chance band in so many of cases where confidence is right."""
+"""Probability that a calibrated silo's ECE is above its chance band."""
 _SURELY = 0.001
-"""How rare an excess of errors in the highest bin has to be if confidence is right."""
+"""Significance level of an excess of errors in the highest bin."""
 _MATERIAL = 0.02
-"""An ECE of all silos' inputs together below which more than chance is still little."""
+"""Pooled ECE below which an excess over chance is immaterial."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Confidence:
     """How well a run's confidence matches its accuracy on the test split."""
 
     silos: Sequence[SiloConfidence]
-    """Those of lowest accuracy first."""
+    """In ascending order of accuracy."""
     sure: SureErrors | None
     ece: float | None
     upper: float | None
-    """Up to which chance explains it."""
+    """The upper end of its chance band."""
     above_chance: bool
-    """Whether the ECE of all silos' inputs together is."""
+    """Whether the pooled ECE is above its chance band."""
 
     @cached_property
     def judged(self) -> list[SiloConfidence]:
@@ -121,7 +121,7 @@ class Confidence:
 
 
 def confidence(run: RunFolder) -> Confidence | None:
-    """None for a run without predictions by confidence, or without chance bands to compare them with."""
+    """Return the comparison; None for a run without bins of confidence or chance bands."""
     found = [each for silo in run.silos if (each := _of_silo(silo))]
     summary = run.summary
     if summary is None or not found or not any(each.judged for each in found):
@@ -141,7 +141,6 @@ def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
 
 
 def _sure_errors(bins: Reliability) -> SureErrors | None:
-    """The errors of the highest bin; None if it has none."""
     wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
     if not wrong[-1]:
         return None
@@ -149,11 +148,11 @@ def _sure_errors(bins: Reliability) -> SureErrors | None:
 
 
 def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
-    """The pooled diagram, and one per silo; None if no silo has bins."""
+    """Return the pooled diagram, and one per silo; None if no silo has bins."""
     silos = [(silo, silo.reliability) for silo in run.silos if silo.reliability and sum(silo.reliability.count)]
     if not silos:
         return None
-    # Additive bins: this is the diagram of all predictions together, not a mean of diagrams.
+    # Bins are additive: this is the diagram of all predictions, not a mean of diagrams.
     pooled: Reliability = reduce(add, (bins for _, bins in silos))
     total = f"{sum(pooled.count):,} test predictions of {len(silos)} silos"
     caption = f"{total}, binned by confidence: a bin below the diagonal is overconfident, above it underconfident; "
@@ -167,7 +166,7 @@ def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
-    """Errors among the answered inputs over the share that is answered; None without a curve."""
+    """Return the risk-coverage curve; None without one."""
     summary = run.summary
     if summary is None or summary.risk_coverage is None or len(summary.risk_coverage.risk) < 2:
         return None
@@ -196,7 +195,7 @@ def _small(silo: SiloRecord, bins: Reliability) -> Chart:
 
 
 def temperatures(run: RunFolder) -> str:
-    """The temperatures in words; empty for a run without temperature scaling."""
+    """Return the temperatures in words; empty for a run without temperature scaling."""
     if run.summary is None:
         return ""
     spread = run.summary.temperature_spread
@@ -206,19 +205,19 @@ def temperatures(run: RunFolder) -> str:
 
 
 _TOLERATED = 0.05
-"""Share of foreign inputs that may be answered wrongly before the page warns of it, where nothing is promised."""
+"""Share of wrong answers to out-of-distribution inputs above which the page warns, if there is no guarantee."""
 _LEFT = 0.9
-"""The share of inputs that is answered where the page says what it spares to leave the others to a person."""
+"""Coverage at which the page states the gain from leaving other inputs to a person."""
 _SPARED = 0.005
-"""Least gain that is worth a sentence."""
+"""Minimum gain in accuracy for this sentence."""
 _SHARE_SPARED = 0.15
-"""Least share of all errors that it spares."""
+"""Minimum share of errors avoided for this sentence."""
 _FEW_ERRORS = 0.05
-"""The share of errors down to which inputs are left to a person where leaving a tenth spares too little."""
+"""Target error rate if leaving a tenth of the inputs gains too little."""
 _MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
-"""Of kinds of sentences, in the order in which they stand."""
+"""Marks of the kinds of sentences, in the order of display."""
 _TOLD = 5
-"""Silos that an alternative text names."""
+"""Maximum number of silos in an alternative text."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Trust:
-    """What the first screen says, its advice, and its figure."""
+    """The first screen: sentences, advice, and figure."""
 
     lines: Sequence[Statement]
     advice: Sequence[Markup]
@@ -244,7 +243,7 @@ class Trust:
 
 
 def trust(run: RunFolder) -> Trust | None:
-    """None for a run without test metrics."""
+    """Return the first screen; None for a run without test metrics."""
     if run.summary is None:
         return None
     found = confidence(run)
@@ -267,10 +266,10 @@ def _confidence_line(found: Confidence) -> Statement:
         text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
         return Statement("good", text.format(inputs, where, off))
     if found.overconfident:
-        said = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(said[:2])))
-    said = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
-    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(said)))
+        sentence = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(sentence[:2])))
+    sentence = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
+    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(sentence)))
 
 
 def _sure(sure: SureErrors | None) -> str:
@@ -293,20 +292,18 @@ def _whole(found: Confidence) -> str:
 
 
 def _foreign_line(run: RunFolder) -> Statement | None:
-    """A statement on answers to inputs that silos do not know."""
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
-    told = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
+    texts = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
     at = [most[1].wrong for name in found if (most := worst_at(run.summary, name))]
     if max([*at, *(each.wrong for each in found.values())]) <= allowed:
-        return Statement("good", Markup("Inputs that silos do not know: {}.").format(told))
+        return Statement("good", Markup("Inputs that silos do not know: {}.").format(texts))
     kind = "bad" if any(each.wrong > 0.5 for each in found.values()) else "open"
-    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(told))
+    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(texts))
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
-    """How much of a stream is answered wrongly, and at which silo most."""
     most = worst_at(summary, stream)
     at = f", most at {most[0]} with {percent(most[1].wrong)}" if most and most[1].wrong > wrong else ""
     return f"of {stream} {percent(wrong)} were answered wrongly{at}"
@@ -320,7 +317,7 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 
 
 def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
-    """What to set if confidence is off."""
+    """Return advice on settings if confidence is off; None otherwise."""
     if found is None or not found.untrustworthy or run.summary is None:
         return None
     if not _tempered(run):
@@ -341,7 +338,7 @@ def _tempered(run: RunFolder) -> bool:
 
 
 def _leaving(run: RunFolder) -> Markup | None:
-    """What answering fewer inputs would gain, if all are answered."""
+    """Return the gain from answering fewer inputs, if all are answered."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
     if curve is None or not curve.risk or (test and test.answered < test.inputs):
@@ -360,9 +357,9 @@ def _leaving(run: RunFolder) -> Markup | None:
 
 def _figure(found: Confidence) -> Chart:
     rows = [_row(one) for one in found.silos]
-    told = "; ".join(row.note for row in rows[:_TOLD])
+    texts = "; ".join(row.note for row in rows[:_TOLD])
     rest = f"; lowest accuracy first, {len(rows) - _TOLD} more silos" if len(rows) > _TOLD else ""
-    label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {told}{rest}"
+    label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {texts}{rest}"
     caption = "Lowest accuracy first"
     if len(rows) <= NAMED:
         caption += "; the number counts a silo's test inputs, and the thin line is the accuracy's 95 % interval"

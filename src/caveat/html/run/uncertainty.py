@@ -20,7 +20,7 @@ from .guarantee import Shares, shares_of
 
 _BAR, _ROW = 22, 52
 _FITS = 0.12
-"""Smallest share whose label fits into its part of a bar."""
+"""Minimum share whose label fits into its part of a bar."""
 _KINDS = {
     "right": "right",
     "wrong": "wrong",
@@ -30,12 +30,12 @@ _KINDS = {
 
 
 def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """The bars and their legend; None if all inputs are of one stream and all are answered."""
+    """Return the bars and their legend; None if all inputs are of one stream and all are answered."""
     found = shares_of(run.summary) if run.summary else {}
     if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
         return None
     parts = {name: _parts(name, each) for name, each in found.items()}
-    said = "; ".join(f"{name}: {_parts_told(each)}" for name, each in parts.items())
+    sentence = "; ".join(f"{name}: {_parts_text(each)}" for name, each in parts.items())
     drawn: list[Markup] = []
     for i, (name, each) in enumerate(parts.items()):
         y = _ROW * i
@@ -43,7 +43,9 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
         caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
-    bars = svg.drawing(svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {said}", *drawn, class_="outcomes")
+    bars = svg.drawing(
+        svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {sentence}", *drawn, class_="outcomes"
+    )
     shown = [kind for kind in _KINDS if any(kind in each for each in parts.values())]
     return Chart("Right, wrong, abstained", bars, caption), [
         (stack_swatch(kind, "outcome"), _KINDS[kind]) for kind in shown
@@ -51,13 +53,13 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
 
 
 def _parts(name: str, shares: Shares) -> dict[str, float]:
-    """The shares above zero, in the order of `_KINDS`."""
+    """Return the shares above zero, in the order of `_KINDS`."""
     wrong = "wrong" if name in (INSIDE, "mix") else "foreign"
     found = {"right": shares.right, wrong: shares.wrong, "abstain": 1 - shares.answered}
     return {kind: share for kind, share in found.items() if share > 1e-9}
 
 
-def _parts_told(parts: dict[str, float]) -> str:
+def _parts_text(parts: dict[str, float]) -> str:
     words = {"foreign": "wrong", "abstain": "abstained"}
     return ", ".join(f"{words.get(kind, kind)} {percent(share)}" for kind, share in parts.items())
 
@@ -72,7 +74,7 @@ def _outcome_bar(parts: dict[str, float], y: float) -> list[Markup]:
 
 @dataclass(frozen=True)
 class Case:
-    """Which model an input was for, and whether the model abstained."""
+    """A quadrant: the model for an input, and whether it abstained."""
 
     name: str
     meaning: str
@@ -100,7 +102,7 @@ _BEST = {INSIDE: QUADRANTS[0], "ood_local": QUADRANTS[2], NOBODY: QUADRANTS[3]}
 
 
 def quadrants(tested: dict[str, Stream]) -> Table | None:
-    """A row per quadrant, a column per stream; None without a choice between two models.
+    """Return a row per quadrant, a column per stream; None without a choice between two models.
 
     Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
     Posterior Networks, IJCAI 2024, table 1.
@@ -127,7 +129,7 @@ def _cell(counts: dict[str, int], key: str) -> Markup:
 
 
 _DRAWN = (INSIDE, "ood_local", NOBODY)
-"""The streams that are drawn: a stream's place here is its colour, dash and mark."""
+"""The streams in charts; a stream's index sets its color, dash and mark."""
 _MODELS = {"local": "the local models", "global": "the global model"}
 _BETTER = {
     "local": f"if the models know what they know, {INSIDE} is right of the others",
@@ -135,13 +137,13 @@ _BETTER = {
 }
 _MOST_STEPS = 48
 _TAIL = 0.005
-"""Share of a stream at each end that need not be shown in its place."""
+"""Share of a stream in each tail that may be clipped."""
 _FARTHEST = 4
-"""How many times as wide as the range of what is known the chart may reach to either side of it."""
+"""Maximum extent of the chart on either side, as a multiple of the range of known inputs."""
 
 
 def evidence_figures(tested: Mapping[str, Stream]) -> list[Chart]:
-    """One figure per model that has log-evidence of several streams."""
+    """Return one figure per model that has log-evidence of several streams."""
     found = {model: _histograms(tested, model) for model in _MODELS}
     return [_evidence_figure(model, streams) for model, streams in found.items() if len(streams) > 1]
 
@@ -159,9 +161,9 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     count = math.ceil((high - low) / width)
     shares = {name: _shares(histogram, low, width, count) for name, histogram in streams.items()}
     beyond = any(h.start[0] < low or h.start[-1] >= low + count * width for h in streams.values())
-    notes = {name: told_histogram(histogram) for name, histogram in streams.items()}
-    said = "; ".join(f"{name}: {note}" for name, note in notes.items())
-    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {said}"
+    notes = {name: histogram_text(histogram) for name, histogram in streams.items()}
+    sentence = "; ".join(f"{name}: {note}" for name, note in notes.items())
+    label = f"Distribution of log-evidence of {_MODELS[model]}, in nats. {sentence}"
     caption = f"Share of each stream's test inputs by the log-evidence of {_MODELS[model]}, in steps of "
     caption += f"{width:g} nats; {_BETTER[model]}."
     caption += " The outermost steps include all values beyond." if beyond else ""
@@ -170,7 +172,7 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
 
 
 def _window(streams: Mapping[str, Histogram]) -> Point:
-    """The range of every stream without its tails, limited to the neighbourhood of the known inputs' range."""
+    """Return the range of every stream without its tails, limited to a neighborhood of the known inputs' range."""
     ranges = {name: (quantile(h, _TAIL), quantile(h, 1 - _TAIL) + h.step) for name, h in streams.items()}
     low, high = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     first, last = ranges.get(INSIDE, (low, high))
@@ -179,7 +181,7 @@ def _window(streams: Mapping[str, Histogram]) -> Point:
 
 
 def quantile(histogram: Histogram, level: float) -> float:
-    """The lower end of the step that contains the quantile."""
+    """Return the lower end of the step that contains the quantile."""
     wanted, seen = level * sum(histogram.count), 0.0
     for start, count in zip(histogram.start, histogram.count, strict=True):
         seen += count
@@ -188,8 +190,8 @@ def quantile(histogram: Histogram, level: float) -> float:
     return histogram.start[-1]
 
 
-def told_histogram(histogram: Histogram) -> str:
-    """The distribution in words, to half a step."""
+def histogram_text(histogram: Histogram) -> str:
+    """Return the distribution in words, to half a step."""
     low, middle, high = (quantile(histogram, level) + histogram.step / 2 for level in (0.05, 0.5, 0.95))
     return f"median about {middle:g}, nine tenths between about {low:g} and {high:g}"
 
@@ -205,7 +207,7 @@ def _shares(histogram: Histogram, low: float, width: float, count: int) -> list[
 def histogram_chart(
     edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str
 ) -> Markup:
-    """A line of steps per stream over the same edges, its mark at its highest step; `notes` are their titles."""
+    """Draw a step line per stream over common edges, with a mark at the highest step; `notes` are the titles."""
     y_ticks = svg.ticks(0.0, max(max(each) for each in shares.values()), 4)
     frame = svg.Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
     x_ticks, shown = (
@@ -243,7 +245,7 @@ class Scatter:
 
 
 def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None:
-    """A figure per stage, on the same axes; `domains` in the order of their colours. None without features."""
+    """Return a figure per stage, on the same axes; `domains` in the order of their colors. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
@@ -280,21 +282,21 @@ def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], f
 
 def _silo(frame: svg.Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
     places = Counter[Point](silo.points[stage])
-    # An area per input: after discretisation, many may lie at one place.
+    # Area is proportional to inputs: after discretisation, many may share a place.
     drawn = [svg.marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
     title = ", ".join(filter(None, (silo.name, silo.domain)))
     return svg.group(title, *drawn, class_=svg.color(series), name=silo.name)
 
 
 def codebook(run: RunFolder) -> Chart | None:
-    """Tokens per codeword and silo; None for methods without a codebook."""
+    """Return a chart of tokens per codeword and silo; None for methods without a codebook."""
     silos = [silo for silo in run.silos if silo.codeword_use]
     if not silos:
         return None
     uses = [silo.codeword_use or [] for silo in silos]
     most = max(max(use) for use in uses)
     label = f"Heat map of codeword use, {len(silos)} silos by {max(map(len, uses))} codewords, at most {most} tokens"
-    names = [_with_perplexity(silo) for silo in silos]
+    names = [s.name if s.perplexity is None else f"{cut(s.name, 12)} {s.perplexity:.1f}" for s in silos]
     caption = f"Each cell counts a silo's test tokens at a codeword, on a log scale, darkest at {most:,}; "
     caption += "empty cells are codewords that the silo never uses"
     perplexed = any(silo.perplexity is not None for silo in silos)
@@ -303,11 +305,7 @@ def codebook(run: RunFolder) -> Chart | None:
 
 
 def _shared(silos: Sequence[SiloRecord]) -> int | None:
-    """The number of columns that are shared, if counts and columns of every silo agree on it."""
+    """Return the number of columns that are shared, if counts and columns of every silo agree on it."""
     held = [(silo.codewords or Codewords(shared=0), len(silo.codeword_use or [])) for silo in silos]
     agreed = {words.shared if words.shared + words.private == columns else None for words, columns in held}
     return agreed.pop() if len(agreed) == 1 else None
-
-
-def _with_perplexity(silo: SiloRecord) -> str:
-    return silo.name if silo.perplexity is None else f"{cut(silo.name, 12)} {silo.perplexity:.1f}"

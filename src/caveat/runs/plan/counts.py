@@ -20,8 +20,7 @@ from ...data.splits import NAMES
 from ...engines.executor import Executor
 from ...engines.placement import one_thread
 from ...files.checkpoints import SiloStore
-from ...files.schema.summary import Features
-from ...files.schema.summary import Gallery
+from ...files.schema.summary import Features, Gallery
 from ...training.fit import Training
 from ..frozen_features import SilosWithFeatures
 from ..local import LocalRun
