@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import caveat
-from caveat.files.ledger import read_ledger
+from caveat.files import read_ledger
 from caveat.nn.efficientnet import PACKAGES
 
 ROOT = Path(__file__).parents[1]

@@ -16,11 +16,8 @@ from .core.errors import Diverged
 from .core.settings import check_type, path_of
 from .data import Silos
 from .engines.vectorization import Mode
-from .files import read_comparison
-from .files.checkpoints import StateLost
-from .files.reading import RUN
+from .files import RUN, StateLost, locked, read_comparison
 from .files.schema import Comparison
-from .files.writing import locked
 from .nn.custom_model import Make
 from .runs import python_calls
 from .runs.base import FIXED

@@ -25,7 +25,7 @@ from caveat.analysis.audit.observations import (
     rank_correlation,
 )
 from caveat.core import Prediction
-from caveat.files.schema.summary import Summary
+from caveat.files.schema import Summary
 from caveat.html.audit import sweep_chart
 from caveat.uncertainty import dirichlet, entropy
 

@@ -27,8 +27,7 @@ from caveat.analysis.compare.runner import compare, grid_of, opened, write
 from caveat.analysis.compare.texts import markdown
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.files.schema.grid import Measure, MethodVariant, Setting, TuningPlan
-from caveat.files.schema.record import as_json
+from caveat.files.schema import Measure, MethodVariant, Setting, TuningPlan, as_json
 from caveat.runs.progress import Silent
 
 FAST = (

@@ -9,8 +9,8 @@ import torch
 
 from caveat.analysis.compare.correctness import differences, place_of
 from caveat.core import DataError
-from caveat.files.schema.grid import Contrast
-from caveat.files.tensors import to_bytes
+from caveat.files import to_bytes
+from caveat.files.schema import Contrast
 
 
 def kept(folder: Path, own: list[int], whole: list[int], foreign: list[int] | None) -> Path:

@@ -10,9 +10,7 @@ import pytest
 
 from caveat.analysis.compare.build_record import ends_of, rests_on, steps_of
 from caveat.analysis.statistics import Interval
-from caveat.files.schema import Measure
-from caveat.files.schema.grid import MEASURES
-from caveat.files.schema.summary import SiloRecord
+from caveat.files.schema import MEASURES, Measure, SiloRecord
 
 KNOWN = {measure.name: measure for measure in MEASURES}
 

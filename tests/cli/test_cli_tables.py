@@ -14,7 +14,7 @@ from typer.testing import Result
 from caveat.cli.output import prediction_rows
 from caveat.config import read_dictionary
 from caveat.core import Prediction
-from caveat.files.writing import as_text
+from caveat.files import as_text
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 TABLE = [*TINY, "data.source=csv:a.csv", "data.target=ill", "data.shift.angles=[]", "training.batch_size=8"]

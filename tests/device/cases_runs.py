@@ -27,7 +27,7 @@ from caveat.core import ConfigurationError
 from caveat.core.devices import find_device, find_devices
 from caveat.engines.worker_process import can_fork
 from caveat.federation.silo.silo_file import read_silo_file
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 from caveat.runs.progress import Silent
 from caveat.testing.federation import assert_same
 

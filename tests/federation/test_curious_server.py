@@ -16,7 +16,7 @@ from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import Limits, read_silo_file
 from caveat.federation.silo.store import secret_of
 from caveat.federation.terms import Terms
-from caveat.files.writing import held
+from caveat.files import held
 from caveat.runs.spec import spec_of
 
 

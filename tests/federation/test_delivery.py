@@ -20,8 +20,7 @@ from caveat.federation.server.app import deliver
 from caveat.federation.server.log import status_of
 from caveat.federation.server.run import serve
 from caveat.federation.silo.app import NodeHandler
-from caveat.files.ledger import read_ledger
-from caveat.files.tensors import read_payload
+from caveat.files import read_ledger, read_payload
 from caveat.runs.joining import own_silos_of
 
 pytestmark = pytest.mark.long

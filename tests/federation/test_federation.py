@@ -22,9 +22,7 @@ from caveat.federation.server.log import lock_of
 from caveat.federation.server.run import StartCommand, serve
 from caveat.federation.silo.app import NodeHandler
 from caveat.federation.terms import Terms
-from caveat.files import ledger
-from caveat.files.tensors import read_payload
-from caveat.files.writing import held
+from caveat.files import held, ledger, read_payload
 from caveat.runs.progress import Silent
 from caveat.runs.start import start
 

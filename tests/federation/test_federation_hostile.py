@@ -19,9 +19,8 @@ from caveat.core import DataError, Payload, RunError, Update
 from caveat.engines.flower import silo_app_of
 from caveat.engines.flower_messages import pack, unpack, words_of
 from caveat.federation.silo.app import NodeHandler
-from caveat.files import ledger
+from caveat.files import ledger, read_payload
 from caveat.files.schema import NO_PART
-from caveat.files.tensors import read_payload
 from caveat.methods import FedAvg
 
 pytestmark = pytest.mark.long

@@ -20,8 +20,7 @@ import caveat as library
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.federation import make_known
 from caveat.federation.silo.app import NodeHandler
-from caveat.files.ledger import read_ledger
-from caveat.files.tensors import read_payload
+from caveat.files import read_ledger, read_payload
 from caveat.nn.custom_model import KNOWN
 
 pytestmark = pytest.mark.long

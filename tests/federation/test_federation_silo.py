@@ -26,9 +26,8 @@ from caveat.federation.silo.member import MODEL_FILES, SiloSide, open_member
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.silo.store import OwnBooks
 from caveat.federation.terms import Terms
+from caveat.files import read_payload, write_record
 from caveat.files.schema import SiloKeeps, SiloSource
-from caveat.files.tensors import read_payload
-from caveat.files.writing import write_record
 from caveat.runs.inputs import PREPARATION
 from caveat.runs.local import Run
 

@@ -31,7 +31,7 @@ from caveat.federation.silo.frozen_splits import DataChanged
 from caveat.federation.silo.member import SiloSide
 from caveat.federation.silo.silo_file import read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 
 Edit = Callable[[list[str]], list[str]]
 

@@ -19,8 +19,7 @@ from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
 from caveat.federation.server.log import logged, status_of
 from caveat.federation.server.run import serve
-from caveat.files.ledger import read_ledger
-from caveat.files.run_folder import read_run
+from caveat.files import read_ledger, read_run
 from caveat.files.schema import NO_PART
 
 TEMPERED = "\n[uncertainty]\ntemperature_scaling = true\n"

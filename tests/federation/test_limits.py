@@ -16,8 +16,7 @@ from caveat.engines.flower_messages import NEVER, Order
 from caveat.federation.silo.app import without_details
 from caveat.federation.silo.silo_file import BeyondLimits, Limits, read_silo_file
 from caveat.federation.terms import Terms
-from caveat.files.ledger import Ledger
-from caveat.files.writing import write_bytes
+from caveat.files import Ledger, write_bytes
 from caveat.wrappers.privacy import epsilon_against_server
 
 NOISY = ("privacy.clip_norm=1", "privacy.noise_multiplier=4")

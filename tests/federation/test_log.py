@@ -17,7 +17,7 @@ from caveat.core import RunError
 from caveat.engines.flower import FlowerEngine
 from caveat.federation.server.app import server_app
 from caveat.federation.server.log import FAILED, lock_of, log_of, logged, status_of
-from caveat.files.writing import held
+from caveat.files import held
 
 
 def run_by_the_app(federation: Federation, *sets: str) -> None:

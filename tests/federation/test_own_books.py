@@ -15,7 +15,7 @@ from caveat.engines.executor import Executor
 from caveat.engines.flower_messages import NEVER, Order
 from caveat.federation.silo.member import check_order
 from caveat.federation.silo.store import KEPT, OwnBooks
-from caveat.files.checkpoints import StateLost
+from caveat.files import StateLost
 from caveat.files.schema import KeptState
 from caveat.methods import SCAFFOLD, FedAvg
 from caveat.wrappers.evaluation import TEST

@@ -11,7 +11,7 @@ import pytest
 from hospitals import NAMES, Federation
 
 from caveat.config import load
-from caveat.files.writing import close_to_others, owner_only
+from caveat.files import close_to_others, owner_only
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from commands import TINY, caveat, one_error, sets
 from hospitals import CONFIG
 
 from caveat.config import Config, load
-from caveat.files.schema.record import SCHEMA
-from caveat.files.schema.run import RunFile
-from caveat.files.writing import write_record
+from caveat.files import write_record
+from caveat.files.schema import SCHEMA, RunFile
 from caveat.runs.spec import spec_of
 from caveat.runs.spec_file import described
 

@@ -16,9 +16,7 @@ from caveat.config import load
 from caveat.core import RunError
 from caveat.core.errors import Diverged
 from caveat.federation.server.log import lock_of, log_of, status_of
-from caveat.files.ledger import read_ledger
-from caveat.files.tensors import read_payload
-from caveat.files.writing import held
+from caveat.files import held, read_ledger, read_payload
 from caveat.html.run.page import write_report
 
 pytestmark = pytest.mark.long

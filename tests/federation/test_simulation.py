@@ -17,7 +17,7 @@ from test_federation import states, summary
 
 import caveat
 from caveat.config import load
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 from caveat.runs.start import start
 
 pytestmark = pytest.mark.long

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from caveat.files.reading import sums_of_folder
-from caveat.files.schema.record import as_json, sealed
+from caveat.files import sums_of_folder
+from caveat.files.schema import as_json, sealed
 
 SEALED = {"run.json", "summary.json", "failure.json", "federation.json"}
 """Files that say what their content hashes to."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import caveat
 from caveat.data.silos import Silos
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 
 MODEL = Path("model", "model.safetensors")
 FAST = caveat.Training(batch_size=16, lr=0.02)

@@ -16,9 +16,8 @@ from html_page import Page
 from rich.console import Console
 
 from caveat.core import DataError
-from caveat.files.run_folder import natural, read_run
-from caveat.files.schema import Codewords, RoundRow
-from caveat.files.schema.figures import Reliability
+from caveat.files import natural, read_run
+from caveat.files.schema import Codewords, Reliability, RoundRow
 from caveat.html.intervals import wilson
 from caveat.html.run.page import write_report
 from caveat.html.run.rounds import growth, mean_line

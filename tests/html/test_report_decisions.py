@@ -13,7 +13,7 @@ from fake_run import SILOS, decided_run, fake_run, write_json
 from rich.console import Console
 
 from caveat.core import DataError
-from caveat.files.run_folder import read_run
+from caveat.files import read_run
 from caveat.html.intervals import score_interval, wilson
 from caveat.html.run.decisions import share_bar
 from caveat.html.run.decisions import shares_text as told

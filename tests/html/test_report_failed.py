@@ -9,9 +9,8 @@ import pytest
 from fake_run import fake_run, interrupted_run
 from html_page import Page
 
-from caveat.files.run_folder import read_run
+from caveat.files import read_run, write_record
 from caveat.files.schema import Failure
-from caveat.files.writing import write_record
 from caveat.html.run.page import render
 
 

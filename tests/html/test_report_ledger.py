@@ -16,8 +16,7 @@ from test_report import cells, sections
 
 from caveat.core import DataError
 from caveat.core.text import plain, ranges
-from caveat.files.ledger import read_sent
-from caveat.files.run_folder import read_run
+from caveat.files import read_run, read_sent
 from caveat.html.run.page import write_report
 from caveat.terminal.results import ledger_tables
 

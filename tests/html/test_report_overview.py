@@ -13,7 +13,7 @@ from html_page import Page
 from scipy.stats import ttest_1samp
 
 from caveat.core import DataError
-from caveat.files.run_folder import RunFolder, read_run
+from caveat.files import RunFolder, read_run
 from caveat.html.intervals import wilson
 from caveat.html.run.overview import overview
 from caveat.html.run.page import again, write_report

@@ -11,8 +11,7 @@ from fake_run import decided_run, fake_run, quadrant_run, write_json
 from html_page import Page
 
 from caveat.core import DataError
-from caveat.files.schema import Gallery, GallerySilo, Item, Quadrant
-from caveat.files.schema.figures import Histogram, ModelRecord, Stream
+from caveat.files.schema import Gallery, GallerySilo, Histogram, Item, ModelRecord, Quadrant, Stream
 from caveat.html.run.page import within_budget, write_report
 from caveat.html.run.uncertainty import evidence_figures, quantile
 from caveat.html.run.uncertainty import histogram_text as told

@@ -13,9 +13,8 @@ from html_page import Page
 from markupsafe import Markup
 from scipy.stats import betabinom
 
-from caveat.files.run_folder import read_run
-from caveat.files.schema.figures import Metrics
-from caveat.files.schema.summary import SiloRecord
+from caveat.files import read_run
+from caveat.files.schema import Metrics, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
 from caveat.html.run.familiarity import familiarity, least, too_many, too_many_in_all
 from caveat.html.run.page import render

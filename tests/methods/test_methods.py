@@ -14,8 +14,8 @@ from torch import nn
 import caveat
 from caveat.config import load as load_config
 from caveat.core import ConfigurationError, Data, Replies, SiloContext, Tensors, Update, seeded
-from caveat.files.reading import read
-from caveat.files.schema.summary import Summary
+from caveat.files import read
+from caveat.files.schema import Summary
 from caveat.methods import SCAFFOLD, UEFL, FedAvg, FedBN, FedProx, Local
 from caveat.methods.uefl import Codebook
 from caveat.nn.codebook import nearest

@@ -13,11 +13,8 @@ from commands import one_error
 
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
-from caveat.files.reading import read, sum_of
-from caveat.files.rollback import TrainedStore
-from caveat.files.schema import Checkpoint, KeptState
-from caveat.files.schema.run import RunFile
-from caveat.files.writing import write_record
+from caveat.files import TrainedStore, read, sum_of, write_record
+from caveat.files.schema import Checkpoint, KeptState, RunFile
 from caveat.html.run.page import write_report
 from caveat.runs import start as resuming
 from caveat.runs.progress import Silent

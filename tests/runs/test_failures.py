@@ -13,8 +13,7 @@ import caveat as library
 from caveat.core import Payload, RunError, SiloContext, State, Update
 from caveat.core.errors import Diverged
 from caveat.data.silos import Silos
-from caveat.files.reading import read
-from caveat.files.run_folder import read_run
+from caveat.files import read, read_run
 from caveat.files.schema import Failure
 from caveat.methods import FedAvg
 from caveat.training.fit import Training

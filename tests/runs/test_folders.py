@@ -14,7 +14,7 @@ import pytest
 from commands import TINY, caveat, one_error, sets
 
 import caveat as library
-from caveat.files.writing import held
+from caveat.files import held
 from caveat.methods import SCAFFOLD
 from caveat.runs.progress import Silent
 from caveat.training.fit import Training

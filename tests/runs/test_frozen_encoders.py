@@ -19,8 +19,7 @@ from torch import Tensor, nn
 import caveat
 from caveat.core import ConfigurationError, Data, DataWarning, Silo
 from caveat.data.silos import Silos
-from caveat.files.ledger import read_ledger
-from caveat.files.tensors import read_payload
+from caveat.files import read_ledger, read_payload
 from caveat.runs import frozen_features as behind
 
 

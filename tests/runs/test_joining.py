@@ -16,8 +16,7 @@ from commands import one_error
 import caveat
 from caveat.core import ConfigurationError, DataError
 from caveat.data.silos import Silos
-from caveat.files.checkpoints import read_kept
-from caveat.files.reading import lines_of
+from caveat.files import lines_of, read_kept
 from caveat.methods import FMLU, UEFL, FedAvg, FedBN, FedPer, FedPN, TrFedDis
 from caveat.nn.models import ModelSettings
 from caveat.runs.joining import some_of

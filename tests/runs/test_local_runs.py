@@ -20,8 +20,7 @@ import caveat
 from caveat.config import load
 from caveat.core import CaveatError, ConfigurationError, Data, RunError
 from caveat.data.silos import Silos
-from caveat.files.tensors import read_payload
-from caveat.files.writing import locked
+from caveat.files import locked, read_payload
 from caveat.runs.execution import finish
 from caveat.runs.local import LocalRun, Run
 from caveat.runs.opening import open_run
@@ -185,7 +184,7 @@ def test_gallery_is_sorted_from_both_ends(whole: Path) -> None:
 
 
 def test_failed_run_keeps_its_state_and_continues(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from caveat.files.checkpoints import ServerStore
+    from caveat.files import ServerStore
 
     save, calls = ServerStore.save, []
 

@@ -17,7 +17,7 @@ from caveat import data
 from caveat.cli.main import app
 from caveat.config import loads
 from caveat.core import CaveatError, ConfigurationError
-from caveat.files.run_folder import read_run
+from caveat.files import read_run
 from caveat.html.run.page import render
 from caveat.metrics import custom_metrics as own
 

@@ -12,8 +12,7 @@ from commands import caveat, one_error, sets
 from test_extension import Cut, CutsAt
 
 from caveat.config import load
-from caveat.files.ledger import read_ledger
-from caveat.files.writing import locked
+from caveat.files import locked, read_ledger
 from caveat.runs.start import resume, start
 
 SMALL = [

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import caveat
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.data.silos import Silos
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 from caveat.runs.progress import Silent
 
 

@@ -13,9 +13,8 @@ from caveat.config import Config, load
 from caveat.core import ConfigurationError
 from caveat.data.silos import Silos
 from caveat.federation.terms import Terms
-from caveat.files.schema.record import SCHEMA
-from caveat.files.schema.run import RunFile
-from caveat.files.writing import write_record
+from caveat.files import write_record
+from caveat.files.schema import SCHEMA, RunFile
 from caveat.runs import python_calls
 from caveat.runs.spec import RunSpec, spec_of
 from caveat.runs.spec_file import deciding, described, differences, engine_in, run_file, spec_in

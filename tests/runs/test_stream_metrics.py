@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from caveat.core import Decision, Payload, Prediction
-from caveat.files.schema.record import as_json
+from caveat.files.schema import as_json
 from caveat.methods import APFL, FedAvg
 from caveat.runs.run_metrics import by_model, mean_of_silos, summarize_streams
 from caveat.wrappers.evaluation import measured

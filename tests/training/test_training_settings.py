@@ -21,7 +21,7 @@ from caveat.core import ConfigurationError, Method, Payload, SiloContext
 from caveat.core.settings import frozen_settings
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
 from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot

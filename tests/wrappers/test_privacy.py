@@ -14,7 +14,7 @@ import caveat as library
 from caveat.core import ConfigurationError
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
-from caveat.files.schema.figures import PrivacyRecord
+from caveat.files.schema import PrivacyRecord
 from caveat.html.run.ledger import protection
 from caveat.wrappers.privacy import Privacy, clip, composed, epsilon, epsilon_against_server
 

@@ -20,8 +20,7 @@ from caveat.core import ConfigurationError, Method, Payload, RunError, SiloConte
 from caveat.core.robust import combined
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
-from caveat.files.run_folder import read_rows
-from caveat.files.tensors import read_payload
+from caveat.files import read_payload, read_rows
 from caveat.html.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent

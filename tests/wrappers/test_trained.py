@@ -15,7 +15,7 @@ import caveat
 from caveat.core import ConfigurationError, Method
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
-from caveat.files.ledger import read_ledger
+from caveat.files import read_ledger
 from caveat.methods import FedAvg, FedPer, Local
 from caveat.training.fit import Training
 from caveat.wrappers.estimators import Ensemble

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, SiloContext, State
-from caveat.files.ledger import read_ledger
+from caveat.files import read_ledger
 from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace

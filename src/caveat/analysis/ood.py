@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Decision, Prediction, Silo, key
 from ..core.errors import one_of
-from ..files.writing import write_bytes
+from ..files import write_bytes
 from ..runs.local import Run
 from ..runs.opening import open_run
 from ..runs.progress import Progress

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError
 from ..core.errors import one_of
-from ..files.schema.grid import (
+from ..files.schema import (
     Contrast,
     Measure,
     MethodVariant,

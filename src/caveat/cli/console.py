@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..files.run_folder import RunFolder
+    from ..files import RunFolder
 
 
 class Outlet:
@@ -238,7 +238,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
             traceback.print_exc()
         from ..core import CaveatError, ConfigurationError, DataError
         from ..core.errors import MissingError, cut
-        from ..files.checkpoints import StateLost
+        from ..files import StateLost
 
         if isinstance(error, ConfigurationError) or (named and isinstance(error, MissingError)):
             _fail(str(error), USAGE)

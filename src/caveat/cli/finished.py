@@ -189,7 +189,7 @@ def report(
     """
     with reported(named=True):
         from ..config import reading
-        from ..files.run_folder import read_run
+        from ..files import read_run
         from ..html.run.page import write_page
 
         if (folder / "grid.json").exists():

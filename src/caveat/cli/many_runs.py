@@ -135,7 +135,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
     from ..analysis.compare.runner import compare, lacking
     from ..core import RunError
     from ..core.text import escaped
-    from ..files.reading import read_comparison
+    from ..files import read_comparison
     from ..runs.progress import on_terminal
     from ..terminal.results import comparison_table, conclusion
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import Decision, Prediction
-from ..files.writing import as_text
+from ..files import as_text
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12

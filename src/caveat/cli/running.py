@@ -27,7 +27,7 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..files.schema.progress import Rollback
+    from ..files.schema import Rollback
 
 NO_RESET = {
     "single_machine": "the run is finished, and its model was trained with that state; restore it from a backup",
@@ -67,7 +67,7 @@ def run(
     """
     with reported() as reporter:
         from ..config import find, load
-        from ..files.schema.run import GivenConfiguration
+        from ..files.schema import GivenConfiguration
         from ..recipes import DEFAULT
         from ..runs.progress import ProgressWithCallbacks, on_terminal
         from ..runs.start import start
@@ -170,7 +170,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
         yield
     except Exception:
         from ..core import CaveatError
-        from ..files.run_folder import FAILURE
+        from ..files import FAILURE
         from ..html.run.page import write_report
 
         if any(folder.glob(FAILURE)) or any(folder.glob(f"baselines/*/{FAILURE}")):
@@ -181,7 +181,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
 
 def _show_result(folder: Path) -> None:
     from ..core.text import escaped
-    from ..files.run_folder import read_run
+    from ..files import read_run
     from ..html.run.guarantee import guarantee_lines
     from ..html.run.incidents import afresh
     from ..html.run.page import write_report
@@ -229,7 +229,7 @@ def rollback(
             for line in _checkpoint_lines(folder):
                 typer.echo(escaped(line))
             return
-        from ..files.rollback import roll_back
+        from ..files import roll_back
 
         with _locked(run, folder, federated):
             message = _message(folder, roll_back(folder, to))
@@ -244,7 +244,7 @@ def rollback(
 @contextmanager
 def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
     """Lock the run. Raises RunError if another process is running it."""
-    from ..files.writing import held, locked, owner_only
+    from ..files import held, locked, owner_only
 
     with ExitStack() as stack:
         if federated:
@@ -260,10 +260,7 @@ def _locked(run: Path, folder: Path, federated: bool) -> Iterator[None]:
 def _checkpoint_lines(folder: Path) -> Iterator[str]:
     """Yield a line per available round: time, number of silos, silos with unusual updates, and silos left out."""
     from ..engines.norms import FEWEST
-    from ..files.checkpoints import kept_place
-    from ..files.ledger import read_ledger
-    from ..files.rollback import LEDGER, ROWS, kept_rounds
-    from ..files.run_folder import read_rows
+    from ..files import LEDGER, ROWS, kept_place, kept_rounds, read_ledger, read_rows
 
     if not (kept := kept_rounds(folder)):
         yield f"{folder} has no earlier checkpoint to go back to; engine.keep_checkpoints sets how many are kept"
@@ -292,7 +289,7 @@ def _checkpoint_lines(folder: Path) -> Iterator[str]:
 
 
 def _message(folder: Path, back: Rollback) -> str:
-    from ..files.rollback import UNDONE
+    from ..files import UNDONE
 
     if back.undone == back.to:
         what = "the rounds after training are undone"

@@ -9,7 +9,7 @@ import torch
 from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ..core.aggregation import all_finite
 from ..core.devices import brought_all, deterministic
-from ..files.schema.progress import KeptState
+from ..files.schema import KeptState
 from ..training.vectorized_fit import Mask, StackedData, carried_out
 from ..training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
 from .executor import Executor

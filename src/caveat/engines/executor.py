@@ -31,7 +31,7 @@ from ..core import (
 from ..core.aggregation import all_finite
 from ..core.devices import CPU, has_double
 from ..core.errors import DIVERGED, Diverged
-from ..files.checkpoints import SiloStore, StateLost
+from ..files import SiloStore, StateLost
 from ..files.schema import KeptState
 from ..training.modules import load, snapshot
 from .placement import Workplace, one_thread

@@ -12,8 +12,7 @@ import torch
 
 from ..core import ConfigurationError, Payload, Replies, SiloId, Weights
 from ..core.aggregation import size
-from ..files.schema.progress import KeptState, StackedRecord
-from ..files.schema.record import as_json
+from ..files.schema import KeptState, StackedRecord, as_json
 from .allocator import keep_freed_memory
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed

@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..core import Data, Payload, SiloId, State, seeded
 from ..core.aggregation import size
 from ..core.devices import CPU
-from ..files.schema.progress import KeptState, StackedRecord
+from ..files.schema import KeptState, StackedRecord
 from ..training.modules import learning
 from ..training.vectorized_replay import NotStackable
 from .batched_executor import BatchedExecutor, form, one_of, why

@@ -22,9 +22,8 @@ import torch
 
 from ..core import ConfigurationError, RunError, SiloId, Update
 from ..core.devices import device_count, known_kinds
-from ..files.checkpoints import StateLost
-from ..files.schema.progress import KeptState
-from ..files.schema.record import as_json
+from ..files import StateLost
+from ..files.schema import KeptState, as_json
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed, SiloDiverged, SiloError
 from .replies import BUFFERS, SummedPart, summed

@@ -6,8 +6,8 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, SiloId
-from ..files.reading import read, sum_of
-from ..files.schema.summary import SiloRecord, Summary
+from ..files import read, sum_of
+from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run

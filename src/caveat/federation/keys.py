@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ..core import CaveatError, ConfigurationError, DataError, RunError, SiloId, check_silo_name
 from ..engines.flower_messages import Words
-from ..files.writing import write_bytes
+from ..files import write_bytes
 
 SILO_KEYS = "silos"
 """The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""

@@ -13,9 +13,8 @@ from ..config.toml import parse
 from ..core import ConfigurationError, RunError, check_silo_name
 from ..core.settings import dotted
 from ..core.text import plain
-from ..files.reading import RUN, read, record_of
-from ..files.schema.federation import FederationFile
-from ..files.schema.run import RunFile, Started
+from ..files import RUN, read, record_of
+from ..files.schema import FederationFile, RunFile, Started
 from ..methods.plugins import is_file, module_of
 from ..runs.spec_file import described_config, differences, run_file
 from ..runs.user_code import split_name

@@ -7,7 +7,7 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from ..core.text import percent
-from ..files.schema.analyses import AuditFile, FusedCopies
+from ..files.schema import AuditFile, FusedCopies
 from . import templates
 from .diagrams import rank_plane
 from .svg import Axes, Chart, Line, draw, key, line, plot, strokes, text

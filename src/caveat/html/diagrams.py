@@ -8,7 +8,7 @@ from itertools import accumulate
 from markupsafe import Markup
 
 from ..core.text import cut, percent, percent_tick, tick
-from ..files.schema.figures import Reliability
+from ..files.schema import Reliability
 from . import svg
 from .intervals import score_interval, wilson
 from .svg import Point

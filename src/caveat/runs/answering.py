@@ -26,11 +26,8 @@ from ..core.silo import FederationInfo, LateData
 from ..data import Preparation, Silos
 from ..engines.executor import Executor
 from ..engines.placement import SHARE, one_thread, placed_data, placed_inputs
-from ..files.checkpoints import SiloStore, read_kept
-from ..files.reading import STATES, Manifest, manifest_of, read
-from ..files.schema import KeptState, ModelFile
-from ..files.schema.summary import Summary
-from ..files.tensors import read_payload
+from ..files import STATES, Manifest, SiloStore, manifest_of, read, read_kept, read_payload
+from ..files.schema import KeptState, ModelFile, Summary
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find

@@ -16,12 +16,8 @@ from ..core.silo import FederationInfo
 from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..engines.vectorization import Mode
-from ..files.checkpoints import SiloStore
-from ..files.reading import RUN
-from ..files.schema import Features, Gallery, KeptState, StackedRecord
-from ..files.schema.record import SCHEMA
-from ..files.schema.run import GivenConfiguration, RunFile
-from ..files.writing import write_record
+from ..files import RUN, SiloStore, write_record
+from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptState, RunFile, StackedRecord
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated

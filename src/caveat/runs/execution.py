@@ -10,11 +10,8 @@ from torch import nn
 from ..core import DataWarning
 from ..engines import rounds
 from ..engines.placement import one_thread
-from ..files.checkpoints import ServerStore
-from ..files.reading import read
-from ..files.schema import RunState
-from ..files.schema.record import as_json
-from ..files.schema.summary import Summary
+from ..files import ServerStore, read
+from ..files.schema import RunState, Summary, as_json
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find
 from ..wrappers.estimators import Ensemble

@@ -17,9 +17,8 @@ from .. import data
 from ..core import ConfigurationError, DataError, Method, RunError, SiloId, Tensors
 from ..core.errors import RunChanged
 from ..data.silos import Population
-from ..files.reading import manifest_of, sum_of
-from ..files.schema.run import CodeFingerprint, DataFingerprint
-from ..files.tensors import read_payload
+from ..files import manifest_of, read_payload, sum_of
+from ..files.schema import CodeFingerprint, DataFingerprint
 from ..methods.plugins import named
 from ..nn.frozen import FrozenEncoder
 from ..nn.probe import Said, alike

@@ -14,7 +14,7 @@ from ..core import ConfigurationError, Data, DataWarning, RunError, Silo, SiloId
 from ..core.devices import CPU, brought, cache_folder, deterministic, device_model
 from ..core.silo import SPLITS, AugmentedData, LazyMapping
 from ..engines.placement import one_thread
-from ..files.tensors import FeatureCache, hashes
+from ..files import FeatureCache, hashes
 from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 

@@ -17,9 +17,19 @@ from torch import Tensor
 
 from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
 from ..data import Silos
-from ..files.schema import Features, FeatureSilo, Gallery, GallerySilo, Item, Point, Quadrant, SureError
-from ..files.schema.figures import INSIDE
-from ..files.schema.record import SCHEMA, as_json
+from ..files.schema import (
+    INSIDE,
+    SCHEMA,
+    Features,
+    FeatureSilo,
+    Gallery,
+    GallerySilo,
+    Item,
+    Point,
+    Quadrant,
+    SureError,
+    as_json,
+)
 
 SHOWN = 6
 """Number of most and of least certain inputs per silo."""

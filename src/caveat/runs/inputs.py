@@ -34,8 +34,9 @@ from ..data.silos import SiloNames
 from ..data.sources.images import ImageFormat
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
-from ..files.reading import read
+from ..files import read, write_record
 from ..files.schema import (
+    SCHEMA,
     DeclaredRecord,
     ImageRecord,
     PreparationFile,
@@ -44,8 +45,6 @@ from ..files.schema import (
     TableColumnRecord,
     TableRecord,
 )
-from ..files.schema.record import SCHEMA
-from ..files.writing import write_record
 
 
 def check_newcomers(

@@ -17,11 +17,8 @@ from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import OodSettings, Partition, Shift
 from ..data.user_data import with_augment
 from ..engines.placement import one_thread
-from ..files.checkpoints import ServerStore
-from ..files.reading import record_of
-from ..files.schema import JoinFile
-from ..files.schema.record import SCHEMA
-from ..files.writing import locked, write_record
+from ..files import ServerStore, locked, record_of, write_record
+from ..files.schema import SCHEMA, JoinFile
 from ..wrappers.base import find
 from ..wrappers.estimators import Ensemble
 from ..wrappers.evaluation import TEST

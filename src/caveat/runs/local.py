@@ -22,14 +22,8 @@ from ..engines.executor import Executor
 from ..engines.process_pool import SingleMachineEngine
 from ..engines.vectorization import Stacking
 from ..engines.worker_process import Rebuild
-from ..files.checkpoints import SiloStore
-from ..files.reading import read
-from ..files.run_folder import read_rows
-from ..files.schema import Features, Gallery
-from ..files.schema.record import as_json
-from ..files.schema.run import RunFile
-from ..files.schema.summary import Summary
-from ..files.writing import write_json
+from ..files import SiloStore, read, read_rows, write_json
+from ..files.schema import Features, Gallery, RunFile, Summary, as_json
 from ..methods.plugins import named
 from .answering import AnsweringRun, KeptRun
 from .fingerprints import data_fingerprint

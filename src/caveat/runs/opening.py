@@ -7,10 +7,8 @@ from .. import config as configuration
 from .. import data
 from ..core import ConfigurationError, DataError
 from ..core.devices import find_device
-from ..files.reading import RUN, decoded, manifest_of, read
-from ..files.run_folder import other_kind
-from ..files.schema import SiloKeeps
-from ..files.schema.run import RunFile
+from ..files import RUN, decoded, manifest_of, other_kind, read
+from ..files.schema import RunFile, SiloKeeps
 from ..nn.custom_model import Make
 from .answering import KeptRun
 from .inputs import PREPARATION, kept_preparation

@@ -13,8 +13,7 @@ from ..core import ConfigurationError, ConfigurationErrors, Method, SiloId
 from ..core.errors import short_repr
 from ..core.settings import check_seed, path_of
 from ..data import Silos
-from ..files.reading import RUN
-from ..files.writing import nothing_begun
+from ..files import RUN, nothing_begun
 from ..metrics.custom_metrics import Compute, given_metrics
 from ..nn.custom_model import Make
 from ..nn.models import ModelSettings, PersonalModel

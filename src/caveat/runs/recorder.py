@@ -13,16 +13,41 @@ from ..core.errors import DIVERGED, Diverged, one_of
 from ..core.settings import plain
 from ..engines.norms import NormBound
 from ..engines.rounds import FinishedRound
-from ..files.checkpoints import Saved, ServerStore, SiloStore, StateLost, read_kept
-from ..files.ledger import About, Ledger, read_ledger
-from ..files.reading import STATES, sum_of, sums_of_folder
-from ..files.rollback import PLACE, TrainedStore, undone_messages
-from ..files.run_folder import FAILURE
-from ..files.schema import Checkpoint, Failure, KeptState, LeftOut, ModelFile, Reset, RunState, Sums
-from ..files.schema.figures import PrivacyRecord
-from ..files.schema.record import SCHEMA
-from ..files.tensors import to_bytes
-from ..files.writing import AppendLog, forget_parts, sync, write_bytes, write_record
+from ..files import (
+    FAILURE,
+    PLACE,
+    STATES,
+    About,
+    AppendLog,
+    Ledger,
+    Saved,
+    ServerStore,
+    SiloStore,
+    StateLost,
+    TrainedStore,
+    forget_parts,
+    read_kept,
+    read_ledger,
+    sum_of,
+    sums_of_folder,
+    sync,
+    to_bytes,
+    undone_messages,
+    write_bytes,
+    write_record,
+)
+from ..files.schema import (
+    SCHEMA,
+    Checkpoint,
+    Failure,
+    KeptState,
+    LeftOut,
+    ModelFile,
+    PrivacyRecord,
+    Reset,
+    RunState,
+    Sums,
+)
 from ..metrics import across, figures
 from ..wrappers.base import find
 from ..wrappers.privacy import Private

@@ -8,7 +8,7 @@ from ..core import SiloId, keep, nothing
 from ..core.silo import SiloInfo
 from ..engines.norms import NOTHING, TIMES, NormBound, Noted
 from ..engines.rounds import FinishedRound
-from ..files.ledger import About
+from ..files import About
 from ..files.schema import LargestPart, NotedUpdate, RunState
 from .base import BaseRun
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from .. import metrics
 from ..core import ConfigurationError, Decision, Method, Payload, Prediction, Silo, SiloId, Tensors
 from ..core.errors import short_repr
-from ..files.schema.figures import (
+from ..files.schema import (
     INSIDE,
     ClassificationRecord,
+    Figure,
     Histogram,
     Metrics,
     ModelRecord,
@@ -24,7 +25,6 @@ from ..files.schema.figures import (
     SeparationOverSilos,
     Stream,
 )
-from ..files.schema.record import Figure
 from ..metrics import OperatingPoint
 from ..metrics.classification import classification
 from ..metrics.custom_metrics import LONGEST, OwnMetric, is_name, number_of

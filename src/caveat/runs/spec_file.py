@@ -16,9 +16,8 @@ from ..core import ConfigurationError, DataError, Method
 from ..core.errors import RunChanged, short_repr
 from ..core.settings import dotted
 from ..data.settings import DataSettings
-from ..files.reading import RUN, manifest_of, read_plain, record_of
-from ..files.run_folder import other_kind
-from ..files.schema.run import RunFile
+from ..files import RUN, manifest_of, other_kind, read_plain, record_of
+from ..files.schema import RunFile
 from ..methods import METHODS
 from ..methods.plugins import advice
 from ..nn.models import ModelSettings, PersonalModel

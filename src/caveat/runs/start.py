@@ -11,13 +11,19 @@ from .. import data
 from ..config import Config
 from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_device, find_devices
-from ..files.checkpoints import NEWEST
-from ..files.reading import RUN, read, record_of, text_of
-from ..files.rollback import TrainedStore
-from ..files.schema.progress import Checkpoint
-from ..files.schema.run import GivenConfiguration, RunFile
-from ..files.schema.summary import Summary
-from ..files.writing import locked, nothing_begun, write_bytes, write_record
+from ..files import (
+    NEWEST,
+    RUN,
+    TrainedStore,
+    locked,
+    nothing_begun,
+    read,
+    record_of,
+    text_of,
+    write_bytes,
+    write_record,
+)
+from ..files.schema import Checkpoint, GivenConfiguration, RunFile, Summary
 from ..metrics.custom_metrics import check_known as check_metrics
 from .execution import execute
 from .local import LocalRun

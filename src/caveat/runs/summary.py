@@ -15,21 +15,30 @@ from ..core.devices import device_model, versions
 from ..core.errors import short_repr
 from ..core.silo import SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
-from ..files.schema import RoundRow, RunState
-from ..files.schema.figures import (
+from ..files.schema import (
     INSIDE,
+    SCHEMA,
+    DeviceRecord,
+    DomainRecord,
     Metrics,
     ModelRecord,
+    Newcomers,
+    Policy,
     PrivacyRecord,
     Reliability,
+    RoundRow,
     RoundTraffic,
+    RunState,
+    Selective,
+    SiloRecord,
     SiloStream,
+    StackedRecord,
     Stream,
+    Summary,
     Traffic,
+    Worst,
+    as_json,
 )
-from ..files.schema.progress import StackedRecord
-from ..files.schema.record import SCHEMA, as_json
-from ..files.schema.summary import DeviceRecord, DomainRecord, Newcomers, Policy, Selective, SiloRecord, Summary, Worst
 from ..uncertainty import histograms
 from .base import BaseRun
 from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, own_records, summarize_streams

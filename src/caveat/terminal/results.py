@@ -7,12 +7,8 @@ from rich.text import Text
 
 from ..core.errors import MissingError
 from ..core.text import decimal, duration, listed, megabytes, percent, plain, times
-from ..files.ledger import Sent, Total, read_sent
-from ..files.reading import check_file, manifest_of, record_of
-from ..files.run_folder import RunFolder, natural
-from ..files.schema import Form, OwnState
-from ..files.schema.analyses import ComparedMethod, ComparedRun, Comparison
-from ..files.schema.grid import Measure, Setting
+from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
+from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
 from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams

@@ -19,8 +19,7 @@ from ..engines.executor import Executor, channels_last
 from ..engines.norms import NormBound
 from ..engines.process_pool import SingleMachineEngine
 from ..engines.rounds import FinishedRound, Participation, run
-from ..files.checkpoints import SiloStore
-from ..files.reading import sum_of
+from ..files import SiloStore, sum_of
 from ..files.schema import KeptState
 from ..nn.encoders import Model, Tokens, head
 from ..wrappers.base import Wrapper

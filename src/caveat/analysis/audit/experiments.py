@@ -15,11 +15,8 @@ from torch import Tensor
 from ...core import ConfigurationError, DataError, Method, RunError, Silo, key
 from ...core.settings import plain
 from ...data import Silos, splits_record
-from ...files.reading import checked, record_of
-from ...files.schema import AuditPlan, Participating
-from ...files.schema.analyses import Finding
-from ...files.schema.record import as_json
-from ...files.writing import locked, nothing_begun, write_record
+from ...files import checked, locked, nothing_begun, record_of, write_record
+from ...files.schema import AuditPlan, Finding, Participating, as_json
 from ...runs import python_calls
 from ...runs.execution import execute
 from ...runs.local import LocalRun, Run

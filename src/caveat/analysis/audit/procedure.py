@@ -17,11 +17,8 @@ from ...core.errors import cut
 from ...core.settings import path_of
 from ...core.text import percent
 from ...data import Silos
-from ...files.reading import read
-from ...files.schema import AuditFile, Finding, FusedCopies
-from ...files.schema.record import SCHEMA, as_json
-from ...files.schema.summary import Summary
-from ...files.writing import write_bytes, write_record
+from ...files import read, write_bytes, write_record
+from ...files.schema import SCHEMA, AuditFile, Finding, FusedCopies, Summary, as_json
 from ...html.audit import render
 from ...runs import python_calls
 from ...runs.local import LocalRun

@@ -8,8 +8,7 @@ from typing import Any
 from ..._version import __version__
 from ...core import DataError
 from ...files import schema
-from ...files.schema.grid import Measure, MethodVariant, Setting
-from ...files.schema.record import SCHEMA
+from ...files.schema import SCHEMA, Measure, MethodVariant, Setting
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ..statistics import Interval, Steps, Values, holm, interval, mean_ranks, paired
 from .correctness import contrast_records

@@ -8,10 +8,8 @@ from typing import Any
 from ...core import CaveatError, ConfigurationError, Method
 from ...core.errors import short_repr
 from ...data import Silos
-from ...files import read_comparison
-from ...files.schema import Comparison
-from ...files.schema.grid import MethodVariant, Setting
-from ...files.writing import nothing_begun, write_bytes
+from ...files import nothing_begun, read_comparison, write_bytes
+from ...files.schema import Comparison, MethodVariant, Setting
 from ...metrics.custom_metrics import OwnMetric, given_metrics
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun

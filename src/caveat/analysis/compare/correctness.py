@@ -10,10 +10,8 @@ from torch import Tensor
 
 from ...core import Data, DataError, Payload, Silo, Tensors
 from ...data import Silos
-from ...files.schema import ContrastRecord
-from ...files.schema.grid import Contrast
-from ...files.tensors import read_payload, to_bytes
-from ...files.writing import write_bytes
+from ...files import read_payload, to_bytes, write_bytes
+from ...files.schema import Contrast, ContrastRecord
 from ...runs.local import Run
 from ...runs.opening import open_run
 from ..statistics import Array as Floats

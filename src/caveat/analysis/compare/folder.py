@@ -10,12 +10,8 @@ from typing import Any
 from ...config import Config
 from ...config.toml import toml
 from ...core import ConfigurationError, SiloId
-from ...files.reading import RUN, Manifest, manifest_of, read, read_plain
-from ...files.run_folder import read_rows
-from ...files.schema import RoundRow
-from ...files.schema.grid import Measure, MethodVariant, Sets, Setting
-from ...files.schema.record import as_json
-from ...files.schema.summary import SiloRecord, Summary
+from ...files import RUN, Manifest, manifest_of, read, read_plain, read_rows
+from ...files.schema import Measure, MethodVariant, RoundRow, Sets, Setting, SiloRecord, Summary, as_json
 from ...runs.spec_file import described_config, differences, read_run_file
 from .grid import Grid, PlannedRun
 

@@ -17,7 +17,7 @@ from ...config.toml import senseless, toml
 from ...core import ConfigurationError
 from ...core.errors import cut
 from ...core.settings import check_seed
-from ...files.schema.grid import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting, TuningPlan
+from ...files.schema import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting, TuningPlan
 from ...methods import METHODS
 from ...methods.plugins import advice
 from ...metrics.custom_metrics import OwnMetric, check_known, known_metrics

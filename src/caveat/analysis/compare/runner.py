@@ -17,11 +17,20 @@ from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
 from ...engines.worker_process import end_with_parent
-from ...files import read_comparison
-from ...files.reading import RUN, check_version, decoded, text_of
-from ...files.schema.grid import grid_record
-from ...files.schema.record import SCHEMA, as_json, check_seal, sealed
-from ...files.writing import forget_parts, locked, nothing_begun, write_bytes, write_json, write_record
+from ...files import (
+    RUN,
+    check_version,
+    decoded,
+    forget_parts,
+    locked,
+    nothing_begun,
+    read_comparison,
+    text_of,
+    write_bytes,
+    write_json,
+    write_record,
+)
+from ...files.schema import SCHEMA, as_json, check_seal, grid_record, sealed
 from ...html.comparison.page import render
 from ...html.run.page import write_report
 from ...runs.opening import open_run

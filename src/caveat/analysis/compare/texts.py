@@ -4,9 +4,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Result
-from ...files.schema.grid import Measure
-from ...files.writing import as_text
+from ...files import as_text
+from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Measure, Result
 from ...html.comparison.wording import contrast_name, contrast_verdict
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")

@@ -13,10 +13,8 @@ import torch
 from ...core import ConfigurationError, DataError, SiloId, check_silo_name
 from ...core.silo import SPLITS, FederationInfo, SiloInfo
 from ...data.schemas import DataSchema, SharedSchema
-from ...files.reading import read
-from ...files.schema import DataSchemaRecord, FederationFile, Member
-from ...files.schema.record import SCHEMA, as_json
-from ...files.writing import write_json, write_record
+from ...files import read, write_json, write_record
+from ...files.schema import SCHEMA, DataSchemaRecord, FederationFile, Member, as_json
 from ...runs.spec import spec_of
 from ..keys import NameKeys
 from ..terms import Terms

@@ -20,10 +20,7 @@ from ...core import ConfigurationError, Method, Round, RunError, SiloId, State, 
 from ...engines.allocator import use_huge_pages
 from ...engines.flower import FlowerEngine
 from ...engines.flower_messages import NEVER, GridMessages
-from ...files.checkpoints import ServerStore
-from ...files.ledger import Entries, Ledger, read_ledger
-from ...files.reading import RUN, manifest_of
-from ...files.writing import held, owner_only
+from ...files import RUN, Entries, Ledger, ServerStore, held, manifest_of, owner_only, read_ledger
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
 from ...runs.run_metrics import GROUP

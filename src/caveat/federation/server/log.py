@@ -12,9 +12,8 @@ from typing import TextIO
 
 from ...core import ConfigurationError, RunError
 from ...core.text import escaped, plural
-from ...files.ledger import read_ledger
+from ...files import held, privately, read_ledger, refuse_link
 from ...files.schema import NO_PART
-from ...files.writing import held, privately, refuse_link
 from ...runs.progress import Plain
 
 LAST = 12

@@ -22,12 +22,8 @@ from ...engines.checks import VARIANCES
 from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
-from ...files.checkpoints import ServerStore
-from ...files.reading import RUN, read
-from ...files.schema import KeptState, Started
-from ...files.schema.record import SCHEMA, Record, as_json
-from ...files.schema.summary import Summary
-from ...files.writing import held, locked, owner_only, write_json, write_record
+from ...files import RUN, ServerStore, held, locked, owner_only, read, write_json, write_record
+from ...files.schema import SCHEMA, KeptState, Record, Started, Summary, as_json
 from ...html.run.page import write_report
 from ...runs.base import BaseRun, Engine
 from ...runs.execution import execute

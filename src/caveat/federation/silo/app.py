@@ -19,7 +19,7 @@ from ...data import load
 from ...engines.executor import Executor
 from ...engines.flower import silo_app_of
 from ...engines.flower_messages import LONGEST, Order, Words
-from ...files.writing import owner_only
+from ...files import owner_only
 from ...methods import METHODS
 from ...nn.custom_model import KNOWN, Make
 from ...runs.local import LocalRun

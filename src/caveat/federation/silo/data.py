@@ -20,10 +20,8 @@ from ...data.schemas import SharedSchema
 from ...data.sources import read_silo
 from ...data.splits import HeldOut, Rearrange, Splits, again_held_out, contents, keyed
 from ...data.tables.dictionary import NOTHING
-from ...files.reading import record_of
-from ...files.schema import DataFile, HeldOutFile, HeldOutRows
-from ...files.schema.record import SCHEMA
-from ...files.writing import privately, write_record
+from ...files import privately, record_of, write_record
+from ...files.schema import SCHEMA, DataFile, HeldOutFile, HeldOutRows
 from ..refusals import check_usable
 from ..terms import Terms
 from .frozen_splits import FrozenData

@@ -24,11 +24,18 @@ from ...data.agreement import OwnSilos
 from ...data.pools import Array, Pool
 from ...data.sources import read_silo, silo_files
 from ...data.splits import HASH, apart, contents, keyed
-from ...files.reading import check_file, record_of, sum_of, sum_of_bytes
-from ...files.schema import DataFile, NoticedChange, SourceState
-from ...files.schema.record import SCHEMA
-from ...files.tensors import read_payload, to_bytes
-from ...files.writing import privately, write_bytes, write_record
+from ...files import (
+    check_file,
+    privately,
+    read_payload,
+    record_of,
+    sum_of,
+    sum_of_bytes,
+    to_bytes,
+    write_bytes,
+    write_record,
+)
+from ...files.schema import SCHEMA, DataFile, NoticedChange, SourceState
 from ...runs.inputs import as_record
 
 

@@ -22,12 +22,8 @@ from ...data.schemas import DataSchema
 from ...data.tables.dictionary import LabelCode, OwnColumn
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order
-from ...files.ledger import Ledger
-from ...files.reading import read
-from ...files.schema import FileSum, ModelFile, SiloKeeps, SiloSource
-from ...files.schema.record import SCHEMA
-from ...files.tensors import to_bytes
-from ...files.writing import held, refuse_link, refuse_links, write_bytes, write_record
+from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, write_bytes, write_record
+from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
 from ...runs.fingerprints import MODEL
 from ...runs.inputs import PREPARATION, kept_preparation
 from ...runs.local import Run

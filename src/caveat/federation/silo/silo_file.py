@@ -30,8 +30,7 @@ from ...data.agreement import own_settings
 from ...data.schemas import reason
 from ...data.tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
 from ...engines.flower_messages import Order
-from ...files.ledger import read_ledger
-from ...files.writing import close_to_others
+from ...files import close_to_others, read_ledger
 from ...runs.spec import spec_of
 from ...wrappers.evaluation import Evaluated
 from ...wrappers.privacy import DELTA, composed

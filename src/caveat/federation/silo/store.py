@@ -12,12 +12,22 @@ from ...core import ConfigurationError, DataError, Payload, RunError, SiloId, St
 from ...core.silo import FederationInfo, SiloInfo
 from ...engines.executor import Executor
 from ...engines.flower_messages import NEVER, Order
-from ...files.checkpoints import SiloStore, StateLost
-from ...files.reading import Manifest, read, record_of, sum_of, sum_of_bytes
-from ...files.schema import FileSum, KeptState, OwnState
-from ...files.schema.record import SCHEMA
-from ...files.tensors import read_payload, to_bytes
-from ...files.writing import privately, refuse_link, write_bytes, write_record
+from ...files import (
+    Manifest,
+    SiloStore,
+    StateLost,
+    privately,
+    read,
+    read_payload,
+    record_of,
+    refuse_link,
+    sum_of,
+    sum_of_bytes,
+    to_bytes,
+    write_bytes,
+    write_record,
+)
+from ...files.schema import SCHEMA, FileSum, KeptState, OwnState
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL
 from ...runs.inputs import PREPARATION

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from ...core.text import duration, megabytes
 from ...core.text import tick as plain_tick
-from ...files.schema.analyses import ComparedRun, Comparison, IntervalRecord, domains_of
-from ...files.schema.grid import Measure, Setting
+from ...files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from .. import templates
 from ..svg import Chart, Point, Write, swatch
 from . import wording

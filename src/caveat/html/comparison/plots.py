@@ -8,8 +8,7 @@ from typing import Literal
 from markupsafe import Markup
 
 from ...core.text import MINUS, cut, probability
-from ...files.schema.analyses import ComparedRun, DifferenceRecord, IntervalRecord
-from ...files.schema.grid import Measure
+from ...files.schema import ComparedRun, DifferenceRecord, IntervalRecord, Measure
 from .. import svg
 from ..diagrams import Dot, Groups, dot_plot, dots, lay_out, named
 from ..svg import Point, Write

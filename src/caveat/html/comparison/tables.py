@@ -7,8 +7,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...core.text import MINUS, count, decimal, duration, megabytes, probability
-from ...files.schema.analyses import ComparedMethod, ComparedRun, Comparison, IntervalRecord
-from ...files.schema.grid import Measure, Setting
+from ...files.schema import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
 from ..svg import element, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording

@@ -12,8 +12,7 @@ from ...core.text import MINUS, equation, joined, listed, minus, percent, plural
 from ...core.text import signed as with_sign
 from ...core.text import tick as written_tick
 from ...files import schema
-from ...files.schema.analyses import Comparison
-from ...files.schema.grid import Measure, Setting
+from ...files.schema import Comparison, Measure, Setting
 from ..diagrams import Dot
 
 POPULATION = (

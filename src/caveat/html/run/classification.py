@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.text import count, decimal, joined, percent
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, ClassificationRecord, Metrics, OperatingRecord
-from ...files.schema.summary import SiloRecord, Summary
+from ...files import RunFolder
+from ...files.schema import INSIDE, ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
 from ..intervals import auroc_interval, wilson
 from ..templates import Cell, Table, column, table, words
 

@@ -6,8 +6,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ...core.text import count, decimal, percent
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, NOBODY, ORACLE, Separation, Stream
+from ...files import RunFolder
+from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
 from ..diagrams import spans, stack_swatch, stacked_bar
 from ..svg import WIDTH, Chart, Point, drawing, group, text
 from ..templates import Cell, Column, Table, column, table, words

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from ...core.text import count, decimal, joined, listed, percent, percent_tick, plural
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, NOBODY, Separation, Stream
-from ...files.schema.summary import SiloRecord
+from ...files import RunFolder
+from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
 from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
 from ..diagrams import Dot, dot_plot, dots
 from ..intervals import wilson

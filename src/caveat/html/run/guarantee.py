@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core.text import percent
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, Metrics
-from ...files.schema.summary import GuaranteeRecord, SiloRecord, Summary
+from ...files import RunFolder
+from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, Summary
 from ..intervals import score_interval
 from ..templates import Cell, Table, column, table, words
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...core.text import listed, percent, plain, ranges
-from ...files.rollback import can_go_back
-from ...files.run_folder import RunFolder, natural
-from ...files.schema.progress import Failure, purpose
+from ...files import RunFolder, can_go_back, natural
+from ...files.schema import Failure, purpose
 from ..templates import Table, table, words
 
 _MOST_ROWS = 60

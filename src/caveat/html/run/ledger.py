@@ -6,11 +6,8 @@ from itertools import groupby
 from typing import Any
 
 from ...core.text import count, listed, plain, ranges, size, times
-from ...files.ledger import Sent
-from ...files.run_folder import RunFolder, natural
-from ...files.schema.federation import DataSchemaRecord, FederationFile
-from ...files.schema.figures import PrivacyRecord
-from ...files.schema.progress import Form
+from ...files import RunFolder, Sent, natural
+from ...files.schema import DataSchemaRecord, FederationFile, Form, PrivacyRecord
 from ..templates import Table, column, table, words
 
 _MOST_NAMES = 12

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from markupsafe import Markup, escape
 
 from ...core.text import decimal, percent, plural, signed, size
-from ...files.run_folder import RunFolder
+from ...files import RunFolder
 from ...uncertainty.distributions import student_quantile
 from ..svg import Chart, element
 from ..templates import Table, column, table, words

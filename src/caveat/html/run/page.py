@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...files.rollback import can_go_back
-from ...files.run_folder import RunFolder, natural, read_run
-from ...files.schema.summary import Gallery, Item, Quadrant
-from ...files.writing import write_bytes
+from ...files import RunFolder, can_go_back, natural, read_run, write_bytes
+from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions

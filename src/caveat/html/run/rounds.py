@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ...core.text import decimal, duration, joined, percent, percent_tick, size, tick
-from ...files.run_folder import RunFolder, natural
-from ...files.schema.progress import RoundRow
+from ...files import RunFolder, natural
+from ...files.schema import RoundRow
 from .. import svg
 from ..svg import Chart, Point, Write
 from ..templates import Table, column, table, words

@@ -7,9 +7,8 @@ from statistics import fmean
 from markupsafe import Markup
 
 from ...core.text import count, decimal, percent, percent_tick, tick
-from ...files.run_folder import RunFolder, natural
-from ...files.schema.figures import Metrics
-from ...files.schema.summary import SiloRecord
+from ...files import RunFolder, natural
+from ...files.schema import Metrics, SiloRecord
 from ..diagrams import Dot, Groups, Rows, dot_plot, dots, lay_out, named, sparkline
 from ..intervals import wilson
 from ..svg import DIAMOND, Axes, Chart, Point, Write, color, group, key, marks, polyline, sample, swatch, ticks, written

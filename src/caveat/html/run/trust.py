@@ -9,9 +9,8 @@ from operator import add
 from markupsafe import Markup
 
 from ...core.text import count, decimal, percent, plural
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import Reliability
-from ...files.schema.summary import SiloRecord, Summary
+from ...files import RunFolder
+from ...files.schema import Reliability, SiloRecord, Summary
 from ...uncertainty.distributions import binomial_tail, poisson_tail
 from ..diagrams import NAMED, Dot, Dumbbell, dumbbells, reliability_diagram, risk_curve, small_reliability_diagram
 from ..svg import Chart, group, hollow, sample, swatch

@@ -9,9 +9,8 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from ...core.text import cut, percent, tick
-from ...files.run_folder import RunFolder
-from ...files.schema.figures import INSIDE, NOBODY, Codewords, Histogram, Stream
-from ...files.schema.summary import Features, FeatureSilo, SiloRecord
+from ...files import RunFolder
+from ...files.schema import INSIDE, NOBODY, Codewords, Features, FeatureSilo, Histogram, SiloRecord, Stream
 from .. import svg
 from ..diagrams import heat_map, spans, stack_swatch, stacked_bar
 from ..svg import Chart, Point

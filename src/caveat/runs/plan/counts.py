@@ -19,8 +19,8 @@ from ...data.silos import Population
 from ...data.splits import NAMES
 from ...engines.executor import Executor
 from ...engines.placement import one_thread
-from ...files.checkpoints import SiloStore
-from ...files.schema.summary import Features, Gallery
+from ...files import SiloStore
+from ...files.schema import Features, Gallery
 from ...training.fit import Training
 from ..frozen_features import SilosWithFeatures
 from ..local import LocalRun

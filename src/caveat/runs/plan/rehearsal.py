@@ -23,9 +23,8 @@ from ...engines.batched_executor import ChunkOrder
 from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
 from ...engines.vectorization import Mode, Stacking
-from ...files.checkpoints import ServerStore
+from ...files import ServerStore, hashes
 from ...files.schema import RunState
-from ...files.tensors import hashes
 from ...training.fit import Training, watched_by
 from ..frozen_features import PART, encoder_on, known_rows
 from ..local import LocalRun
