@@ -134,7 +134,7 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "more than all": (setting("sums", quadrants=9), "quadrants is not a count"),
     "too few": (setting("sums", decisions=0), "decisions does not add up to 8"),
     "histograms": (setting("sums", **{"score.total": 1}), "score.total does not add up"),
-    "bins": (setting("sums", bin_count=1), "bin_count or bin_correct does not add up to 7"),
+    "bins": (setting("sums", bin_count=1), "bin_count or bin_correct do not add up to 7"),
     "negative bins": (setting("sums", class_bin_count=-1), "class_bin_count is not a count"),
     "confidence": (setting("sums", bin_confidence=7), "bin_confidence is not a sum of probabilities"),
     "more correct than known": (setting("sums", correct=8), "correct is larger than known"),
