@@ -1,9 +1,11 @@
 """Random numbers as a function of a key: (seed, purpose, round, silo)."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 
 from .devices import CPU
@@ -22,14 +24,21 @@ def key(*parts: object) -> int:
 @contextmanager
 def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
     """Torch's random numbers as a function of the key alone, e.g. (seed, purpose, round, silo); also those that a
-    device draws itself, which are others than the CPU's.
+    device draws itself, which are others than the CPU's, and those of `random` and `numpy.random`, for users' code.
     """
     number = key(*parts)
     # nn.Dropout draws from the global generator: one of our own would not cover it.
     # No device's generator unless it is named: to ask for one starts CUDA, and workers could not be forked any more.
     with torch.random.fork_rng(devices=[]), seeded_device(device, number):
         torch.default_generator.manual_seed(number)
-        yield
+        before = random.getstate(), np.random.get_state()
+        random.seed(number)
+        np.random.seed(number & 0xFFFFFFFF)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 @contextmanager

@@ -167,10 +167,10 @@ CHANGES: dict[ImageChange, Augment] = {
 def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
     """Training data whose batches are changed at random whenever training takes one.
 
-    `augment` is a function of a batch of inputs (B, ...) as models take them, which draws from torch's global generator
-    (seeded by seed, round and silo) and returns one of the same shape; or for images names of such, one after the
-    other: "flip", "crop", "rotate", "erase", "brightness". `normalize` are the constants of the images. Nothing but
-    steps of training sees changed inputs. Raises ConfigurationError for what is none of these.
+    `augment` is a function of a batch of inputs (B, ...) as models take them, which draws from the global generator of
+    torch, numpy or random (seeded by seed, round and silo) and returns one of the same shape; or for images names of
+    such, one after the other: "flip", "crop", "rotate", "erase", "brightness". `normalize` are the constants of the
+    images. Nothing but steps of training sees changed inputs. Raises ConfigurationError for what is none of these.
     """
     if callable(augment):
         name = f"{getattr(augment, '__module__', '')}.{getattr(augment, '__qualname__', type(augment).__name__)}"

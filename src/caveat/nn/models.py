@@ -14,9 +14,10 @@ from ..core import ConfigurationError, seeded
 from ..core.devices import FLOAT, check_memory
 from ..core.errors import short_repr
 from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
-from .custom_model import Make, as_model, made, name_of, probe_output, sample
+from .custom_model import Make, as_model, made, name_of
 from .encoders import Model, cnn, head, lenet5, linear, mlp, normed, residual
 from .pretrained import begin_with, own_encoder
+from .probe import probe_output, sample
 
 OWN = {
     "lenet5": {"features"},

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ..core import ConfigurationError
 from ..core.aggregation import all_finite
 from ..core.errors import message_of
-from .custom_model import Make, forget, made, probe_output, remember, sample
+from .custom_model import Make, forget, made, remember
 from .encoders import Tokens
+from .probe import check_calls, probe_output, sample
 
 SAFETENSORS = ".safetensors"
 
@@ -39,6 +40,7 @@ def own_encoder(
             "(N, D), feature maps (N, D, H, W) or tokens (N, T, D) in float32",
             "model.encoder",
         )
+    check_calls(encoder, shape, dtype, "model.encoder")
     return nn.Sequential(encoder) if features.ndim == 3 else nn.Sequential(encoder, Tokens())
 
 
@@ -56,7 +58,7 @@ def begin_with(module: nn.Module, file: str) -> None:
                 f"{{key}} = {file!r}: {name!r} is {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}",
                 "model.weights",
             )
-        if not all_finite(tensor):
+        if not all_finite(tensor) and not torch.equal(tensor, wanted[name]):
             raise ConfigurationError(f"{{key}} = {file!r} has NaN or infinity in {name!r}", "model.weights")
     module.load_state_dict(tensors)
     remember(module)

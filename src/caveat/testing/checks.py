@@ -237,8 +237,8 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
     again = trial.federation("again")
     again.run()
     drawn = (
-        "look for randomness that is not torch's global generator, which alone is seeded (random, numpy.random, a "
-        "torch.Generator of its own), for clocks, sets, and what the object keeps from call to call"
+        "look for randomness that is seeded by nobody (torch.Generator or numpy.random.default_rng of its own; torch, "
+        "numpy.random and random are seeded), for clocks, sets, and what the object keeps from call to call"
     )
     try:
         with explained("the same run, made again, comes to other bits"):
