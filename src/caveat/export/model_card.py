@@ -6,6 +6,7 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, SiloId
+from ..data.tables.files import MISSING
 from ..files.reading import read, sum_of
 from ..files.schema.summary import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
@@ -62,7 +63,7 @@ answered = found["decision"] != 2
 import mlflow
 
 model = mlflow.pyfunc.load_model("{name}")
-found = model.predict(x)  # x: {array}{table}
+found = model.predict(x)  # x: {array}
 answered = found["decision"] != 2
 ```""",
 }
@@ -91,10 +92,14 @@ def inputs(raw: RawInputs) -> dict[str, Any]:
         "shape": ["N", *raw.shape],
     }  # fmt: skip
     if raw.kind == "table":
-        found["columns"] = [
-            {"name": column.name, **({} if column.categories is None else {"categories": list(column.categories)})}
-            for column in raw.encoder.table
-        ]
+        trained = {column.name: column.categories or () for column in raw.encoder.layout.columns}
+        found["columns"] = []
+        for column in raw.encoder.table:
+            found["columns"].append({"name": column.name})
+            if column.categories is not None:
+                unseen = [text for text in column.categories if text not in trained[column.name]]
+                found["columns"][-1] |= {"categories": list(column.categories), "unseen": unseen}
+        found["missing_texts"] = sorted(MISSING)
         found["missing"] = "NaN; of categories also -1; a text is the number of its category, from 0"
     return found
 
@@ -147,8 +152,9 @@ def _measured(record: SiloRecord | None) -> dict[str, float]:
 
 def _use(format: str, name: str, raw: RawInputs) -> str:
     array = f"{str(raw.dtype).removeprefix('torch.')} {_shape(('N', *raw.shape))}"
-    table = ", or a DataFrame with texts for categories" if raw.kind == "table" else ""
-    return USE[format].format(name=name, array=array, table=table)
+    if format == "mlflow" and raw.kind == "table":
+        array = "a DataFrame with these columns, texts for categories"
+    return USE[format].format(name=name, array=array)
 
 
 def _shape(sizes: tuple[Any, ...]) -> str:

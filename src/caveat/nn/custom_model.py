@@ -97,6 +97,7 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
 
     try:
         module = once()
+        _check_tensors(module, key)
         remember(module, None if given is None else once("again"))
     except ConfigurationError:
         raise
@@ -104,7 +105,6 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
         arguments = (f"shape = {shape}", f"classes = {classes}")[: given or 0]
         called = f", called with {' and '.join(arguments)}, fails" if arguments else " fails"
         raise ConfigurationError(f"{{key}}: {name_of(code)}{called}: {message_of(error)}", key) from error
-    _check_tensors(module, key)
     return module
 
 

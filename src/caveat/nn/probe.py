@@ -5,6 +5,7 @@ and the weights are refused: on other inputs of the batch, on earlier calls, on 
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -70,7 +71,8 @@ def check_calls(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, k
         copy = _copied(module, x).to(precision)
         y = x.to(precision) if x.is_floating_point() else x
         try:
-            wrong = _wrong(copy, y, constants)
+            with warnings.catch_warnings(action="ignore"):  # of a batch of one, for instance
+                wrong = _wrong(copy, y, constants)
         except Exception as error:  # in float64 that of code which creates tensors of float32
             wrong = wrong or f"does not take {ROWS} inputs: {message_of(error)}"
             break
@@ -95,8 +97,10 @@ def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     x = sample(shape, dtype, ROWS)
     if x.is_floating_point():
         return x * torch.tensor([1.0, 4.0, 0.2, 20.0]).reshape(-1, *[1] * len(shape))
-    numbers = torch.arange(x.numel()).reshape(x.shape)
-    return ((numbers + numbers // max(x[0].numel(), 1)) % 2).to(dtype)
+    place, length = torch.arange(x[0].numel()), x[0].numel()
+    ids = torch.stack([place <= (length - 1) * row // (ROWS - 1) for row in range(ROWS)])
+    ids[0, 0] = length > 1
+    return ids.reshape(x.shape).to(dtype)
 
 
 def _keep_constants(module: nn.Module) -> list[str]:
@@ -137,7 +141,7 @@ def _wrong(model: nn.Module, x: Tensor, constants: Sequence[str]) -> str:
     """What is wrong with calls of a module, and what to do about it; empty if nothing is."""
     with torch.no_grad():
         whole = _asked(model, x)
-        _asked(model, x.flip(0))
+        _asked(model, x[1:3])
         if not _close(whole, _asked(model, x)):
             return f"gives other outputs for the same inputs when it is called again: {KEEPS}"
         if not _close(whole, _asked(model, x, seed=1)):
@@ -175,12 +179,10 @@ def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Se
     except Exception as error:
         return f"fails in training: {message_of(error)}"
     if not isinstance(found, Tensor) or found.shape != whole.shape or found.dtype != whole.dtype:
-        gives = (
-            f"{tuple(found.shape)} {name_of_dtype(found.dtype)}" if isinstance(found, Tensor) else type(found).__name__
-        )
+        gives = str(tuple(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         return (
-            f"gives {gives} in training, expected what it gives in evaluation, {tuple(whole.shape)}: leave auxiliary "
-            "outputs out (of torchvision's models: aux_logits=False)"
+            f"gives {gives} in training, expected a tensor {tuple(whole.shape)} as in evaluation: leave auxiliary "
+            "outputs out (in torchvision's models: aux_logits=False)"
         )
     if any(p.requires_grad for p in model.parameters()) and not found.requires_grad:
         return (
