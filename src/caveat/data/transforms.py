@@ -31,7 +31,7 @@ LEAST, MOST = 1 / 8, 3 / 8
 BRIGHTER = 0.2
 """brightness: the most that is added to or taken from all pixels, on the 0..1 scale."""
 Augment = Callable[[Tensor], Tensor]
-"""A batch of inputs (B, ...) to one of the same shape, drawn from torch's global generator."""
+"""A batch of inputs (B, ...) to one of the same shape, drawn from a global generator (torch, numpy, random)."""
 
 
 def rotate(images: Array, degrees: float) -> Array:

@@ -157,11 +157,12 @@ def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
 
     columns: dict[str, Any] = {}
     specs: list[Any] = []
+    any_value: Any = AnyType()  # type: ignore[no-untyped-call]
     for i, column in enumerate(raw.encoder.table):
         texts = column.categories
         values = example[:, i].astype(np.float64)
         columns[column.name] = values if texts is None else [texts[int(code)] for code in values]
-        specs.append(ColSpec(AnyType(), column.name))  # of numbers MLflow would take no whole ones
+        specs.append(ColSpec(any_value, column.name))  # of numbers MLflow would take no whole ones
     return pandas.DataFrame(columns), Schema(specs)
 
 

@@ -84,12 +84,13 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
                 text = f"{{key}}: {name_of(code)} gave {short_repr(module)}, expected a torch.nn.Module"
                 raise ConfigurationError(text, key)
             for part in module.modules():
-                made_by = "torch.jit" if isinstance(part, torch.jit.ScriptModule) else "torch.compile"
-                if made_by == "torch.jit" or "_orig_mod" in part._modules:
-                    text = f"{type(module).__name__} is compiled ({made_by}), expected the module before that"
-                    raise ConfigurationError(f"{{key}}: {text}", key)
+                scripted = isinstance(part, torch.jit.ScriptModule)
+                if scripted or "_orig_mod" in part._modules:
+                    name = type(part if scripted else part._modules["_orig_mod"]).__name__
+                    text = f"{name} is compiled ({'torch.jit' if scripted else 'torch.compile'})"
+                    raise ConfigurationError(f"{{key}}: {text}, expected the module before that", key)
             # A function, too, may give what others use. Torch does not copy buffers without a size.
-            unsized = {id(b): UninitializedBuffer(dtype=b.dtype) for b in module.buffers() if is_lazy(b)}
+            unsized = {id(buffer): UninitializedBuffer() for buffer in module.buffers() if is_lazy(buffer)}
             copy: nn.Module = deepcopy(module, unsized)
             if any(map(is_lazy, (*copy.parameters(), *copy.buffers()))):
                 copy.eval()(sample(shape, dtype))  # lazy modules see their inputs' size

@@ -176,8 +176,8 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0, shared
     if not parts:
         return x[None]
     drop, linear = parts[0], parts[1] if len(parts) > 1 else None
-    thin = isinstance(drop, nn.Dropout) and _is_plain(drop) and drop.p < 1 and isinstance(linear, nn.Linear)
-    if shared and thin and x.ndim == 2:
+    plain = shared and x.ndim == 2 and isinstance(drop, nn.Dropout) and _is_plain(drop)
+    if plain and isinstance(drop, nn.Dropout) and drop.p < 1 and isinstance(linear, nn.Linear):
         missing = _missing_on(x.device, samples, *linear.weight.shape, drop.p, seed)
         x, parts, generator = _thinned(linear, x, drop.p, missing), parts[2:], missing.generator
     else:
