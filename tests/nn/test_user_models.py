@@ -102,3 +102,15 @@ def test_what_is_refused_is_a_sentence_whose_advice_works(name: str) -> None:
     assert len(text.splitlines()) == 1
     assert error.value.key == "model.factory"
     built(case.mended, case.shape, dtype)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_encoders_are_held_to_the_same(frozen: bool) -> None:
+    def encoder(**norm: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, **norm), nn.ReLU())
+
+    settings = ModelSettings(encoder=lambda: encoder(track_running_stats=False), frozen=frozen)
+    with pytest.raises(ConfigurationError, match="give BatchNorm1d track_running_stats=True") as error:
+        build_model(settings, (8,), CLASSES, 3)
+    assert error.value.key == "model.encoder"
+    build_model(ModelSettings(encoder=encoder, frozen=frozen), (8,), CLASSES, 3)
