@@ -136,7 +136,7 @@ def test_rows_of_a_table_go_in_as_numbers_and_codes(tmp_path: Path) -> None:
         assert_same(ask_onnx(path, ROWS), run, silo, ROWS)
         about = json.loads(metadata(path)["inputs"])
         words = run.preparation.encoders[silo].table[2].categories
-        assert about["columns"][2] == {"name": "smokes", "categories": list(words or ())}
+        assert about["columns"][2] == {"name": "smokes", "categories": list(words or ()), "unseen": []}
 
 
 def metadata(path: Path) -> dict[str, str]:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from caveat.core import ConfigurationError
 from caveat.nn.dropout import has_dropout, mc_dropout
+from caveat.nn.probe import check_calls
 
 
 class Attention(nn.Module):
@@ -114,9 +114,12 @@ def test_a_recurrent_layer_has_nothing_to_drop_between() -> None:
         assert not has_dropout(nn.LSTM(8, 8, num_layers=1, dropout=0.5))
 
 
-def test_what_would_change_the_model_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Moving changes its buffers"):
-        mc_dropout(model(Moving()), torch.randn(5, 3, 8), 3)
+def test_a_part_that_changes_its_buffers_in_training_stays_in_evaluation() -> None:
+    module, x = model(Moving()), torch.randn(5, 3, 8)
+    check_calls(module, (3, 8), torch.float32, "model.factory")
+    assert not has_dropout(module)
+    torch.testing.assert_close(mc_dropout(module, x, 3), module(x)[None])
+    assert module[1].seen == 0
 
 
 def test_normalisation_of_one_s_own_that_reads_training_stays_in_evaluation() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from caveat.core import ConfigurationError, Prediction, seeded
 from caveat.nn.codebook import Codebook, kmeans, nearest
-from caveat.nn.dropout import flat, mc_dropout, own_masks
+from caveat.nn.dropout import flat, mc_dropout
 from caveat.nn.models import ModelSettings, build_model
 
 
@@ -153,17 +153,17 @@ def test_sampling_leaves_the_global_generator_alone(second: int | None) -> None:
 
 def test_inputs_with_masks_of_their_own_differ_where_equal_ones_under_shared_masks_do_not() -> None:
     module, x = net(), torch.randn(1, 4).expand(6, 4)
-    shared, own = mc_dropout(module, x, 2000), own_masks(module, x, 2000)
+    shared, own = mc_dropout(module, x, 2000), mc_dropout(module, x, 2000, shared=False)
     assert own.shape == shared.shape
     torch.testing.assert_close(shared, shared[:, :1].expand_as(shared))
     assert not torch.allclose(own[:, 0], own[:, 1])
-    torch.testing.assert_close(own_masks(module, x, 2000), own)
-    assert not torch.allclose(own_masks(module, x, 2000, seed=1), own)
+    torch.testing.assert_close(mc_dropout(module, x, 2000, shared=False), own)
+    assert not torch.allclose(mc_dropout(module, x, 2000, seed=1, shared=False), own)
     # Of each input by itself the outputs are distributed alike.
     torch.testing.assert_close(own.mean((0, 1)), shared.mean((0, 1)), atol=0.05, rtol=0)
     torch.testing.assert_close(own.std((0, 1)), shared.std((0, 1)), atol=0.05, rtol=0)
     plain = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0))
-    torch.testing.assert_close(own_masks(plain, x, 5), plain(x)[None])
+    torch.testing.assert_close(mc_dropout(plain, x, 5, shared=False), plain(x)[None])
 
 
 def test_prefix_is_computed_once() -> None:

@@ -1,9 +1,11 @@
 """Random numbers as a function of a key: (seed, purpose, round, silo)."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 
 from .devices import CPU
@@ -21,15 +23,23 @@ def key(*parts: object) -> int:
 
 @contextmanager
 def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
-    """Make torch's random numbers a function of the key, e.g. (seed, purpose, round, silo); also those drawn on a
-    device, which differ from the CPU's.
+    """Make random numbers a function of the key, e.g. (seed, purpose, round, silo).
+
+    Seeds the global generators of torch (also a device's, which differ from the CPU's), `random` and `numpy.random`.
     """
     number = key(*parts)
     # nn.Dropout draws from the global generator, so a separate generator would not cover it.
     # Do not fork generators of unnamed devices: that would initialize CUDA, and workers could no longer be forked.
     with torch.random.fork_rng(devices=[]), seeded_device(device, number):
         torch.default_generator.manual_seed(number)
-        yield
+        before = random.getstate(), np.random.get_state()
+        random.seed(number)
+        np.random.seed(number & 0xFFFFFFFF)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 @contextmanager

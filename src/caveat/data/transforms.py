@@ -31,7 +31,7 @@ LEAST, MOST = 1 / 8, 3 / 8
 BRIGHTER = 0.2
 """brightness: maximum change of all pixels, on the 0..1 scale."""
 Augment = Callable[[Tensor], Tensor]
-"""A function of a batch (B, ...) that keeps its shape and draws from torch's global generator."""
+"""A function of a batch (B, ...) that keeps its shape and draws from a global generator (torch, numpy, random)."""
 
 
 def rotate(images: Array, degrees: float) -> Array:
@@ -167,10 +167,10 @@ CHANGES: dict[ImageChange, Augment] = {
 def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
     """Return training data whose batches are changed at random in every training step, and only there.
 
-    `augment` is a function of a batch of model inputs (B, ...) that draws from torch's global generator (seeded by
-    seed, round and silo) and returns a batch of the same shape; or, for images, names of such functions, applied in
-    order: "flip", "crop", "rotate", "erase", "brightness". `normalize` has the constants of the images. Raises
-    ConfigurationError for other values.
+    `augment` is a function of a batch of model inputs (B, ...) that draws from the global generator of torch, numpy or
+    random (seeded by seed, round and silo) and returns a batch of the same shape; or, for images, names of such
+    functions, applied in order: "flip", "crop", "rotate", "erase", "brightness". `normalize` has the constants of the
+    images. Raises ConfigurationError for other values.
     """
     if callable(augment):
         name = f"{getattr(augment, '__module__', '')}.{getattr(augment, '__qualname__', type(augment).__name__)}"

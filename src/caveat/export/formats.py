@@ -140,6 +140,7 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
     given = Schema([TensorSpec(example.dtype, (-1, *raw.shape))])
     if raw.kind == "table":
         example, given = _table(raw, example)
+        outputs.append(TensorSpec(np.dtype(str), (-1,), "notes"))
     code = str(files(__package__) / "templates" / "served.py")
     with quiet():
         mlflow.pyfunc.save_model(
@@ -152,14 +153,16 @@ def _save_mlflow(program: Program, raw: RawInputs, about: Mapping[str, str], pat
 def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
     import pandas
     from mlflow.types import ColSpec, Schema
+    from mlflow.types.schema import AnyType
 
     columns: dict[str, Any] = {}
     specs: list[Any] = []
+    any_value: Any = AnyType()  # type: ignore[no-untyped-call]
     for i, column in enumerate(raw.encoder.table):
         texts = column.categories
         values = example[:, i].astype(np.float64)
         columns[column.name] = values if texts is None else [texts[int(code)] for code in values]
-        specs.append(ColSpec("double" if texts is None else "string", column.name, required=False))
+        specs.append(ColSpec(any_value, column.name))  # of numbers MLflow would take no whole ones
     return pandas.DataFrame(columns), Schema(specs)
 
 

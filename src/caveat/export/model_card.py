@@ -6,8 +6,11 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, SiloId
-from ..files import read, sum_of
-from ..files.schema import SiloRecord, Summary
+from ..files import read
+from ..files import sum_of
+from ..files.schema import SiloRecord
+from ..files.schema import Summary
+from ..data.tables.files import MISSING
 from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
@@ -62,7 +65,7 @@ answered = found["decision"] != 2
 import mlflow
 
 model = mlflow.pyfunc.load_model("{name}")
-found = model.predict(x)  # x: {array}{table}
+found = model.predict(x)  # x: {array}
 answered = found["decision"] != 2
 ```""",
 }
@@ -91,10 +94,14 @@ def inputs(raw: RawInputs) -> dict[str, Any]:
         "shape": ["N", *raw.shape],
     }  # fmt: skip
     if raw.kind == "table":
-        found["columns"] = [
-            {"name": column.name, **({} if column.categories is None else {"categories": list(column.categories)})}
-            for column in raw.encoder.table
-        ]
+        trained = {column.name: column.categories or () for column in raw.encoder.layout.columns}
+        found["columns"] = []
+        for column in raw.encoder.table:
+            found["columns"].append({"name": column.name})
+            if column.categories is not None:
+                unseen = [text for text in column.categories if text not in trained[column.name]]
+                found["columns"][-1] |= {"categories": list(column.categories), "unseen": unseen}
+        found["missing_texts"] = sorted(MISSING)
         found["missing"] = "NaN; for categories also -1; a category is its index, from 0"
     return found
 
@@ -147,8 +154,9 @@ def _measured(record: SiloRecord | None) -> dict[str, float]:
 
 def _use(format: str, name: str, raw: RawInputs) -> str:
     array = f"{str(raw.dtype).removeprefix('torch.')} {_shape(('N', *raw.shape))}"
-    table = ", or a DataFrame with texts for categories" if raw.kind == "table" else ""
-    return USE[format].format(name=name, array=array, table=table)
+    if format == "mlflow" and raw.kind == "table":
+        array = "a DataFrame with these columns, texts for categories"
+    return USE[format].format(name=name, array=array)
 
 
 def _shape(sizes: tuple[Any, ...]) -> str:

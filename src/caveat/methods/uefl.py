@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, Decision, Payload, Replies, Round, SiloContext, State, Tensors, Update
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
-from ..nn.dropout import mc_dropout, own_masks
+from ..nn.dropout import mc_dropout
 from ..nn.encoders import parts
 from ..training.fit import Loss
 from ..training.modules import expect, in_batches, load, normalization, snapshot, split
@@ -212,7 +212,7 @@ class UEFL(FedAvg):
     # Uncertainty: every silo measures its entropy, the server compares.
 
     def sampled(self, module: nn.Module, x: Tensor) -> Tensor:
-        return (mc_dropout if self.masks == "shared" else own_masks)(module, x, self.mc_samples)
+        return mc_dropout(module, x, self.mc_samples, shared=self.masks == "shared")
 
     def score(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send e_k, the mean entropy in nats of MC-dropout predictions on the validation inputs, and its lower bound,

@@ -17,11 +17,12 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from ..core import ConfigurationError, DataWarning, seeded
 from ..core.aggregation import GIVEN
@@ -29,6 +30,7 @@ from ..core.errors import message_of, short_repr
 from .dropout import flat
 from .efficientnet import lite0, lite0_128
 from .encoders import Head, Model, Tokens
+from .probe import check_calls, name_of_dtype, probe_output, sample
 
 Make = Callable[..., nn.Module]
 """A module, or a function that makes one: of nothing, or of an input's shape and the number of classes."""
@@ -82,16 +84,21 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
                 text = f"{{key}}: {name_of(code)} gave {short_repr(module)}, expected a torch.nn.Module"
                 raise ConfigurationError(text, key)
             for part in module.modules():
-                if (compiled := part._modules.get("_orig_mod")) is not None:
-                    text = f"{type(compiled).__name__} is compiled (torch.compile), expected the module before that"
-                    raise ConfigurationError(f"{{key}}: {text}", key)
-            copy: nn.Module = deepcopy(module)  # a function, too, may give what others use
+                scripted = isinstance(part, torch.jit.ScriptModule)
+                if scripted or "_orig_mod" in part._modules:
+                    name = type(part if scripted else part._modules["_orig_mod"]).__name__
+                    text = f"{name} is compiled ({'torch.jit' if scripted else 'torch.compile'})"
+                    raise ConfigurationError(f"{{key}}: {text}, expected the module before that", key)
+            # A function, too, may give what others use. Torch does not copy buffers without a size.
+            unsized = {id(buffer): UninitializedBuffer() for buffer in module.buffers() if is_lazy(buffer)}
+            copy: nn.Module = deepcopy(module, unsized)
             if any(map(is_lazy, (*copy.parameters(), *copy.buffers()))):
                 copy.eval()(sample(shape, dtype))  # lazy modules see their inputs' size
             return copy
 
     try:
         module = once()
+        _check_tensors(module, key)
         remember(module, None if given is None else once("again"))
     except ConfigurationError:
         raise
@@ -99,7 +106,6 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
         arguments = (f"shape = {shape}", f"classes = {classes}")[: given or 0]
         called = f", called with {' and '.join(arguments)}, fails" if arguments else " fails"
         raise ConfigurationError(f"{{key}}: {name_of(code)}{called}: {message_of(error)}", key) from error
-    _check_tensors(module, key)
     return module
 
 
@@ -134,19 +140,19 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def _check_tensors(module: nn.Module, key: str) -> None:
-    for name, parameter in module.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise ConfigurationError(
-                f"{{key}}: {type(module).__name__} has {name!r} in {_of(parameter.dtype)}, expected float32: call "
-                ".float() on it",
-                key,
-            )
-        if not parameter.isfinite().all():
-            raise ConfigurationError(f"{{key}}: {type(module).__name__} has NaN or infinity in {name!r}", key)
-
-
-def _of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        learns = isinstance(tensor, nn.Parameter)
+        if tensor.device.type != "cpu":
+            wrong = f"{name!r} on {tensor.device}, expected the CPU: call "
+            wrong += '.to_empty(device="cpu") on it and load its weights' if tensor.is_meta else ".cpu() on it"
+        elif tensor.dtype != torch.float32 if learns else tensor.is_complex():
+            wrong = f"{name!r} in {name_of_dtype(tensor.dtype)}, expected float32: "
+            wrong += "keep real and imaginary part apart" if tensor.is_complex() else "call .float() on it"
+        elif learns and not tensor.isfinite().all():
+            wrong = f"NaN or infinity in {name!r}" + ("" if tensor.requires_grad else ": make a constant a buffer")
+        else:
+            continue
+        raise ConfigurationError(f"{{key}}: {type(module).__name__} has {wrong}", key)
 
 
 def _takes(make: Make, key: str) -> int:
@@ -165,28 +171,6 @@ def _takes(make: Make, key: str) -> int:
     return len(needed)
 
 
-def sample(shape: tuple[int, ...], dtype: torch.dtype, rows: int = 2) -> Tensor:
-    """(rows, *shape) inputs to try a module with: numbers from N(0, 1), or the ids 1."""
-    with seeded("contract"):
-        return torch.randn(rows, *shape) if dtype.is_floating_point else torch.ones(rows, *shape, dtype=dtype)
-
-
-@torch.no_grad()
-def probe_output(module: nn.Module, x: Tensor, key: str) -> Tensor:
-    """What a module says of inputs, as in evaluation. Raises ConfigurationError for one that cannot take them."""
-    try:
-        found: Any = module.eval()(x)
-    except Exception as error:
-        raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} cannot take inputs (N, {', '.join(map(str, x.shape[1:]))}) of "
-            f"{_of(x.dtype)}: {message_of(error)}",
-            key,
-        ) from error
-    if not isinstance(found, Tensor):
-        raise ConfigurationError(f"{{key}}: {type(module).__name__} gave a {type(found).__name__}, not a tensor", key)
-    return found
-
-
 def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, classes: int, key: str) -> nn.Module:
     """A module as a `Model`, where it has an encoder and a head; any other as it is.
 
@@ -196,7 +180,7 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     logits = probe_output(module, x, key)
     if logits.shape != (len(x), classes) or logits.dtype != torch.float32:
         raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {_of(logits.dtype)} "
+            f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {name_of_dtype(logits.dtype)} "
             f"for {len(x)} inputs, expected ({len(x)}, {classes}) float32: a logit for each class",
             key,
         )
@@ -212,6 +196,7 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
             DataWarning,
             stacklevel=2,
         )
+    check_calls(module, shape, dtype, key)
     _lay_out(module, x)
     if isinstance(module, Model) or (parts := parts_of(module)) is None:
         return module

@@ -5,22 +5,25 @@ pass is one sampled network, and the same networks are sampled every time. So a 
 made nor on other inputs, and silos are compared under common random numbers.
 
 Dropout inside a stage with its own forward (a block, attention, a recurrent layer, or `F.dropout` in code that reads
-`self.training`) is sampled too. There each input draws its own masks, which then depend on the other inputs.
-`own_masks` draws masks per input everywhere, as torch's dropout does. `GaussianUnits` are sampled in such passes, too.
+`self.training`) is sampled too: such a stage computes each input separately, with the masks of the pass.
+`GaussianUnits` are sampled in such passes, too. A part that does more in training than drop units (noise, auxiliary
+logits, a counter) stays in evaluation mode with its calls of dropout functions switched on (`DROPS`).
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
-from ..core import ConfigurationError, key, seeded
+from ..core import key, seeded
 from ..core.devices import brought
 from ..core.random import seeded_device
 
@@ -76,14 +79,25 @@ def has_dropout(module: nn.Module) -> bool:
     return any(map(_drops, module.modules()))
 
 
+DROPS = "calls_dropout"
+"""The attribute of a part that does more in training than drop units: whether it calls functions of dropout."""
+
+
 def _drops(part: nn.Module) -> bool:
     """Return whether a module drops units itself, apart from its submodules."""
+    if DROPS in vars(part):
+        return bool(vars(part)[DROPS])
     if isinstance(part, _DropoutNd):
         return part.p > 0
     if isinstance(part, nn.MultiheadAttention):
         return bool(part.dropout > 0)
     if isinstance(part, nn.RNNBase):
         return bool(part.dropout > 0 and part.num_layers > 1)
+    return reads_training(part)
+
+
+def reads_training(part: nn.Module) -> bool:
+    """Whether code of a module, torch's own and normalisation aside, asks whether the module is in training."""
     return not isinstance(part, _NormBase) and _reads_training(type(part))  # type: ignore[arg-type]  # torch types hashes of modules otherwise
 
 
@@ -100,6 +114,11 @@ def _reads_training(kind: type) -> bool:
     return False
 
 
+def _is_plain(stage: nn.Dropout) -> bool:
+    """Whether a stage drops units as torch does, by no forward of its own."""
+    return type(stage).forward is nn.Dropout.forward
+
+
 def flat(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the stages of nested `nn.Sequential`s, in order."""
     if type(module).forward is nn.Sequential.forward:
@@ -109,24 +128,54 @@ def flat(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
+DROPOUT = (
+    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+)  # fmt: skip
+BERNOULLI = (torch.bernoulli, Tensor.bernoulli, Tensor.bernoulli_)
+
+
+class DropoutFunctions(TorchFunctionMode):
+    """Switches functions of dropout on, or off: masks that code draws itself by `bernoulli` are then their mean."""
+
+    def __init__(self, on: bool) -> None:
+        super().__init__()
+        self.on, self.called = on, False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUT:
+            given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+            self.called |= given.get("p", 0.5) > 0
+            return func(**given | {"training": self.on})
+        if not self.on and func in BERNOULLI:
+            x, p = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5 if func is Tensor.bernoulli_ else None)
+            mean = x.clone() if p is None else torch.zeros_like(x) + p
+            return x.copy_(mean) if func is Tensor.bernoulli_ else mean
+        if not self.on and func is F.scaled_dot_product_attention:
+            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+            return func(**dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0})
+        return func(*args, **kwargs)
+
+
 @torch.no_grad()
-def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Tensor:
+def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0, shared: bool = True) -> Tensor:
     """Return (S, N, C) outputs of `samples` networks drawn by dropout, for (N, ...) inputs.
 
     The module is used as in evaluation: BatchNorm keeps its statistics. Without dropout the result has one sample,
-    since all would be equal. The networks are a function of `seed` and the module's layers only, unless dropout is
-    hidden inside a stage with its own forward. Raises ConfigurationError for a stage that cannot be sampled without
-    changing the model.
+    since all would be equal. The networks are a function of `seed` and the module's layers only. If masks are not
+    `shared`, a pass is not one network: each input has its own masks, as with torch's dropout, which are a function of
+    `seed` and of its position among the N. The distribution of a single input's outputs is the same.
     """
     if any(part.training for part in module.modules()):
         module.eval()
     parts = list(flat(module))
     first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
-    x, parts = _hidden(parts[:first], x), parts[first:]
+    x, parts = (_hidden if shared else _run)(parts[:first], x), parts[first:]
     if not parts:
         return x[None]
     drop, linear = parts[0], parts[1] if len(parts) > 1 else None
-    if isinstance(drop, nn.Dropout) and drop.p < 1 and isinstance(linear, nn.Linear) and x.ndim == 2:
+    plain = shared and x.ndim == 2 and isinstance(drop, nn.Dropout) and _is_plain(drop)
+    if plain and isinstance(drop, nn.Dropout) and drop.p < 1 and isinstance(linear, nn.Linear):
         missing = _missing_on(x.device, samples, *linear.weight.shape, drop.p, seed)
         x, parts, generator = _thinned(linear, x, drop.p, missing), parts[2:], missing.generator
     else:
@@ -135,32 +184,7 @@ def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Ten
         with torch.random.fork_rng(devices=[]), seeded_device(x.device, key("mc-dropout", seed)):
             torch.set_rng_state(generator)
             for part in parts:
-                x = _pass(part, x)
-    return x
-
-
-@torch.no_grad()
-def own_masks(module: nn.Module, x: Tensor, samples: int, seed: int = 0) -> Tensor:
-    """Return (S, N, C) outputs of `samples` passes of MC dropout in which each of (N, ...) inputs has its own masks.
-
-    Like `mc_dropout`, except that a pass is not one network: masks are a function of `seed` and of an input's position
-    among the N. The distribution of a single input's outputs is the same.
-    """
-    if any(part.training for part in module.modules()):
-        module.eval()
-    parts = list(flat(module))
-    first = next((i for i, part in enumerate(parts) if has_dropout(part)), len(parts))
-    x, parts = _run(parts[:first], x), parts[first:]
-    if not parts:
-        return x[None]
-    x = x.expand(samples, *x.shape)
-    with torch.random.fork_rng(devices=[]), seeded_device(x.device, key("mc-dropout", seed)):
-        torch.set_rng_state(_generator(seed))
-        for part in parts:
-            if isinstance(part, nn.Dropout):
-                x = x * brought(F.dropout(torch.ones(x.shape, dtype=x.dtype), part.p), x.device)
-            else:
-                x = _pass(part, x)
+                x = _pass(part, x, shared)
     return x
 
 
@@ -241,14 +265,24 @@ def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor
     return torch.sub(_columns(linear, columns, keep), y, alpha=keep, out=y).transpose(1, 2)
 
 
-def _pass(part: nn.Module, x: Tensor) -> Tensor:
-    """Run one stage on (S, N, ...), with a mask or a draw per sample that all inputs share."""
-    if isinstance(part, nn.Dropout):
-        return x * brought(F.dropout(torch.ones(len(x), 1, *x.shape[2:], dtype=x.dtype), part.p), x.device)
+def _pass(part: nn.Module, x: Tensor, shared: bool) -> Tensor:
+    """Run one stage on (S, N, ...), with a mask or a draw per sample that all inputs share, or a mask per input."""
+    if isinstance(part, nn.Dropout) and _is_plain(part):
+        shape = (len(x), 1, *x.shape[2:]) if shared else x.shape
+        return x * brought(F.dropout(torch.ones(shape, dtype=x.dtype), part.p), x.device)
     if isinstance(part, GaussianUnits):
         return part.drawn(x, brought(torch.randn(len(x), 1, x.shape[-1] // 2), x.device))
-    # Dropout inside a stage: the stage draws masks for each input.
-    y = _with_dropout(part, x.flatten(0, 1)) if has_dropout(part) else part(x.flatten(0, 1))
+    if not has_dropout(part):
+        y: Tensor = part(x.flatten(0, 1))
+    elif not shared:
+        y = _with_dropout(part, x.flatten(0, 1))
+    else:  # only the stage knows which units belong to which input: one input at a time, with the masks of the pass
+        number = int(torch.randint(1 << 62, ()))
+        found = []
+        for each in x.unbind(1):
+            with seeded("inside", number, device=x.device):
+                found.append(_with_dropout(part, each.contiguous()))
+        return torch.stack(found, 1)
     return y.view(*x.shape[:2], *y.shape[1:])
 
 
@@ -257,23 +291,15 @@ FUSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
 def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
-    """Run a stage with dropout as in training, and everything else as in evaluation.
-
-    Raises ConfigurationError for one that changes its buffers: then every prediction would change the next.
-    """
-    live = [each for each in part.modules() if _drops(each) or isinstance(each, FUSED)]
-    before = [(buffer, buffer._version) for buffer in part.buffers()]
+    """Run a stage with dropout as in training, and everything else as in evaluation."""
+    more = [each for each in part.modules() if DROPS in vars(each)]
+    live = [each for each in part.modules() if each not in more and (_drops(each) or isinstance(each, FUSED))]
     try:
         for each in live:
             each.training = True  # not train(), which would reach normalisation within
-        y: Tensor = part(x)
+        with DropoutFunctions(on=True) if more else nullcontext():
+            y: Tensor = part(x)
     finally:
         for each in live:
             each.training = False
-    after = [(buffer, buffer._version) for buffer in part.buffers()]
-    if [(id(buffer), version) for buffer, version in before] != [(id(buffer), version) for buffer, version in after]:
-        raise ConfigurationError(
-            f"{type(part).__name__} changes its buffers while it drops units, so MC dropout would change the model "
-            "with every prediction; set uncertainty.source = 'laplace' or 'ensemble', or keep them fixed in evaluation"
-        )
     return y

@@ -13,9 +13,9 @@ from types import CodeType, FunctionType
 import torch
 from torch import Tensor, nn
 
-from .custom_model import sample
 from .dropout import flat, has_dropout
 from .encoders import Model
+from .probe import sample
 from .stages import Numbers, input_numbers, recording
 
 

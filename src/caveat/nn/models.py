@@ -19,8 +19,23 @@ from ..core.aggregation import all_finite
 from ..core.devices import FLOAT, check_memory
 from ..core.errors import message_of, short_repr
 from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
-from .custom_model import Make, as_model, forget, made, name_of, probe_output, remember, sample
-from .encoders import Model, Tokens, cnn, head, lenet5, linear, mlp, normed, residual
+from .custom_model import Make
+from .custom_model import as_model
+from .custom_model import made
+from .custom_model import name_of
+from .encoders import Model
+from .encoders import cnn
+from .encoders import head
+from .encoders import lenet5
+from .encoders import linear
+from .encoders import mlp
+from .encoders import normed
+from .encoders import residual
+from .custom_model import forget
+from .custom_model import remember
+from .encoders import Tokens
+from .probe import check_calls, probe_output
+from .probe import sample
 
 OWN = {
     "lenet5": {"features"},
@@ -254,6 +269,7 @@ def own_encoder(
             "(N, D), feature maps (N, D, H, W) or tokens (N, T, D) in float32",
             "model.encoder",
         )
+    check_calls(encoder, shape, dtype, "model.encoder")
     return nn.Sequential(encoder) if features.ndim == 3 else nn.Sequential(encoder, Tokens())
 
 
@@ -273,7 +289,7 @@ def begin_with(module: nn.Module, file: str) -> None:
                 f"{{key}} = {file!r}: {name!r} is {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}",
                 "model.weights",
             )
-        if not all_finite(tensor):
+        if not all_finite(tensor) and not torch.equal(tensor, wanted[name]):
             raise ConfigurationError(f"{{key}} = {file!r} has NaN or infinity in {name!r}", "model.weights")
     module.load_state_dict(tensors)
     remember(module)

@@ -1,14 +1,22 @@
-"""What a model computes, by what it says of fixed inputs: code that computes something else gives other numbers."""
+"""What a model computes, by what it says of fixed inputs.
+
+Code that computes something else gives other numbers. Models whose logits for an input depend on anything but the input
+and the weights are refused: on other inputs of the batch, on earlier calls, on random numbers that are no dropout's.
+"""
 
 import math
+import warnings
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from ..core import seeded
-from .custom_model import sample
+from ..core import ConfigurationError, seeded
+from ..core.errors import message_of
+from .dropout import DROPS, DropoutFunctions, reads_training
 
 Said = tuple[float | None, ...]
 """Numbers that a model said; None for one that is not finite."""
@@ -16,6 +24,227 @@ MOST = 16
 """Numbers that are kept of each input: of more logits that many weighted sums."""
 CLOSE = 1e-3
 """Numbers of other machines differ in their last bits: by less than this share of the largest."""
+
+ROWS = 4
+"""Inputs that calls of a module are tried with."""
+ROUNDING = 1e-5
+"""What logits of float32 may differ by, as a share of the largest, which counts as 1 at least."""
+
+
+def name_of_dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def sample(shape: tuple[int, ...], dtype: torch.dtype, rows: int = 2) -> Tensor:
+    """(rows, *shape) inputs to try a module with: numbers from N(0, 1), or the ids 1."""
+    with seeded("contract"):
+        return torch.randn(rows, *shape) if dtype.is_floating_point else torch.ones(rows, *shape, dtype=dtype)
+
+
+@torch.no_grad()
+def probe_output(module: nn.Module, x: Tensor, key: str) -> Tensor:
+    """What a module says of inputs, as in evaluation. Raises ConfigurationError for one that cannot take them."""
+    try:
+        found: Any = module.eval()(x)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{{key}}: {type(module).__name__} cannot take inputs (N, {', '.join(map(str, x.shape[1:]))}) of "
+            f"{name_of_dtype(x.dtype)}: {message_of(error)}",
+            key,
+        ) from error
+    if not isinstance(found, Tensor):
+        raise ConfigurationError(f"{{key}}: {type(module).__name__} gave a {type(found).__name__}, not a tensor", key)
+    return found
+
+
+def check_calls(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, key: str) -> None:
+    """Raises ConfigurationError for a module that takes each call for more than its inputs (N, *shape) and weights.
+
+    In evaluation an input's outputs must not depend on the others of its batch, on calls before or on random numbers.
+    In training it must give a tensor of outputs as in evaluation, with gradients, and keep nothing but buffers. Parts
+    that do more in training than drop units are marked (`DROPS`), and buffers that begin with NaN or infinity, such as
+    the mask of attention, are constants that never travel.
+    """
+    x, wrong = _different(shape, dtype), ""
+    constants = _keep_constants(module)
+    for precision in (torch.float32, torch.float64):  # what is rounding in the first is not there in the second
+        copy = _copied(module, x).to(precision)
+        y = x.to(precision) if x.is_floating_point() else x
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of a batch of one, for instance
+                wrong = _wrong(copy, y, constants)
+        except Exception as error:  # in float64 that of code which creates tensors of float32
+            wrong = wrong or f"does not take {ROWS} inputs: {message_of(error)}"
+            break
+        if not wrong:
+            return _mark(module, copy, y)
+    raise ConfigurationError(f"{{key}}: {type(module).__name__} {wrong}", key)
+
+
+def _copied(module: nn.Module, x: Tensor) -> nn.Module:
+    """A copy in evaluation, waved (`_waved`) where it then still gives numbers."""
+    try:
+        with torch.no_grad():
+            if _asked(waved := _waved(module), x).isfinite().all():
+                return waved
+    except Exception:  # of code that takes some weights alone
+        pass
+    return deepcopy(module).eval()
+
+
+def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """(ROWS, *shape) inputs, no two of which are alike: numbers of several sizes, or the ids 0 and 1."""
+    x = sample(shape, dtype, ROWS)
+    if x.is_floating_point():
+        return x * torch.tensor([1.0, 4.0, 0.2, 20.0]).reshape(-1, *[1] * len(shape))
+    place, length = torch.arange(x[0].numel()), x[0].numel()
+    ids = torch.stack([place <= (length - 1) * row // (ROWS - 1) for row in range(ROWS)])
+    ids[0, 0] = length > 1
+    return ids.reshape(x.shape).to(dtype)
+
+
+def _keep_constants(module: nn.Module) -> list[str]:
+    """Have buffers that begin with NaN or infinity stay where they are; return their names."""
+    names = []
+    for path, part in module.named_modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            if not buffer.isfinite().all():
+                part._non_persistent_buffers_set.add(name)
+                names.append(f"{path}.{name}".lstrip("."))
+    return names
+
+
+@torch.no_grad()
+def _waved(model: nn.Module) -> nn.Module:
+    """A copy with some of a cosine on all its parameters, since a layer that begins with zeros hides others."""
+    copy = deepcopy(model).eval()
+    for parameter in copy.parameters():
+        inputs = parameter[0].numel() if parameter.ndim > 1 and len(parameter) else 25
+        wave = torch.arange(parameter.numel(), dtype=torch.float64).cos().reshape(parameter.shape)
+        parameter.add_((wave / (2 * math.sqrt(max(inputs, 1)))).to(parameter))
+    return copy
+
+
+def _asked(model: nn.Module, x: Tensor, seed: int = 0) -> Any:
+    with seeded("probe", seed):
+        return model(x.clone())
+
+
+def _close(one: Any, other: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.shape != other.shape:
+        return False
+    size = max(1.0, float(one.detach().abs().nan_to_num(0, 0).amax())) if one.numel() else 1.0
+    return torch.allclose(one, other, rtol=0, atol=ROUNDING * size, equal_nan=True)
+
+
+def _wrong(model: nn.Module, x: Tensor, constants: Sequence[str]) -> str:
+    """What is wrong with calls of a module, and what to do about it; empty if nothing is."""
+    with torch.no_grad():
+        whole = _asked(model, x)
+        _asked(model, x[1:3])
+        if not _close(whole, _asked(model, x, seed=1)):
+            _asked(model, x[1:3])
+            if not _close(whole, _asked(model, x)):
+                return f"gives other outputs for the same inputs when it is called again: {KEEPS}"
+            return (
+                "draws random numbers in evaluation, so that no prediction could be made again: draw in training "
+                "alone, and give torch.nn.functional.dropout training=self.training, by which predictions sample"
+            )
+        try:
+            alone = torch.cat([_asked(model, row[None]) for row in x])
+        except Exception as error:
+            return f"does not take one input by itself: {message_of(error)}; {_batched(model)}"
+        if not _close(whole, alone) or not _close(whole[2:], _asked(model, x[2:])):
+            return f"gives other outputs for an input when other inputs are beside it: {_batched(model)}"
+    if not any(p.requires_grad for p in model.parameters()):
+        return ""  # what is frozen is never used as in training
+    return _wrong_in_training(deepcopy(model).train(), x, whole, constants)
+
+
+KEEPS = "keep nothing between calls but buffers (register_buffer) that training changes, and no generator of its own"
+
+
+def _batched(model: nn.Module) -> str:
+    plain = [
+        type(each).__name__ for each in model.modules() if isinstance(each, _NormBase) and each.running_mean is None
+    ]
+    batch = next((name for name in plain if "BatchNorm" in name), "")
+    if batch:
+        return f"give {batch} track_running_stats=True, or use GroupNorm or LayerNorm"
+    return "in evaluation compute each input from itself alone, with statistics that training has left in buffers"
+
+
+def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Sequence[str]) -> str:
+    before = deepcopy(model.state_dict())
+    fixed = {name: model.get_buffer(name).clone() for name in constants}
+    try:
+        found = _asked(model, x)
+    except Exception as error:
+        return f"fails in training: {message_of(error)}"
+    if not isinstance(found, Tensor) or found.shape != whole.shape or found.dtype != whole.dtype:
+        gives = str(tuple(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        return (
+            f"gives {gives} in training, expected a tensor {tuple(whole.shape)} as in evaluation: leave auxiliary "
+            "outputs out (in torchvision's models: aux_logits=False)"
+        )
+    if not found.requires_grad:
+        return (
+            "gives outputs without gradients in training, so that nothing can learn: leave out detach(), "
+            "torch.no_grad() and torch.inference_mode()"
+        )
+    with torch.no_grad():
+        _asked(model, x.flip(0))
+        for name, buffer in fixed.items():
+            if not _close(buffer, model.get_buffer(name)):
+                return f"changes {name!r} in training, which begins with NaN or infinity: begin with a large number"
+        model.load_state_dict(before)
+        differs = not _close(found, _asked(model, x))
+        model.load_state_dict(before)
+        if differs or not _close(whole, _asked(model.eval(), x)):
+            return f"gives other outputs after a step of training is undone: {KEEPS}"
+    return ""
+
+
+@torch.no_grad()
+def _mark(module: nn.Module, copy: nn.Module, x: Tensor) -> None:
+    """Mark the parts that do more in training than drop units, with whether they call functions of dropout.
+
+    All parts of a class are marked, since they have the same code.
+    """
+    kinds: dict[type, list[str]] = {}
+    for path, part in copy.named_modules():
+        if reads_training(part):
+            kinds.setdefault(type(part), []).append(path)
+    for paths in kinds.values():
+        if not _only_drops(copy, paths, x):
+            with DropoutFunctions(on=False) as functions:
+                _asked(copy, x)
+            for path in paths:
+                setattr(module.get_submodule(path), DROPS, functions.called)
+
+
+def _only_drops(model: nn.Module, paths: Sequence[str], x: Tensor) -> bool:
+    """Whether parts compute in training, with no units dropped, what they do in evaluation, and change nothing."""
+    copy = deepcopy(model)
+    for path in paths:
+        copy.get_submodule(path).training = True
+    before = _held(copy)
+    try:
+        with DropoutFunctions(on=False):
+            found = _asked(copy, x)
+    except Exception:
+        return False
+    after = _held(copy)
+    return _close(_asked(model, x), found) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+def _held(model: nn.Module) -> list[object]:
+    """Copies of a model's buffers, and the plain numbers that its parts have as attributes."""
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    return buffers + [{k: v for k, v in vars(p).items() if isinstance(v, int | float)} for p in model.modules()]
 
 
 def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Said, Said]:
@@ -49,14 +278,9 @@ def _said(model: nn.Module, x: Tensor, training: bool) -> Said:
 
 @torch.no_grad()
 def _once(model: nn.Module, x: Tensor, training: bool, seed: int) -> Said:
-    copy = deepcopy(model).train(training)
-    for parameter in copy.parameters():
-        inputs = parameter[0].numel() if parameter.ndim > 1 and len(parameter) else 25
-        wave = torch.arange(parameter.numel(), dtype=torch.float64).cos().reshape(parameter.shape)
-        parameter.add_((wave / (2 * math.sqrt(max(inputs, 1)))).to(parameter))
+    copy = _waved(model).train(training)
     try:
-        with seeded("probe", seed):
-            logits = copy(x.clone()).double()
+        logits = _asked(copy, x, seed).double()
     except Exception:  # whatever code of somebody else raises: as a model begins, it has been tried already
         return ()
     if (classes := logits.shape[-1]) > MOST:

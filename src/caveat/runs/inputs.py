@@ -86,13 +86,15 @@ def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
 @torch.no_grad()
 def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
     """Raise DataError for inputs (N, T) int64, N > 0, with an id that the module cannot look up."""
+    if (lowest := int(x.min())) < 0:
+        raise DataError(f"{where}: token id {lowest}, expected ids from 0")
     highest = x[int(x.flatten(1).amax(1).argmax())]
-    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     hooks = [part.register_forward_pre_hook(lambda part, given: _look_up(part, given[0], where)) for part in embeddings]
     try:
         with seeded("ids"):
             module.eval()(highest[None])
-    except IndexError as error:
+    except (IndexError, RuntimeError) as error:  # a custom table, one_hot
         raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
     finally:
         for hook in hooks:
@@ -105,7 +107,7 @@ def _look_up(embedding: nn.Module, ids: Tensor, where: str) -> None:
     if ids.numel() and int(ids.max()) >= known:
         raise DataError(
             f"{where}: token id {int(ids.max())}, but the model knows ids from 0 to {known - 1}; give its "
-            "nn.Embedding a row for every id, or map rare tokens to one id"
+            f"nn.{type(embedding).__name__} a row for every id, or map rare tokens to one id"
         )
 
 

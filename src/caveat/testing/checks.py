@@ -223,8 +223,8 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
     again = trial.federation("again")
     again.run()
     drawn = (
-        "look for randomness from anything but torch's global generator, which is seeded (random, numpy.random, a "
-        "separate torch.Generator), for clocks, sets, and attributes that change between calls"
+        "look for unseeded randomness (a separate torch.Generator or numpy.random.default_rng; torch, numpy.random and "
+        "random are seeded), for clocks, sets, and attributes that change between calls"
     )
     try:
         with explained("repeating a run gives a different result"):

@@ -253,12 +253,15 @@ class Training:
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of logits (N, K) and labels (N,), as `torch.nn.functional.cross_entropy` does.
 
-        A weighted one is divided by the weights of the labels. Classes beyond the list of weights have weight 0.
+        A weighted one is divided by the weights of the labels, and is 0 if all of these are 0. Classes beyond the list
+        of weights have weight 0.
         """
-        weights = None
-        if isinstance(self.class_weights, tuple):
-            weights = _class_weights(self.class_weights, logits.shape[-1], logits.dtype, logits.device)
-        return F.cross_entropy(logits, y, weights, label_smoothing=self.label_smoothing)
+        if not isinstance(self.class_weights, tuple):
+            return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
+        weights = _class_weights(self.class_weights, logits.shape[-1], logits.dtype, logits.device)
+        labelled = (weights[y.clamp_min(0)] * (y >= 0)).sum() >= torch.finfo(weights.dtype).tiny
+        divisible = torch.where(labelled, weights, 1.0)  # 0 / 0 would be NaN, and its gradient too
+        return F.cross_entropy(logits, y, divisible, label_smoothing=self.label_smoothing) * labelled
 
     def batches(
         self, examples: int, device: torch.device = CPU, generator: torch.Generator | None = None
