@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import caveat
 from caveat import Uncertainty
 from caveat.core import DataError
-from caveat.data import from_arrays
+from caveat.data.user_data import from_arrays
 from caveat.training.fit import Training
 
 QUICK = Training(local_epochs=1, batch_size=16, lr=0.01)

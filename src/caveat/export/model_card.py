@@ -6,11 +6,9 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, SiloId
-from ..files import read
-from ..files import sum_of
-from ..files.schema import SiloRecord
-from ..files.schema import Summary
 from ..data.tables.files import MISSING
+from ..files import read, sum_of
+from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run

@@ -19,23 +19,9 @@ from ..core.aggregation import all_finite
 from ..core.devices import FLOAT, check_memory
 from ..core.errors import message_of, short_repr
 from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
-from .custom_model import Make
-from .custom_model import as_model
-from .custom_model import made
-from .custom_model import name_of
-from .encoders import Model
-from .encoders import cnn
-from .encoders import head
-from .encoders import lenet5
-from .encoders import linear
-from .encoders import mlp
-from .encoders import normed
-from .encoders import residual
-from .custom_model import forget
-from .custom_model import remember
-from .encoders import Tokens
-from .probe import check_calls, probe_output
-from .probe import sample
+from .custom_model import Make, as_model, forget, made, name_of, remember
+from .encoders import Model, Tokens, cnn, head, lenet5, linear, mlp, normed, residual
+from .probe import check_calls, probe_output, sample
 
 OWN = {
     "lenet5": {"features"},
