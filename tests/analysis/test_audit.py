@@ -147,7 +147,7 @@ def test_what_is_finished_is_not_run_again(audited: tuple[Path, Any], silos: Sil
     library.audit(silos, library.FedAvg(mc_samples=3), seeds=(0, 1), fractions=(1 / 4, 1 / 2, 1), **again)
     assert [title.split(":")[1] for title in begun.titles] == [f" 0.25 of the data, seed {seed}" for seed in (0, 1)]
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    with pytest.raises(ConfigurationError, match="other settings: method"):
+    with pytest.raises(ConfigurationError, match="different settings: method"):
         library.audit(silos, library.FedAvg(mc_samples=4), seeds=(0, 1), fractions=(1 / 2, 1), **again)
 
 
@@ -255,12 +255,14 @@ def test_the_command_writes_a_folder_and_continues_it(nowhere: Path) -> None:
     again = caveat(*command)
     assert (again.stdout, again.stderr) == (result.stdout, "")
     assert (nowhere / "here" / "audit.json").read_bytes() == before
-    assert "other settings: data" in one_error(caveat(*command, "--set", "seed=1"), 2)
+    assert "different settings: data" in one_error(caveat(*command, "--set", "seed=1"), 2)
 
 
 def test_the_command_tells_what_is_wrong(nowhere: Path) -> None:
-    assert "--fractions 1/0,1: expected numbers" in one_error(caveat("audit", "--fractions", "1/0,1"), 2)
-    assert "--seeds one: expected numbers" in one_error(caveat("audit", "--seeds", "one"), 2)
+    assert "--fractions 1/0,1: expected comma-separated numbers" in one_error(
+        caveat("audit", "--fractions", "1/0,1"), 2
+    )
+    assert "--seeds one: expected comma-separated numbers" in one_error(caveat("audit", "--seeds", "one"), 2)
     assert "fractions: 1 is missing" in one_error(caveat("audit", "--fractions", "1/2"), 2)
     (nowhere / "full").mkdir()
     (nowhere / "full" / "mine").write_text("")

@@ -406,7 +406,7 @@ def test_fusion_needs_opinions_that_hold_evidence() -> None:
 def test_what_is_kept_of_a_dirichlet_is_its_vacuity() -> None:
     log_alpha = 3 * uniform(20, 4)
     seen = Observation.of(Prediction.from_dirichlet(log_alpha), torch.zeros(20, dtype=torch.int64))
-    assert seen.means()["vacuity"] == pytest.approx(float(dirichlet.vacuity(log_alpha).mean()))
+    assert seen.means()["vacuity"] == pytest.approx(float(dirichlet.Dirichlet(log_alpha).vacuity.mean()))
     assert "dirichlet_entropy" not in seen.uncertainty
 
 

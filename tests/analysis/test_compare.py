@@ -329,7 +329,7 @@ def test_a_command_whose_runs_failed_says_so_and_shows_the_rest(tmp_path: Path) 
     done = caveat("compare", "digits", *variants, "--seeds", "0", *sets, "--out", str(tmp_path / "grid"), "--quiet")
     assert done.exit_code == 4
     assert "good" in done.stdout
-    assert done.stderr == "error: 1 of 2 runs failed, 0 are missing; the same command continues\n"
+    assert done.stderr == "error: 1 of 2 runs failed, 0 are missing; repeat the command to continue\n"
 
 
 def test_a_run_that_was_killed_at_its_page_leaves_no_half_of_it(compared: Path, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ((), "expected finished runs or --federations, and not both"),
+        ((), "Give either run folders or --federations, not both"),
         (("--federations", "bogus"), "--federations bogus: unknown name (there are: cifar10, digits"),
         (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: unknown name; did you mean"),
         (("--federations", "digits", "--seeds", "x"), "--seeds x: expected comma-separated whole numbers"),

@@ -216,7 +216,7 @@ def test_unknown_tables_and_missing_data_are_told_before_anything_is_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CAVEAT_DATA", raising=False)
     assert "unknown table; did you mean uefl-main?" in one_error(caveat("reproduce", "uefl-maim"), 2)
-    assert "which table?" in one_error(caveat("reproduce"), 2)
+    assert "Missing TABLE" in one_error(caveat("reproduce"), 2)
     assert "mnist.npz" in one_error(caveat("reproduce", "uefl-main", "--out", "new"), 3)
     assert not (tmp_path / "new").exists()
     with pytest.raises(ConfigurationError):

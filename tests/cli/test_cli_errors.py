@@ -183,7 +183,7 @@ def test_so_is_an_input_to_predict(finished: tuple[Path, Result], nowhere: Path)
 def test_the_folder_of_an_audit_is_called_one(command: list[str], nowhere: Path) -> None:
     (nowhere / "audit").mkdir()
     (nowhere / "audit" / "plan.json").write_text("{}")
-    assert "audit is an audit: the command that began it" in one_error(caveat(command[0], "audit", *command[1:]), 2)
+    assert "audit is an audit: the command that started it" in one_error(caveat(command[0], "audit", *command[1:]), 2)
 
 
 @pytest.mark.parametrize("command", [["resume"], ["predict", "in.npz", "--silo", "a"]])

@@ -212,7 +212,9 @@ def test_as_many_shares_as_there_are_silos_or_a_divisor(shares: tuple[float, ...
 
 def test_wrong_labels_and_a_stream_of_classes_that_a_silo_lacks_exclude_each_other() -> None:
     labels = Partition(scheme="classes")
-    with pytest.raises(ConfigurationError, match=r"data\.label_noise: wrong labels hide"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.label_noise: with wrong labels the classes that a silo does not know"
+    ):
         DataSettings(n_silos=4, partition=labels, label_noise=(0.1,), ood=data.OodSettings(local="classes"))
 
 

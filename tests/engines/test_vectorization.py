@@ -225,7 +225,12 @@ class Noisy(FedAvg):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(Behind, "differs by"), (Changing, "changes tensors in place"), (Named, "site.id"), (Noisy, "random numbers")],
+    [
+        (Behind, "differs by"),
+        (Changing, "changes its arguments' tensors in place"),
+        (Named, "site.id"),
+        (Noisy, "random numbers"),
+    ],
 )
 def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
     kind: Callable[..., FedAvg], why: str, tmp_path: Path

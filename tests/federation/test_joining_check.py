@@ -121,14 +121,15 @@ WRONG = {
         "silo 'hill' refuses, 'outcome': labels must be those of data.classes", True,
     ),
     "no [data.label_codes]": (
-        lambda home: codes(home, "1", "0"), "say in [data.label_codes]", "'outcome': labels must be those of", True,
+        lambda home: codes(home, "1", "0"), "declare in [data.label_codes] of silo.toml",
+        "'outcome': labels must be those of", True,
     ),
     "a class that is written otherwise": (
         lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); 'ill' is written",
         "'outcome': labels must be those of data.classes", False,
     ),
     "a meaning that is written otherwise": (
-        lambda home: codes(home, "1", "well", '[data.label_codes]\n1 = "Ill"\n'), "says is 'Ill', expected one of",
+        lambda home: codes(home, "1", "well", '[data.label_codes]\n1 = "Ill"\n'), "declares as 'Ill', expected one of",
         "'outcome': labels must be those of data.classes", False,
     ),
     "a template that is not filled in": (

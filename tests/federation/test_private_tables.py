@@ -226,7 +226,7 @@ def test_labels_that_are_coded_otherwise_are_refused_until_they_are_declared(
     recode(home / "hill.csv", "outcome", codes)
     server, log = told(silo(home), terms, capsys)
     assert "silo 'hill' refuses, 'outcome': labels must be those of data.classes" in server
-    assert "say in [data.label_codes] of silo.toml" in log
+    assert "declare in [data.label_codes] of silo.toml" in log
     lines = "".join(f'"{code}" = "{meaning}"\n' for meaning, code in codes.items())
     member = silo(home, more=f"[data.label_codes]\n{lines}")
     assert member.introduce(terms) == expected

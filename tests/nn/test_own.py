@@ -319,10 +319,10 @@ def test_files_that_are_not_these_weights_are_refused_and_nothing_in_them_runs(
             {k: v for k, v in weights.items() if k != "0.bias"},
             "lacks '0.bias': these are weights of another",
         ),
-        "more.pt": (weights | {"fc.weight": torch.zeros(2)}, "has 'fc.weight', which the module has not"),
+        "more.pt": (weights | {"fc.weight": torch.zeros(2)}, "has 'fc.weight', which the module does not have"),
         "shape.pt": (shapes, "'0.weight' is (5, 2), expected (6, 2)"),
         "nan.pt": (weights | {"0.bias": torch.full((6,), float("nan"))}, "has NaN or infinity in '0.bias'"),
-        "nested.pt": ({"model": weights}, "holds something else than a state_dict"),
+        "nested.pt": ({"model": weights}, "does not hold a state_dict"),
         "evil.pt": ({"0.weight": Evil()}, "holds more than tensors, or is damaged"),
         "whole.pt": (encoder(), "holds more than tensors, or is damaged"),
     }

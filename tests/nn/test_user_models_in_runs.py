@@ -19,7 +19,7 @@ from caveat.data.user_data import from_arrays
 from caveat.training.fit import Training
 
 QUICK = Training(local_epochs=1, batch_size=16, lr=0.01)
-pytestmark = pytest.mark.filterwarnings("ignore:the model drops nothing")
+pytestmark = pytest.mark.filterwarnings("ignore:the model has no dropout")
 
 
 def arrays(shape: tuple[int, ...] = FEATURES, silos: int = 2) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
@@ -198,10 +198,10 @@ class Counted(nn.Module):
 
 BAG = ACCEPTED["bag of tokens"].make
 IDS = {
-    "a bag": (BAG, 20, "id 20 of a token, but the model knows ids from 0 to 19: give its nn.EmbeddingBag a row"),
-    "a table": (ACCEPTED["transformer of tokens"].make, 31, "id 31 of a token, but the model knows ids from 0 to 19"),
+    "a bag": (BAG, 20, "token id 20, but the model knows ids from 0 to 19; give its nn.EmbeddingBag a row"),
+    "a table": (ACCEPTED["transformer of tokens"].make, 31, "token id 31, but the model knows ids from 0 to 19"),
     "one hot": (Counted, 20, "the model cannot look up the id 20"),
-    "negative": (BAG, -1, "id -1 of a token, expected ids from 0"),
+    "negative": (BAG, -1, "token id -1, expected ids from 0"),
 }
 
 

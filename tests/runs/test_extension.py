@@ -288,7 +288,7 @@ def test_names_in_kept_states_lead_nowhere_else(tmp_path: Path, which: str) -> N
     line = KeptState(silo="../../../mine", t=1, sha256="0" * 64)
     (tmp_path / "run" / "state" / "states.jsonl").write_text(f"{line.model_dump_json()}\n")
     for act in (store.load, store.restore):
-        with pytest.raises(DataError, match=r"expected the name of a file beside it|silo name"):
+        with pytest.raises(DataError, match=r"expected the name of a file in this folder|silo name"):
             act()
     assert (tmp_path / "mine").read_text() == "my own"
 

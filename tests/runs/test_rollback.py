@@ -92,8 +92,8 @@ def run(finished: Path, tmp_path: Path) -> Path:
 def test_what_is_undone_is_set_aside_and_the_page_says_so(run: Path) -> None:
     ledger, rows = (run / "ledger.jsonl").read_text(), (run / "rounds.jsonl").read_text()
     said = caveat("rollback", run, "--to", 1).stdout
-    assert f"{run} went back to round 1: rounds 2 to 3 of training are undone" in said
-    assert f"`caveat resume {run}` goes on with it" in said
+    assert f"{run} was rolled back to round 1: rounds 2 to 3 of training are undone" in said
+    assert f"continue with `caveat resume {run}`" in said
     undone = run / "undone" / "1"
     assert (run / "rounds.jsonl").read_text() + (undone / "rounds.jsonl").read_text() == rows
     messages = [*read_ledger(run / "ledger.jsonl").messages, *read_ledger(undone / "ledger.jsonl").messages]
@@ -114,9 +114,9 @@ def test_the_list_changes_nothing_and_names_the_silos_that_were_noted(run: Path)
     kept = (run / "rounds.jsonl").read_text()
     (run / "rounds.jsonl").write_text("".join([kept, *(json.dumps(row) + "\n" for row in (noted, away))]))
     lines = caveat("rollback", run).stdout.splitlines()
-    # of two silos nobody is called far from the others: that nobody is so is not known either
+    # two silos are too few to test whether one is unlike the others
     assert [line.split(None, 3)[3].split() for line in lines[1:-1]] == [
-        ["2", "not", "told", "nobody"], ["2", "silo-1", "nobody"], ["2", "not", "told", "silo-9"]
+        ["2", "not", "tested", "none"], ["2", "silo-1", "none"], ["2", "not", "tested", "silo-9"]
     ]  # fmt: skip
     assert "not tested: unusual updates are not looked for among fewer than 4 silos" in lines[-1]
     (run / "rounds.jsonl").write_text(kept)
@@ -125,13 +125,13 @@ def test_the_list_changes_nothing_and_names_the_silos_that_were_noted(run: Path)
 
 def test_what_cannot_be_gone_back_to_is_refused_in_a_line(run: Path, tmp_path: Path) -> None:
     said = one_error(caveat("rollback", run, "--to", 9), 2)
-    assert said == f"error: --to 9: {run} can go back to 1, 2, 3, of its rounds of training"
+    assert said == f"error: --to 9: {run} can be rolled back to the training rounds 1, 2, 3"
     assert "not the folder of a run" in one_error(caveat("rollback", tmp_path / "nothing", "--to", 1), 2)
     with locked(run / "state"):
         assert "is being run by another process" in one_error(caveat("rollback", run, "--to", 1), 4)
     assert (run / "summary.json").exists()
     assert caveat("rollback", run, "--to", 2).exit_code == 0
-    assert "goes on after round 2 as it is" in one_error(caveat("rollback", run, "--to", 2), 2)
+    assert "already continues after round 2" in one_error(caveat("rollback", run, "--to", 2), 2)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_by_default_a_run_on_one_machine_keeps_its_newest_checkpoint_alone(tmp_p
     run = tmp_path / "run"
     given = [each for each in SMALL if not each.startswith("engine.keep_checkpoints")]
     start(load(None, [*given, "method.name=fedavg", "rounds=2"]), run)
-    assert "keeps no round to roll back to: engine.keep_checkpoints" in caveat("rollback", run).stdout
+    assert "has no earlier checkpoint to go back to; engine.keep_checkpoints" in caveat("rollback", run).stdout
     assert "keeps no round to roll back to" in one_error(caveat("rollback", run, "--to", 1), 2)
     assert not list((run / "state").glob("checkpoint-0*"))
 

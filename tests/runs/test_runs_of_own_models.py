@@ -191,7 +191,7 @@ def test_a_plain_model_begins_one_with_more_parts(method: Any, silos: Silos, tmp
 def test_a_model_of_other_parts_is_refused_by_name(silos: Silos, tmp_path: Path) -> None:
     first = run(silos, tmp_path / "a", model=Headless)
     with pytest.raises(
-        ConfigurationError, match=r"init_from = .*: its model has 'body.* as 'fedavg' on this model has not"
+        ConfigurationError, match=r"init_from = .*: its model has 'body.* which 'fedavg' on this model lacks"
     ):
         run(silos, tmp_path / "b", init_from=first.folder)
     for wrong in (tmp_path / "nowhere", first.folder / "model"):
@@ -288,7 +288,7 @@ def test_code_that_computes_something_else_is_noticed_though_its_parts_are_the_s
     run(silos, tmp_path, model=Whole)
 
 
-@pytest.mark.filterwarnings("ignore:the model drops nothing")
+@pytest.mark.filterwarnings("ignore:the model has no dropout")
 def test_code_that_draws_at_random_is_compared_by_its_parts(silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(silos, tmp_path, model=Random, progress=Stop())
@@ -336,7 +336,7 @@ class Sour(nn.Module):
         return out
 
 
-@pytest.mark.filterwarnings("ignore:the model drops nothing")
+@pytest.mark.filterwarnings("ignore:the model has no dropout")
 @pytest.mark.parametrize(("code", "lr"), [(Sour, 0.01), (Plain, 1e4)])
 def test_numbers_that_are_none_end_a_run_in_one_line(
     code: type[nn.Module], lr: float, silos: Silos, tmp_path: Path

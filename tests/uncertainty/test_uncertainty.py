@@ -281,7 +281,7 @@ def test_tempering_keeps_zeros_and_certainty(b: float) -> None:
 
 @pytest.mark.parametrize("b", [0.0, -1.0, math.inf, math.nan])
 def test_inverse_temperature_is_positive_and_finite(b: float) -> None:
-    with pytest.raises(ValueError, match="positive and finite"):
+    with pytest.raises(ValueError, match="expected a positive, finite number"):
         Prediction.from_samples(draws(2, 3)).calibrated(b)
 
 

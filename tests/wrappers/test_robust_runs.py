@@ -85,7 +85,7 @@ def test_a_liar_is_named_in_rows_notes_and_on_the_page(tmp_path: Path) -> None:
     assert [(row["round"], row["silo"]) for row in found] == [(3, "ward-1"), (4, "ward-1"), (5, "ward-1")]
     assert all(row["times_bound"] > 1000 and row["times_far"] > 1000 for row in found)
     assert "counted as no change" in found[0]["noted"]
-    assert sum("ward-1: its update was" in note for note in told.notes) == 3
+    assert sum("ward-1: the norm of its update was" in note for note in told.notes) == 3
     write_report(run.folder)
     page = (run.folder / "report.html").read_text()
     assert "ward-1 longer than the norm bound (3 to 5), ward-1 far from all others (3 to 5)" in page

@@ -3,9 +3,8 @@
 Checks of the sums that silos send are here too: a silo's sums are compared with what it reported about its data.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -33,17 +32,19 @@ class Wrapper(Method):
             yield replace(step, path=f"base.{step.path}")
 
 
-def _forwarded(name: str) -> Callable[..., Any]:
-    def forward(self: Wrapper, *args: Any, **kwargs: Any) -> Any:
+def _forwarded(name: str, is_method: bool) -> Any:
+    """Return a method or property that forwards to the base."""
+
+    def call(self: Wrapper, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.base, name)(*args, **kwargs)
 
-    return forward
+    return call if is_method else property(lambda self: getattr(self.base, name))
 
 
+# A wrapper forwards every hook of `Method` that it does not define itself.
 for _name, _member in vars(Method).items():
     if not (_name.startswith("_") or _name == "predict" or _name in vars(Wrapper)):
-        is_method = callable(_member)
-        setattr(Wrapper, _name, _forwarded(_name) if is_method else property(attrgetter(f"base.{_name}")))
+        setattr(Wrapper, _name, _forwarded(_name, callable(_member)))
 
 
 def find(method: Method, kind: type[Kind]) -> Kind | None:
