@@ -4,16 +4,19 @@ BIN := .venv/bin
 TESTERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 INSTALLED := .venv/.installed
 
-.PHONY: run test test-long check bench bench-gpu package lowest flower-versions clean
+.PHONY: run test bits test-long check bench bench-gpu package lowest flower-versions clean
 
-run: $(INSTALLED)  ## the demonstration: FedAvg and UEFL side by side on scikit-learn's digits
+run: $(INSTALLED)  ## the main example: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
 	@$(BIN)/caveat run --out runs/digits
 
-test: $(INSTALLED)  ## the test suite, without what takes long
+test: $(INSTALLED)  ## the tests, except the long ones
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m "not long"
 
-test-long: $(INSTALLED)  ## the tests that take long: federations of processes, the contract on own models
+bits: $(INSTALLED)  ## record the hashes of results of this machine in tests/bits.json
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/helpers $(BIN)/python tests/test_bits.py
+
+test-long: $(INSTALLED)  ## the long tests: federations of processes, the contract for all methods
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(TESTERS) --dist loadfile -m long
 
 check: $(INSTALLED)  ## lint, format, types and layers
@@ -25,10 +28,10 @@ check: $(INSTALLED)  ## lint, format, types and layers
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py
 
-bench-gpu: $(INSTALLED)  ## what a GPU gains: beside a bare loop, stacked silos, rivals, the papers' tables; hours
+bench-gpu: $(INSTALLED)  ## speed on a GPU against a bare loop, other libraries, and the tables of the papers; hours
 	$(BIN)/python benchmarks/gpu.py --device $(or $(DEVICE),cuda) $(if $(CAVEAT_DATA),--data $(CAVEAT_DATA))
 
-package:  ## the wheel in an environment of its own, where what README.md shows has to run
+package:  ## build the wheel, install it in a new environment and run the examples of README.md
 	@PYTHON=$(PYTHON) tests/package.sh
 
 LOWEST := .cache/lowest

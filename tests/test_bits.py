@@ -36,7 +36,7 @@ from torch import Tensor
 import caveat as library
 
 FILE = Path(__file__).with_name("bits.json")
-AGAIN = "python tests/test_bits.py"
+AGAIN = "make bits"
 IGNORED = {"seconds", "schema", "version", "command", "recipe", "image"}
 """Keys of JSON files: times, what says which version wrote a file, paths, and pictures of what is hashed anyway."""
 ROUNDED = {"low", "high", "p", "p_holm", "probability_by_chance"}
