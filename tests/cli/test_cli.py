@@ -107,6 +107,15 @@ def test_the_configuration_of_a_run_is_kept_in_full(finished: tuple[Path, Result
     assert (folder / "config.toml").read_text() == dump(load(None, TINY))
 
 
+def test_the_users_file_is_kept_with_its_comments(nowhere: Path) -> None:
+    text = '# ours\n[method]\nname = "local"  # no federation\n'
+    Path("mine.toml").write_text(text)
+    tiny = [each for each in TINY if "method.name" not in each]
+    assert caveat("run", "mine.toml", *sets(*tiny), "--quiet", "--out", "run").exit_code == 0
+    assert Path("run", "given.toml").read_text() == text
+    assert 'name = "local"' in Path("run", "config.toml").read_text()
+
+
 def test_a_run_is_a_function_of_its_configuration(nowhere: Path) -> None:
     """Codebook, dropout and order of batches included; the second run finds torch's generator elsewhere."""
     own = ["method.name=uefl", "method.codewords=4", "method.iterations=2", "method.extra_rounds=1", "rounds=2"]

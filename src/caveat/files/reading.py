@@ -139,7 +139,7 @@ GROWING = ".jsonl"
 """The suffix of append-only files: they may hold more than the checkpoint of an unfinished run knows."""
 APART = frozenset({"state", "baselines"})
 """Folders with their own hashes."""
-FREE = frozenset({"summary.json", "config.toml", "report.html", "started.json", "failure.json"})
+FREE = frozenset({"summary.json", "config.toml", "given.toml", "report.html", "started.json", "failure.json"})
 """Files without a hash: they have a checksum, are compared as settings, or only display other files."""
 
 

@@ -32,7 +32,7 @@ from .spec import spec_of, with_rounds
 from .spec_file import check_begun, check_same_data, described, engine_in, run_file, spec_in, with_sets
 from .user_code import check_known
 
-CONFIG = "config.toml"
+CONFIG, GIVEN = "config.toml", "given.toml"
 
 
 def start(
@@ -61,7 +61,7 @@ def start(
         check_empty(out)  # again, because another process may have been faster
         run = dataclasses.replace(local_run(config, silos, out), devices=devices, given=given)
         run.keep_description()
-        keep_configuration(config, out)
+        keep_configuration(config, out, given)
         return execute_all(run, progress or Silent())
 
 
@@ -96,9 +96,11 @@ def check_empty(out: Path) -> None:
         raise ConfigurationError(f"{out} exists and is not a run; choose a new folder with --out")
 
 
-def keep_configuration(config: Config, folder: Path) -> None:
-    """Write the complete configuration, for users to read and reuse."""
+def keep_configuration(config: Config, folder: Path, given: GivenConfiguration | None = None) -> None:
+    """Write the complete configuration and the user's own file, with its comments, for users to read and reuse."""
     write_bytes(folder / CONFIG, configuration.dump(config).encode(), lasting=True)
+    if given is not None and (file := Path(given.source)).is_file():
+        write_bytes(folder / GIVEN, file.read_bytes(), lasting=True)
 
 
 def execute_all(run: LocalRun, progress: Progress) -> Path:
