@@ -128,7 +128,7 @@ def test_predictions_do_not_wait_for_the_device_between_batches(method: Method, 
     federation.run()
     place, x = federation.place, TWO["silo-1"].test.x.repeat(60, 1)
     there, state = place.workplace, place.state("silo-1", newest_state(place.states, "silo-1"))
-    down, kept = there.brought(method.broadcast(federation.server)), there.brought(state)
+    down, kept = there.to_device(method.broadcast(federation.server)), there.to_device(state)
     found = []
     for inputs in (x[:600], x[:600], x):  # the first time constants are brought to the device
         with reads() as names, there.working("predict"):

@@ -180,7 +180,7 @@ sys.path[:0] = {paths!r}
 from copy import deepcopy
 from pathlib import Path
 from federations import Federation, ADAM
-from test_processes import Slow
+from test_process_pool import Slow
 federation = Federation(Slow(rounds=50, training=ADAM), Path({folder!r}), workers=2)
 federation.run()
 """

@@ -69,7 +69,7 @@ def test_a_silo_that_was_away_in_the_end_gets_the_model_and_what_it_missed(tmp_p
     notes = delivered(federation, "hill")
     (told,) = [note for note in notes if note.startswith("hill has the model of fedbn: accuracy")]
     assert 0 < float(told.split("that of the majority ")[1].split(",")[0]) <= 1
-    assert notes[0] == "fedbn: waiting for hill, for 60 s at most"
+    assert notes[0] == "fedbn: waiting for hill, at most 60 s"
     assert {name: files(federation.homes[name] / "state") for name in others} == others
     assert files(federation.run) == run
     ours = read_payload(federation.kept("hill") / "model" / "model.safetensors")

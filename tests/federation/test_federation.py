@@ -173,7 +173,7 @@ def test_flower_s_runs_are_not_started_as_others_are(tmp_path: Path) -> None:
         start(load("digits", ["engine.name=flower"]), tmp_path / "run")
 
 
-NOT_BEGUN = "3 silos are needed to begin; after 3 s 0 joined, coast, valley greeted and not joined yet$"
+NOT_BEGUN = "3 silos are needed to begin; after 3 s: 0 joined, coast, valley greeted and not joined yet$"
 
 
 def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_w
     for folder in ("elsewhere", str(tmp_path / "gone")):
         text = dataclasses.replace(terms, folder=folder).to_text()
         context = Context(1, 1, grid.node_config[1], RecordDict(), {})
-        with pytest.raises(RunError, match="expected the folder of the simulation's run"):
+        with pytest.raises(RunError, match="expected that of the simulation's run"):
             NodeHandler().perform(context, Order(0, "train", -1, "silo-0"), text, {})
     assert {path.name for path in tmp_path.iterdir()} == {"run", ".run.lock"}
 

@@ -87,7 +87,7 @@ def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -
     ):
         other = asked.configured(*sets)
         for act in (asked.member.join, lambda terms: asked.perform(terms=terms)):
-            with pytest.raises(DataError, match="is not the one that was joined"):
+            with pytest.raises(DataError, match="differs from the one that was joined"):
                 act(other)
     asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.round_timeout=9"))
     with pytest.raises(DataError, match="'fedprox' is no method of the federation"):
@@ -286,7 +286,7 @@ def test_what_a_silo_keeps_predicts_elsewhere_without_its_table(
 def test_a_preparation_that_a_silo_s_books_do_not_know_is_refused(tmp_path: Path) -> None:
     kept = Asked(tmp_path).federation.kept("hill")
     OwnBooks(kept).keep_files(*MODEL_FILES)
-    with pytest.raises(DataError, match=r"kept\.json does not know of preparation\.json beside it"):
+    with pytest.raises(DataError, match=r"kept\.json does not list preparation\.json next to it"):
         caveat.load(kept)
     (kept / "preparation.json").unlink()
     with pytest.raises(DataError, match=r"preparation\.json does not exist"):
@@ -299,7 +299,7 @@ def test_books_that_are_older_than_the_model_are_named(tmp_path: Path) -> None:
     own = books.read()
     assert own is not None
     books.write(own.model_copy(update={"files": {}}))
-    with pytest.raises(DataError, match=r"kept\.json does not know of the model beside it"):
+    with pytest.raises(DataError, match=r"kept\.json does not list the model next to it"):
         caveat.load(kept)
 
 

@@ -429,7 +429,7 @@ def test_after_forgetting_no_number_of_a_row_is_left_and_predictions_stay(tmp_pa
     assert command("predict", kept, table, "--silo", NAMES[0], "--out", before).exit_code == 0
     said = command("flower", "delete-data", kept.parent.parent)
     assert said.exit_code == 0
-    assert "numbers of calibration inputs replaced by distances" in said.output
+    assert "features of calibration inputs replaced by distances" in said.output
     assert not telling & numbers_in(kept.parent)
     assert command("predict", kept, table, "--silo", NAMES[0], "--out", after).exit_code == 0
     assert after.read_bytes() == before.read_bytes()

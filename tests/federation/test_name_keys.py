@@ -190,7 +190,7 @@ def test_a_silo_hears_in_its_own_log_that_its_name_or_key_is_refused(
     (named,) = [line for line in said if line.startswith("caveat: the server has refused silo 'valley': ")]
     assert named.endswith("the server has no key for the name 'valley': register it with ./admit.sh valley.pub")
     (keyed,) = [line for line in said if line.startswith("caveat: the server has refused silo 'hill': ")]
-    assert "the server has another key for the name 'hill' than SHA256:" in keyed
+    assert "the name 'hill' is bound to another key than SHA256:" in keyed
     assert keyed.count("SHA256:") == 1
     assert not any(str(federation.project) in line for line in said)
     assert not [line for line in said if "refused silo 'coast'" in line]

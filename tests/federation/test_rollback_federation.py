@@ -86,7 +86,7 @@ def test_a_run_under_way_is_refused_and_the_log_says_what_was_done(tmp_path: Pat
     done = caveat("rollback", run, "--to", 1)
     assert done.exit_code == 0, done.stderr
     assert "the same run.sh" in done.stdout
-    assert f"{run} went back to round 1" in log_of(run).read_text()
+    assert f"{run} was rolled back to round 1" in log_of(run).read_text()
     assert "1 of up to 4 rounds" in status_of(run)[0]
     federation.grid.tamper.clear()
     federation.serve()
