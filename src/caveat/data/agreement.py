@@ -24,7 +24,7 @@ from .silos import Silos
 from .sources import read_silo, source_of_silo
 from .sources.images import common_format
 from .splits import Rearrange
-from .tables.columns import TELLING
+from .tables.advice import TELLING
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
 

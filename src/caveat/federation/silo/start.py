@@ -16,8 +16,8 @@ from ... import config as configuration
 from ...config import Config, EngineSettings, MethodSettings, Uncertainty
 from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
-from ...data.tables.columns import number
 from ...data.tables.dictionary import DictionaryColumn
+from ...data.tables.formats import number
 from ...training.fit import Training
 from ..keys import private_key_in
 from ..refusals import ToldRefusal
