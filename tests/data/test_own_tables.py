@@ -14,6 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from caveat.core import DataError, DataWarning
+from caveat.data.checks import check_usual
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source
 from caveat.data.tables.dictionary import as_lists
@@ -341,3 +342,77 @@ def test_a_class_is_one_however_it_is_written(
     if not advised or advised == [0]:
         counts = [sorted(map(each.count, names)) for each in found.y.values()]
         assert all(count == counts[0] for count in counts) or len(names) == 3
+
+
+# What is said of columns that can be read, but are hardly meant: a line each.
+
+
+def table(path: Path, rows: int = 60, **columns: Any) -> Path:
+    """Write columns, functions of the row, before the label y."""
+    made = {**columns, "y": columns.get("y", lambda row: ("no", "yes")[row // 2 % 2])}
+    lines = [",".join(made), *(",".join(str(of(row)) for of in made.values()) for row in range(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def told(folder: Path, **keys: Any) -> list[str]:
+    paths = sorted(folder.glob("*.csv"))
+    data = as_lists({"source": f"csv:{','.join(map(str, paths))}", "target": "y", **keys})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_usual(csv_source(paths, TypeAdapter(DataSettings).validate_python(data).reading).pools)
+    return [str(each.message) for each in caught]
+
+
+def usual(row: int) -> object:
+    return row * 37 % 11
+
+
+UNUSUAL = [
+    ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has another value in every row"),
+    ("an index", {"a": {"Unnamed: 0": lambda row: row, "x": usual}}, r"column 'Unnamed: 0' has another value in every"),
+    ("ids that begin anew", {name: {"k": lambda row: row, "x": usual} for name in "ab"}, "column 'k' has another"),
+    ("long ids", {"a": {"mrn": lambda row: 30_000_000 + row * 13, "x": usual}}, "column 'mrn' has another value"),
+    ("a copy of the label", {"a": {"copy": lambda row: row // 2 % 2, "x": usual}}, "column 'copy' tells the label"),
+    ("a copy in words", {"a": {"copy": lambda row: "AB"[row // 2 % 2], "x": usual}}, "column 'copy' tells the label"),
+    ("a constant at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: 7, "x": usual}},
+     r"columns with one value at some silos, but not at others: 'w' \(b\)"),
+    ("missing at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: "", "x": usual}},
+     r"columns with one value at some silos, but not at others: 'w' \(b\)"),
+    ("other words at one silo", {"a": {"sex": lambda row: "MF"[row % 2], "x": usual},
+                                 "b": {"sex": lambda row: ("male", "female")[row % 2], "x": usual}},
+     r"column 'sex': only silo 'a' has 'F', 'M', others have 'female', 'male'; .* data\.files\.a\.rename_columns\.sex"),
+    ("other labels at one silo", {"a": {"x": usual, "y": lambda row: "MF"[row // 3 % 2]},
+                                  "b": {"x": usual, "y": lambda row: ("male", "female")[row // 3 % 2]}},
+     r"labels: only silo 'a' has 'F', 'M', others have 'female', 'male'; .* data\.files\.a\.label_codes\.F = "),
+    ("a header that is data", {"a": {"63": lambda row: row % 9, "1": usual, "145": lambda row: row % 13}},
+     r"the header line is '63,1,145,y'; is it a row of data\?"),
+    ("codes of leading zeros", {"a": {"icd": lambda row: f"0{row % 7}1", "x": usual}},
+     r"numbers with leading zeros are codes; set data\.numeric = \[\"icd\"\] if not"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "line"), [each[1:] for each in UNUSUAL], ids=[each[0] for each in UNUSUAL])
+def test_an_unusual_column_is_one_line(tmp_path: Path, files: dict[str, dict[str, Any]], line: str) -> None:
+    for name, columns in files.items():
+        table(tmp_path / f"{name}.csv", **columns)
+    (found,) = told(tmp_path)
+    assert re.search(line, found), found
+    if assigned := ADVICE.search(found):
+        assert told(tmp_path, **tomllib.loads(assigned[0])["data"]) in ([], [found]) or "codes" in assigned[0]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"platelets": lambda row: 150_000 + row * 7919 % 100_003, "x": usual},
+        {"dose": lambda row: f"{row * 0.37:.2f}", "x": usual},
+        {"town": lambda row: ("north", "south")[row % 2], "x": usual},
+        {"0": usual, "1": lambda row: row % 13, "2": lambda row: row % 7},
+        {"2019": usual, "2020": lambda row: row % 13},
+    ],
+)
+def test_usual_columns_are_no_line(tmp_path: Path, columns: dict[str, Any]) -> None:
+    for name in "ab":
+        table(tmp_path / f"{name}.csv", **columns)
+    assert not told(tmp_path)

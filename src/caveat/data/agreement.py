@@ -40,6 +40,8 @@ def own_settings(
     numeric: Sequence[str] | None = None,
     decimal: str | None = None,
     separator: str | None = None,
+    thousands: str | None = None,
+    missing: Sequence[str | float] | None = None,
     label_codes: Sequence[LabelCode] | None = None,
     rename_columns: Sequence[OwnColumn] | None = None,
 ) -> DataSettings:
@@ -50,7 +52,8 @@ def own_settings(
     source_of_silo(source)
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
-        "decimal": decimal, "separator": separator, "label_codes": label_codes and tuple(label_codes),
+        "decimal": decimal, "separator": separator, "thousands": thousands, "missing": missing and tuple(missing),
+        "label_codes": label_codes and tuple(label_codes),
         "rename_columns": rename_columns and tuple(rename_columns),
     }  # fmt: skip
     given = {key: value for key, value in own.items() if value is not None}

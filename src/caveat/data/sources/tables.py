@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..tables.advice import label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces
-from ..tables.formats import one_spelling
+from ..tables.formats import number, one_spelling
 from ..tables.harmonize import declared_rows, declared_sheets
 from ..tables.reading import Reading
 from .base import Source, SourceSettings, file_of_silo
@@ -79,6 +79,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     check_same_columns(sheets)
     check_names(sheets, reading)
     check_labels(sheets, reading)
+    warn_of_header(sheets)
     sheets = one_class(sheets, reading)
     if refused := label_refusal(sheets, target):
         raise Refused(refused, "names", target)
@@ -160,6 +161,16 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
         raise ConfigurationError(
             f"data.target = {reading.target!r} cannot be the silo column or a feature too", "data.target"
         )
+
+
+def warn_of_header(sheets: Sequence[Sheet]) -> None:
+    """Warn of a header line that looks like a row of data: names that are numbers, but do not count columns."""
+    for sheet in sheets:
+        numbers = [value for name in sheet.columns if (value := number(name)) is not None]
+        steps = {after - before for before, after in pairwise(numbers)}
+        if 2 * len(numbers) >= len(sheet.columns) and (len(numbers) < 2 or steps != {1}):
+            told = f"{sheet.path}: the header line is {shown(','.join(sheet.columns))}; is it a row of data?"
+            warnings.warn(f"{told} Then write a line with names above it", DataWarning, stacklevel=3)
 
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:

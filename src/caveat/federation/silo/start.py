@@ -27,7 +27,7 @@ from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
 """Stands for a federation's name; a silo keeps nothing of it."""
-SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "separator")
+SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator")
 """Keys of a configuration that hold for all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
 """Stand for classes that nothing defines."""
