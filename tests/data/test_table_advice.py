@@ -66,8 +66,8 @@ def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Pat
     assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: declare in" in told
     coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
     told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
-    assert "'disease' is '0', which data.label_codes of silo.toml" in told
-    assert "says is 'Healthy', expected one of data.classes (healthy, ill)" in told
+    assert "'disease' is '0', which [data.label_codes] of silo.toml" in told
+    assert "declares as 'Healthy', expected one of data.classes (healthy, ill)" in told
 
 
 def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Path) -> None:

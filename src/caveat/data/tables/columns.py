@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..pools import Array, TableColumn, ordered
+from ..pools import Array, TableColumn, ordered, shown
 from .advice import ENDLESS, LARGEST, assignment, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
-from .formats import CODE, NO_NUMBER, TRUTH, number, one_spelling
+from .formats import CODE, NO_NUMBER, TRUTH, number, one_spelling, variants
 from .reading import Reading
 
 AT_LEAST = 1 << 20
@@ -108,8 +108,11 @@ def _categories(
     if codes:
         refused = look_like_names(sheets, name, present)
         remark = f"numbers with leading zeros are codes; set {assignment('numeric', [*reading.numeric, name])} if not"
-    if not refused and not (name in reading.categorical or name in reading.declared.of_type("category")):
+    if not refused and name not in reading.categorical:
         refused = spelling_refusal(sheets, name, reading, categories)
+    elif not refused and name not in {rule.name for rule in reading.declared.dictionary if rule.values}:
+        kept = [" and ".join(map(shown, group)) for group in variants(categories)[:3]]
+        remark = f"{', '.join(kept)} are kept apart" if kept else remark
     return ColumnContent(
         name, rows, absent, len(categories), "texts", categories=categories, refused=refused, remark=remark
     )
