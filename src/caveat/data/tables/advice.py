@@ -116,12 +116,17 @@ def _missing(reading: Reading, marks: Sequence[str]) -> str:
 def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str:
     """Return a refusal if a column has numbers or dates in another format than the declared one; "" if not."""
     cells = [_Cells(sheet, name) for sheet in sheets]
-    wrong = [each for each in cells if each.others]
+    wrong = [each for each in cells if any(text in each.known for text in each.others)]
+    if not wrong:
+        absent = sorted({text for each in cells for text in each.others})
+        if not any(each.numbers for each in cells):
+            return ""
+        codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
+        place = _place(sheets, name, absent)
+        return f"{place}, among numbers: set {_missing(reading, absent)} if that means missing{codes}"
     marks = set.intersection(*(set(each.marks) for each in wrong)) if all(each.marks for each in wrong) else set()
     first, place = wrong[0], first_place([wrong[0].sheet], name, wrong[0].others)
     codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
-    if not all(each.whole for each in wrong) and len({each.sheet.path for each in wrong}) > 1:
-        wrong = [each for each in wrong if each.form == first.form] if first.form else wrong
     if marks or first.marks:
         chosen = [each for each in wrong if marks] or [first]
         options = _different(marks or set(first.marks), first)
@@ -145,9 +150,11 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
         if len(lines) > 1:
             lines = [f"{line} if the {part} comes first" for line, part in zip(lines, ("day", "month"), strict=True)]
         return f"{place}, {what}: set {', or '.join(lines)}{codes}"
-    absent = sorted({text for each in wrong for text in each.others})
-    if all(text.lower() in ABSENT for text in absent) and any(each.numbers for each in cells):
-        return f"{place}, among numbers: set {_missing(reading, absent)} if that means missing{codes}"
+    if any(each.mixed for each in wrong):
+        out = assignment(f"rename_columns\n{first.sheet.own_name(name)}", False)
+        return (
+            f"{place}, but other values are in another format: write all in one format, or leave it out, {out}{codes}"
+        )
     return ""
 
 
@@ -227,17 +234,25 @@ class _Cells:
         self.numbers = len(values) - len(self.others)
         self.known = {text: count for text, count in self.present.items() if text.lower() not in ABSENT}
         self.rows = sum(self.known.values())
-        self.whole = self.rows == sum(self.present.values())
         plain = not (self.format.date or sheet.stores_numbers(name)) and any(text in self.known for text in self.others)
-        self.marks = [option for option in MARKS if plain and self._all(option)]
+        fits = {option: self._fit(option) for option in MARKS} if plain else {}
+        best = max(fits.values(), default=0)
+        self.marks = [option for option, fit in fits.items() if fit == best >= MOSTLY]
         self.form = None if self.marks or not plain or not self.known else self._form()
 
-    def _all(self, option: tuple[str, str]) -> bool:
+    def _fit(self, option: tuple[str, str]) -> float:
+        """Return the fraction of cells that are numbers with these marks; 0 if it needs no other marks."""
         decimal, thousands = option
         other = replace(self.format, decimal=decimal, thousands=thousands)
-        if thousands and not any(replace(other, thousands="").value(text) is None for text in self.known):
-            return False
-        return self.fits(other) == 1
+        changed = [text for text in self.others if text in self.known and other.value(text) is not None]
+        if thousands:
+            changed = [text for text in changed if replace(other, thousands="").value(text) is None]
+        return self.fits(other) if changed else 0
+
+    @property
+    def mixed(self) -> bool:
+        """Whether all cells are numbers or dates, but not in one format."""
+        return all(_is_number_or_date(text) for text in self.others if text in self.known)
 
     def fits(self, other: CellFormat) -> float:
         """Return the fraction of cells that are numbers in a format."""
@@ -275,6 +290,11 @@ class _Cells:
         keys |= {"decimal": tried.decimal} if tried.decimal != self.format.decimal else {}
         keys |= {"thousands": tried.thousands} if tried.thousands and tried.thousands != self.format.thousands else {}
         return keys, "a number with a unit" if unit and not limit else "a limit among numbers"
+
+
+def _is_number_or_date(text: str) -> bool:
+    numbers = (number(text, *option) for option in MARKS)
+    return any(value is not None for value in numbers) or any(_is_date(text, date) for date in DATE_FORMATS)
 
 
 def _is_date(text: str, date: str) -> bool:

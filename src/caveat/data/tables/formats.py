@@ -91,7 +91,7 @@ class CellFormat:
         value = self.value(text)
         if value is None:
             return NO_NUMBER + text if number(text) is not None else text
-        if value in self.missing:
+        if value in self.missing or any(number(mark) == value for mark in self.missing if isinstance(mark, str)):
             return ""
         if self.factor is not None:
             return repr(value * self.factor)
