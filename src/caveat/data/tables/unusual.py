@@ -89,8 +89,7 @@ def _spelled_apart(pools: Sequence[Pool], i: int) -> str:
     if not found:
         return ""
     silo, own, others = found
-    codes = dict.fromkeys(own[:1], others[0])
-    key = assignment(f"files\n{silo}\nrename_columns\n{column.name}", {"codes": codes})
+    key = assignment(f"files\n{silo}\nrename_columns\n{column.name}", {"codes": _example(own, others)})
     return f"column {shown(column.name)}: {_only(silo, own, others)}; if they mean the same, set such as {key}"
 
 
@@ -101,8 +100,16 @@ def _labels_apart(pools: Sequence[Pool]) -> str:
     if not found:
         return ""
     silo, own, others = found
-    key = assignment(f"files\n{silo}\nlabel_codes\n{own[0]}", others[0])
+    (code, meaning), *_ = _example(own, others).items()
+    key = assignment(f"files\n{silo}\nlabel_codes\n{code}", meaning)
     return f"labels: {_only(silo, own, others)}; if they mean the same, set such as {key}"
+
+
+def _example(own: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    """Return one text and what it may mean: a text of others with the same initial."""
+    pairs = {a: b for a in own for b in others if a[:1].casefold() == b[:1].casefold()}
+    code = next(iter(pairs), own[0])
+    return {code: pairs.get(code, "MEANING")}
 
 
 def _only(silo: str, own: Sequence[str], others: Sequence[str]) -> str:
