@@ -324,6 +324,7 @@ LABELS = [
     ("classes of numbers", {"a": ["0", "1"], "b": ["0.0", "1.0"]}, {"classes": ["1", "0"]}, [], ["1", "0"]),
     ("codes at one", {"a": ["M", "F"], "b": ["male", "female"]},
      {"files": {"a": {"label_codes": {"M": "male", "F": "female"}}}}, [], ["female", "male"]),
+    ("zeros behind a point", {"a": ["1.05", "1.5"]}, {}, [], ["1.05", "1.5"]),
     ("half", {"a": ["0.5", "1"], "b": ["0.50", "1"]}, {}, [], ["0.5", "1"]),
     ("words", {"a": ["well", "ill"], "b": ["ill", "well"]}, {}, [], ["ill", "well"]),
     ("ten classes", {"a": range(10), "b": [f"{n}.0" for n in range(10)]}, {}, [], [str(n) for n in range(10)]),

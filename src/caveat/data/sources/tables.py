@@ -80,9 +80,9 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     check_names(sheets, reading)
     check_labels(sheets, reading)
     warn_of_header(sheets)
-    sheets = one_class(sheets, reading)
     if refused := label_refusal(sheets, target):
         raise Refused(refused, "names", target)
+    sheets = one_class(sheets, reading)
     table = _schema(features_of(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")

@@ -27,7 +27,7 @@ MEND = "correct the cell (empty, ? or NA for a missing value)"
 MARKS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 """Decimal and thousands marks to try."""
 ABSENT = frozenset({"-", "--", "---", ".", "..", "...", "*", "#", "x", "_", "\u2013", "\u2014", "n.a.", "k.a.", "nd",
-                    "unknown", "missing", "#n/a", "#null!", "-9", "none given"})  # fmt: skip
+                    "unknown", "missing", "#n/a", "#null!"})  # fmt: skip
 """Texts that are often written for a missing value, in lower case."""
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
          "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")  # fmt: skip
@@ -346,7 +346,8 @@ def spelling_refusal(sheets: Sequence[Sheet], name: str, reading: Reading, texts
     said = " and ".join(f"{shown(text)} ({_told(counts[text])})" for text in groups[0])
     if is_label:
         merge = " and ".join(assignment(f"label_codes\n{code}", meaning) for code, meaning in codes.items())
-        keep = assignment("classes", [*dict.fromkeys([*kept, *sorted(texts)])])
+        every = [*dict.fromkeys([*kept, *sorted(texts)])]
+        keep = assignment("classes", every) if len(every) <= TELLING else "data.classes to all labels"
     else:
         own = sheets[0].own_name(name)
         merge = assignment(f"rename_columns\n{own}", ({} if own == name else {"name": name}) | {"codes": codes})

@@ -135,7 +135,7 @@ def same_value(text: str) -> object:
 def folded(text: str) -> str:
     """Return a key that is equal for texts that differ only in case, spaces, Unicode form or leading zeros."""
     plain = unicodedata.normalize("NFKC", text).translate(INVISIBLE).translate(DASHES).casefold()
-    return re.sub(r"(?<!\d)0+(?=\d)", "", "".join(plain.split()))
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", "".join(plain.split()))
 
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
