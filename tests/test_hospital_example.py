@@ -77,6 +77,7 @@ def test_the_dictionary_keeps_its_comments_on_the_way_to_the_hospitals(tmp_path:
     assert "# 0 female, 1 male" in (tmp_path / "project" / "dictionary.toml").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_the_table_has_figures_of_each_hospital_and_differences(
     benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_tables_with_columns_in_another_order(wards: list[Path]) -> None:
     assert [column.name for column in shared.columns] == ["age", "dose", "town", "ward"]
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_a_column_that_is_empty_at_one_silo_holds_what_it_holds_elsewhere(wards: list[Path]) -> None:
     for column in (1, 2):
         for row in range(60):
@@ -129,6 +130,7 @@ def test_new_rows_are_read_as_together(wards: list[Path]) -> None:
 
 @pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
 @pytest.mark.parametrize("categorical", [(), ("cp", "restecg", "slope", "thal")])
+@pytest.mark.filterwarnings("ignore:column")
 def test_four_hospitals(categorical: tuple[str, ...]) -> None:
     files = [
         Path(os.environ["CAVEAT_DATA"], f"uci_heart_{h}.csv") for h in ("cleveland", "hungarian", "switzerland", "va")

@@ -185,6 +185,7 @@ def test_silo_names_that_cannot_be_folders(name: str) -> None:
         dataclasses.replace(good, silos=[dataclasses.replace(good[0], name=name)]).check(1)
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_silo_names_of_files_and_of_a_column_that_cannot_be_folders(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i % 2},{'good' if i % 3 else '.x.part'}\n" for i in range(40))
     table, hidden = tmp_path / "table.csv", tmp_path / ".x.part.csv"

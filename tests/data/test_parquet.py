@@ -45,6 +45,7 @@ def source(folder: Path, suffix: str) -> str:
     return f"csv:{folder / f'north.{suffix}'},{folder / f'south.{suffix}'}"
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_a_parquet_file_is_the_csv_file_with_its_cells(tmp_path: Path) -> None:
     write(tmp_path / "t", COLUMNS)
     one, other = (
@@ -58,6 +59,7 @@ def test_a_parquet_file_is_the_csv_file_with_its_cells(tmp_path: Path) -> None:
     assert torch.equal(data.read_inputs(file, other, "south"), data.read_inputs(file.with_suffix(".csv"), one, "south"))
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_a_folder_and_a_bare_path_are_tables_too(tmp_path: Path) -> None:
     write(tmp_path / "t", COLUMNS)
     for csv in (tmp_path / "t").glob("*.csv"):
@@ -97,6 +99,7 @@ def test_damaged_files_and_a_missing_package_are_one_line(tmp_path: Path, monkey
         data.load(settings, 0)
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_rows_read_as_they_are_needed_are_those_of_the_csv_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_equal_rows_are_in_the_most_protected_split_and_all_else_stays(tmp_path:
         assert found.train.x.equal(silo.train.x)
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_rows_that_tell_nobody_apart_stay_where_they_were_drawn_and_that_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,7 @@ def test_many_classes_of_few_samples_are_told() -> None:
         data.from_arrays({"a": (FEATURES, np.arange(120) % 40)})
 
 
+@pytest.mark.filterwarnings("ignore:column")
 def test_many_categories_are_told(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("zip,age,ill\n" + "".join(f"z{i % 150},{i},{i % 2}\n" for i in range(450)))

@@ -122,6 +122,10 @@ def data(
     separator: Annotated[
         str | None, typer.Option(metavar="CHAR", help="csv: separator.  [default: guessed from the header]")
     ] = None,
+    thousands: Annotated[str | None, typer.Option(metavar="MARK", help="csv: thousands mark.")] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="csv: text or number that means missing. Repeatable.")
+    ] = None,
     dictionary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="csv: data dictionary to check the table against.")
     ] = None,
@@ -144,7 +148,7 @@ def data(
 
         given: dict[str, Any] = {
             "target": target, "silo_column": silo_column, "categorical": tuple(categorical or ()),
-            "numeric": tuple(numeric or ()),
+            "numeric": tuple(numeric or ()), "thousands": thousands, "missing": tuple(missing or ()),
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
         }  # fmt: skip
         declared = {key: value for key, value in given.items() if value}

@@ -24,9 +24,10 @@ from .silos import Silos
 from .sources import read_silo, source_of_silo
 from .sources.images import common_format
 from .splits import Rearrange
-from .tables.columns import TELLING
+from .tables.advice import TELLING
 from .tables.dictionary import LabelCode, OwnColumn
 from .tables.encoding import all_missing, recoded, seen, some_missing
+from .tables.formats import one_spelling, variants
 
 LIKE_NAMES = "they would be sent to the server and look like names"
 
@@ -40,6 +41,8 @@ def own_settings(
     numeric: Sequence[str] | None = None,
     decimal: str | None = None,
     separator: str | None = None,
+    thousands: str | None = None,
+    missing: Sequence[str | float] | None = None,
     label_codes: Sequence[LabelCode] | None = None,
     rename_columns: Sequence[OwnColumn] | None = None,
 ) -> DataSettings:
@@ -50,7 +53,8 @@ def own_settings(
     source_of_silo(source)
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
-        "decimal": decimal, "separator": separator, "label_codes": label_codes and tuple(label_codes),
+        "decimal": decimal, "separator": separator, "thousands": thousands, "missing": missing and tuple(missing),
+        "label_codes": label_codes and tuple(label_codes),
         "rename_columns": rename_columns and tuple(rename_columns),
     }  # fmt: skip
     given = {key: value for key, value in own.items() if value is not None}
@@ -227,6 +231,7 @@ def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
     classes = (
         orders.pop() if len(orders) == 1 else ordered([label for each in schemas.values() for label in each.labels])
     )
+    _check_variants("labels", {name: schema.labels for name, schema in schemas.items()})
     if len(classes) < 2:
         raise DataError(f"all labels of {', '.join(schemas)} are {classes[0]!r}, expected two classes or more")
     whole = {name: all(map(_is_whole, schema.labels)) for name, schema in schemas.items()}
@@ -264,12 +269,26 @@ def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings
             )
     named = {name: {column.name: column for column in each.columns} for name, each in schemas.items()}
     categorical = (*settings.categorical, *settings.declared.of_type("category"))
+    kept = {rule.name for rule in settings.declared.dictionary if rule.values}
     return tuple(
-        _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in categorical) for name in names
+        _agreed_column({silo: columns[name] for silo, columns in named.items()}, name in categorical, name in kept)
+        for name in names
     )
 
 
-def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> SharedColumn:
+def _check_variants(what: str, at: Mapping[SiloId, Sequence[str]]) -> None:
+    """Raise DataError for texts of two silos that differ only in case, spaces, Unicode form or leading zeros."""
+    for first, second, *_ in variants(text for texts in at.values() for text in texts):
+        one, other = (next(silo for silo, texts in at.items() if text in texts) for text in (first, second))
+        if one != other:
+            raise DataError(
+                f"{what}: {first!r} at silo {one!r} and {second!r} at silo {other!r} differ only in case, spaces, "
+                "Unicode form or leading zeros: expected one spelling, declared in silo.toml (label_codes, or codes of "
+                "rename_columns), or both among the values of data.dictionary"
+            )
+
+
+def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool, kept: bool) -> SharedColumn:
     holding = {kind: [silo for silo, column in at.items() if column.holds == kind] for kind in ("numbers", "texts")}
     name = next(iter(at.values())).name
     if holding["numbers"] and holding["texts"]:
@@ -278,7 +297,11 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool) -> Shar
             "expected the same at all silos: name it in data.categorical if its numbers are codes of categories"
         )
     if holding["texts"] or categorical:
-        return SharedColumn(name, ordered([text for column in at.values() for text in column.categories]))
+        if not kept:
+            _check_variants(f"column {name!r}", {silo: column.categories for silo, column in at.items()})
+        texts = [text for column in at.values() for text in column.categories]
+        alike = one_spelling(texts)
+        return SharedColumn(name, ordered([alike.get(text, text) for text in texts]))
     return SharedColumn(name, flagged=any(column.missing for column in at.values()))
 
 

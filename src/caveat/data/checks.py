@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
+from .tables.unusual import unusual_columns
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""
@@ -250,6 +251,7 @@ def check_usual(pools: Sequence[Pool]) -> None:
     rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
     if rows and all(pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
         told += _columns(pools)
+        told += unusual_columns(pools) if pools[0].table else ()
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
 

@@ -19,6 +19,7 @@ from .sources.arrays import read_npz
 from .sources.base import locate
 from .sources.images import SUFFIXES, image_files, read_images
 from .sources.tables import read_rows
+from .tables.encoding import Codes
 from .tables.files import SUFFIX, read_sheet
 from .tables.harmonize import declared_labels
 
@@ -64,7 +65,7 @@ def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
         if not preparation.encoders:
             raise DataError(f"{path}: a {suffix[1:]} file, but the silos were not trained on csv or parquet files")
         encoder = preparation.encoders[silo_name]
-        return read_rows(path, encoder.table, encoder.csv_format)
+        return read_rows(path, encoder.table, encoder.csv_format, silo_name)
     if suffix != ".npz":
         raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv or .parquet file")
     arrays = read_npz(path)
@@ -114,7 +115,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         if target is None:
             raise ConfigurationError(f"{found}: name the column of labels, --target COLUMN", "target")
         encoder = preparation.encoders.get(silo)
-        csv_format = encoder.csv_format if encoder is not None else AS_USUAL
+        csv_format = (encoder.csv_format if encoder is not None else AS_USUAL).of(found.stem, silo)
         sheet = read_sheet(found, csv_format.separator)
         names = {column.name: column.own for column in csv_format.declared.rename_columns}
         if not {target, names.get(target)} & set(sheet.columns):
@@ -145,9 +146,9 @@ def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
         unknown = array[(array < 0) | (array >= len(classes))].tolist()
         found: Array = array.astype(np.int64)
     else:
-        numbers = {name: i for i, name in enumerate(classes)}
-        unknown = [each for each in array.tolist() if each not in numbers]
-        found = np.array([numbers.get(each, -1) for each in array.tolist()], dtype=np.int64)
+        codes = Codes(classes)
+        unknown = [each for each in array.tolist() if not 0 <= codes[str(each)] < len(classes)]
+        found = np.array([codes[str(each)] for each in array.tolist()], dtype=np.int64)
     if unknown:
         raise DataError(
             f"{origin}: label {short_repr(unknown[0])}, expected a class of the run: "

@@ -3,9 +3,9 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from .tables.dictionary import NOTHING, Declared
 Array = NDArray[Any]
 LabelArray = NDArray[np.int64]
 Index = NDArray[np.int64]
+Entry = TypeVar("Entry")
 Kind = Literal["images", "features", "tokens", "series"]
 """The kinds of inputs."""
 
@@ -43,8 +44,26 @@ class CsvFormat:
     declared: Declared = NOTHING
     """The declarations of columns and labels."""
 
+    def of(self, *names: str) -> "CsvFormat":
+        """Return the format of the first of these files that has its own, else the common one."""
+        own, common = self.declared.own_file(*names), replace(self.declared, files=())
+        if own is None:
+            return replace(self, declared=common)
+        declared = replace(
+            common,
+            thousands=own.thousands or (common.thousands if own.decimal in (None, self.decimal) else None),
+            missing=(*common.missing, *own.missing),
+            label_codes=_overridden(common.label_codes, own.label_codes, "code"),
+            rename_columns=_overridden(common.rename_columns, own.rename_columns, "own"),
+        )
+        return CsvFormat(own.separator or self.separator, own.decimal or self.decimal, declared)
+
 
 AS_USUAL = CsvFormat()
+
+
+def _overridden(common: tuple[Entry, ...], own: tuple[Entry, ...], key: str) -> tuple[Entry, ...]:
+    return tuple({getattr(each, key): each for each in (*common, *own)}.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,18 @@ from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
 from .pools import Kind
 from .sources import HELP, SOURCES, parsed
-from .tables.columns import Reading
-from .tables.dictionary import Declared, DictionaryColumn, LabelCode, OwnColumn, check_declared
+from .tables.dictionary import (
+    Decimal,
+    Declared,
+    DictionaryColumn,
+    LabelCode,
+    Marks,
+    OwnColumn,
+    OwnFile,
+    Thousands,
+    check_declared,
+)
+from .tables.reading import Reading
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """Random changes of training images."""
@@ -163,11 +173,19 @@ class DataSettings:
     categories too, but are refused if they look like names, or like numbers with a typing error."""
     numeric: tuple[str, ...] = ()
     """csv, on_site: columns that hold only numbers; any other text in them is refused."""
-    decimal: Literal[".", ","] = "."
+    decimal: Decimal = "."
     """csv, on_site: the decimal mark of numbers."""
+    thousands: Thousands | None = None
+    """csv, on_site: the thousands mark of numbers; a space stands for all kinds of spaces."""
+    missing: Marks = ()
+    """csv, on_site: texts and numbers that mean missing in columns of features, in addition to an empty cell, ?, NA,
+    nan, null and none."""
     separator: str | None = None
-    """csv, on_site: the character between values; by default the most frequent of comma, semicolon and tab in the
+    """csv, on_site: the character between values; by default the most frequent of comma, semicolon, tab and | in the
     header."""
+    files: tuple[OwnFile, ...] = field(default=(), repr=False)
+    """csv: section for each file that has another format, [data.files.NAME] with its name without suffix: decimal,
+    thousands, separator, missing, label_codes, rename_columns."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Height and width in pixels that all images are resized to; by default all images must have one size."""
     lazy: bool = False
@@ -225,7 +243,10 @@ class DataSettings:
     @property
     def declared(self) -> Declared:
         """Declarations of a table's columns and labels."""
-        return Declared(self.classes, self.label_codes, self.rename_columns, self.dictionary)
+        return Declared(
+            self.classes, self.label_codes, self.rename_columns, self.dictionary, self.thousands, self.missing,
+            self.files,
+        )  # fmt: skip
 
     def _check_keys(self) -> None:
         """Raise ConfigurationError for a key that none of the sources reads."""
@@ -250,6 +271,10 @@ class DataSettings:
         if both := sorted(set(self.numeric) & set(self.categorical)):
             raise ConfigurationError(
                 f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them", "data.numeric"
+            )
+        if self.thousands == self.decimal:
+            raise ConfigurationError(
+                f"data.thousands = {self.thousands!r} is the decimal mark too; set data.decimal", "data.thousands"
             )
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
             raise ConfigurationError(

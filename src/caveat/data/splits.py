@@ -13,7 +13,7 @@ import torch
 from ..core import AugmentedData, Data, DataError, Silo
 from .pools import Array, Index, LabelArray, Pool, TableColumn, in_parts, row_parts
 from .settings import Split
-from .tables.columns import number
+from .tables.formats import number
 
 NAMES = ("train", "validation", "calibration", "test")
 PROTECTED = ("test", "calibration", "validation", "train")
@@ -185,7 +185,7 @@ def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
     if column.categories is None:
         return ["" if value != value else repr(value) for value in (values + np.float32(0)).tolist()]
     # A column of numbers becomes a column of texts if a single text is added to it.
-    known = [number(text, pool.csv_format.decimal) for text in column.categories]
+    known = [number(text) for text in column.categories]
     texts = [
         text if value is None else repr(float(np.float32(value) + np.float32(0)))
         for text, value in zip(column.categories, known, strict=True)

@@ -14,10 +14,12 @@ from .checks import check_usual
 from .pools import Pool, ordered
 from .settings import DataSettings
 from .sources import guess, parsed
-from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_spaces
-from .tables.columns import ColumnContent, Reading, column_of, label_refusal
+from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_spaces
+from .tables.advice import label_refusal
+from .tables.columns import ColumnContent, column_of
 from .tables.files import Sheet, check_same_columns, missing, read_sheets
 from .tables.harmonize import Refusals, surveyed_sheets
+from .tables.reading import Reading
 
 
 def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:
@@ -66,8 +68,8 @@ def _part(pool: Pool) -> dict[str, Any]:
 
 def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     found_wrong = Refusals()
-    sheets = read_sheets(source.paths(), reading.separator)
-    sheets = surveyed_sheets(sheets, reading.declared, reading.decimal, reading.target, found_wrong)
+    sheets = read_sheets(source.paths(), reading.csv_format)
+    sheets = surveyed_sheets(sheets, reading.csv_format, reading.target, reading.silo_column, found_wrong)
     if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them
         shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
         sheets = [sheet.with_columns({name: None for name in sheet.columns if name not in shared}) for sheet in sheets]
@@ -79,6 +81,8 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     )
     check_names(sheets, reading)
     check_labels(sheets, reading)
+    if reading.target is not None and reading.target not in found_wrong:
+        sheets = one_class(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])

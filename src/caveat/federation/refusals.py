@@ -15,7 +15,7 @@ from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
-from ..data.tables.columns import number
+from ..data.tables.formats import number
 from .silo.silo_file import SiloFile
 from .terms import Terms
 

@@ -18,7 +18,12 @@ class EachSilosOwnSource(Source):
     name = "on_site"
     form = "on_site"
     about = "every silo reads its own data: for a federation across machines (caveat flower init)"
-    keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {"silo_column", "label_codes", "rename_columns"}
+    keys = (NpzSource.keys | ImageSource.keys | TableSource.keys) - {
+        "silo_column",
+        "label_codes",
+        "rename_columns",
+        "files",
+    }
     for_one_silo = False
     alone = "every silo reads its own"
 

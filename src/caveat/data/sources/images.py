@@ -17,6 +17,7 @@ from ...core.devices import check_memory
 from ...core.settings import check_type
 from ..checks import check_alike
 from ..pools import Array, DataSource, Index, LazyRows, PartRows, Pool, ordered, size_and_time
+from ..tables.formats import variants
 from .base import Source, SourceSettings, the_one_of
 
 CHUNK = 1024
@@ -187,6 +188,13 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
             if not files:
                 raise DataError(f"{silo / kind}: an empty class folder, expected png or jpg files")
     classes = ordered([kind for kinds in silos.values() for kind in kinds])
+    for group in variants(classes):
+        counts = {name: sum(len(kinds.get(name, ())) for kinds in silos.values()) for name in group}
+        found = [f"{silo / name}" for name in group for silo, kinds in silos.items() if name in kinds]
+        raise DataError(
+            f"class folders {' and '.join(f'{name!r} ({count} images)' for name, count in counts.items())} differ only "
+            f"in case, spaces, Unicode form or leading zeros: rename one of {', '.join(found[:5])}"
+        )
     files = [path for kinds in silos.values() for kind in ordered(list(kinds)) for path in kinds[kind]]
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
     cuts = np.cumsum([len(y) for y in labels])[:-1]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,13 @@ import numpy as np
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
-from ..tables.columns import ColumnContent, Reading, features_of, label_refusal
+from ..tables.advice import label_refusal, spelling_refusal
+from ..tables.columns import ColumnContent, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces
+from ..tables.formats import number, one_spelling
 from ..tables.harmonize import declared_rows, declared_sheets
+from ..tables.reading import Reading
 from .base import Source, SourceSettings, file_of_silo
 
 MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
@@ -25,7 +28,7 @@ class TableSource(Source):
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is one"
     keys = frozenset({
         "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
-        "decimal", "separator",
+        "decimal", "thousands", "missing", "separator", "files",
         "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
@@ -69,15 +72,17 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     With `lazy` the rows of parquet files are read when needed. Raises ConfigurationError for unknown columns and for
     lazy csv files; DataError for data that contradict their declaration.
     """
-    sheets = read_sheets(paths, reading.separator)
+    sheets = read_sheets(paths, reading.csv_format)
     _check_size(sheets, lazy)
     declared, target, silo = reading.declared, reading.target or "", reading.silo_column
-    sheets = declared_sheets(sheets, declared, reading.decimal, reading.target, silo)
+    sheets = declared_sheets(sheets, reading.csv_format, reading.target, silo)
     check_same_columns(sheets)
     check_names(sheets, reading)
     check_labels(sheets, reading)
+    warn_of_header(sheets)
     if refused := label_refusal(sheets, target):
         raise Refused(refused, "names", target)
+    sheets = one_class(sheets, reading)
     table = _schema(features_of(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
@@ -89,11 +94,10 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
         groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.path.stem for s in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
-    csv_format = CsvFormat(reading.separator, reading.decimal, declared)
-    rows = mapped_rows(sheets, table, reading.decimal) if lazy else encoded_rows(sheets, table, reading.decimal)
+    rows = mapped_rows(sheets, table) if lazy else encoded_rows(sheets, table)
     indices = [np.flatnonzero(groups == number) for number in range(len(names))]
     pools = [
-        Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=csv_format)
+        Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=reading.csv_format)
         for name, index in zip(names, indices, strict=True)
     ]
     return DataSource(tuple(pools), given=silo is not None or len(paths) > 1)
@@ -127,17 +131,20 @@ def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
     return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.path.stem, len(sheet))
 
 
-def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat) -> Array:
+def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
     """Read the rows of a file as raw rows of a table; other columns are ignored.
+
+    Its format is that of the file of this name in training, or else of the silo's.
 
     A category that the table lacks gets the code after the last.
     """
-    sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format.declared, csv_format.decimal)
+    csv_format = csv_format.of(path.stem, silo)
+    sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on")
     try:
-        return encoded_rows([sheet], table, csv_format.decimal)
+        return encoded_rows([sheet], table)
     except DataError as error:
         raise DataError(f"{error}, with decimal mark {csv_format.decimal!r}: {MEND_ROW}") from error
 
@@ -156,6 +163,16 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
         )
 
 
+def warn_of_header(sheets: Sequence[Sheet]) -> None:
+    """Warn of a header line that looks like a row of data: names that are numbers, but do not count columns."""
+    for sheet in sheets:
+        numbers = [value for name in sheet.columns if (value := number(name)) is not None]
+        steps = {after - before for before, after in pairwise(numbers)}
+        if 2 * len(numbers) >= len(sheet.columns) and (len(numbers) < 2 or steps != {1}):
+            told = f"{sheet.path}: the header line is {shown(','.join(sheet.columns))}; is it a row of data?"
+            warnings.warn(f"{told} Then write a line with names above it", DataWarning, stacklevel=3)
+
+
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raise DataError for rows without a label or a silo."""
     for name in (reading.target, reading.silo_column):
@@ -164,6 +181,21 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
                 if missing(text):
                     told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is missing ({text!r}), expected a value"
                     raise Refused(f"{told}: write it there, or take the row out of the file", "unlabelled", name or "")
+
+
+def one_class(sheets: list[Sheet], reading: Reading) -> list[Sheet]:
+    """Return files whose labels have one spelling for each number or truth value.
+
+    Raises Refused for labels that differ only in case, spaces, Unicode form or leading zeros.
+    """
+    target = reading.target or ""
+    labels = {text for sheet in sheets for text in sheet.column(target)}
+    if alike := {} if labels <= set(reading.declared.classes) else one_spelling(labels):
+        cells = ([alike.get(text, text) for text in sheet.column(target)] for sheet in sheets)
+        sheets = [sheet.with_columns({target: each}) for sheet, each in zip(sheets, cells, strict=True)]
+    if refused := spelling_refusal(sheets, target, reading, {alike.get(text, text) for text in labels}):
+        raise Refused(refused, "labels", target)
+    return sheets
 
 
 def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:

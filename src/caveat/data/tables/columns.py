@@ -7,49 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..pools import Array, TableColumn, ordered, shown
-from .dictionary import NOTHING, Declared
+from .advice import ENDLESS, LARGEST, assignment, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
+from .formats import CODE, NO_NUMBER, TRUTH, number, one_spelling, variants
+from .reading import Reading
 
-TELLING = 20
-"""More distinct texts than this, and than half the rows, are taken for names or free text."""
-MOSTLY = 0.9
-"""Minimum fraction of numbers from which other text in a column is taken for an error."""
-LARGEST = float(np.finfo(np.float32).max)
-ENDLESS = "expected a finite number or nothing"
 AT_LEAST = 1 << 20
 """Numbers that are collected before duplicates are removed."""
-MEND = "correct the cell (empty, ? or NA for a missing value)"
-
-
-class Reading(NamedTuple):
-    """The keys of `[data]` for reading tables."""
-
-    target: str | None
-    silo_column: str | None
-    categorical: Sequence[str]
-    numeric: Sequence[str]
-    decimal: str
-    separator: str | None
-    declared: Declared = NOTHING
-
-    @classmethod
-    def of(cls, settings: object) -> Reading:
-        """Return the keys of a `DataSettings`, with the column types of its dictionary."""
-        own = cls(*(getattr(settings, key) for key in cls._fields))
-        return own._replace(
-            categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
-        )
-
-    def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
-        """Return names of features plus the dictionary's columns of a type."""
-        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo_column)]
-        return tuple(dict.fromkeys([*names, *others]))
 
 
 @dataclass(frozen=True)
@@ -80,16 +50,6 @@ class ColumnContent:
         return TableColumn(self.name, self.categories)
 
 
-def number(text: str, decimal: str) -> float | None:
-    """Parse a number with this decimal mark; None for other text."""
-    if "_" in text or (decimal != "." and "." in text):
-        return None
-    try:
-        return float(text.replace(decimal, "."))
-    except ValueError:
-        return None
-
-
 def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
     """Return the contents of all columns except target and silo, in the order of the first file."""
     names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo_column)]
@@ -98,19 +58,23 @@ def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent
 
 def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
     """Return the content of a column, or why it is refused."""
-    if name not in reading.categorical and (stored := _stored(sheets, name, reading.decimal)) is not None:
+    categorical = name in reading.categorical
+    if not categorical and (stored := _stored(sheets, name)) is not None:
         return stored
     counts = Counter(text for sheet in sheets for text in sheet.column(name))
     present = {text: count for text, count in counts.items() if not missing(text)}
-    values = {text: number(text, reading.decimal) for text in present}
+    values = {text: number(text) for text in present}
     rows, known = counts.total(), [value for value in values.values() if value is not None]
     about = (name, rows, rows - sum(present.values()), len(present))
-    if name in reading.categorical:
-        return ColumnContent(*about, "texts", categories=ordered(sorted(present)))
-    refused = _refusal(sheets, name, reading, present, values)
+    if not categorical:
+        values = _with_truths(values)
+        known = [value for value in values.values() if value is not None]
+    codes = name not in reading.numeric and any(CODE.fullmatch(text) for text in present)
+    if categorical or (codes and len(known) == len(values)):
+        return _categories(sheets, about, reading, present, codes and not categorical)
+    refused = column_refusal(sheets, name, reading, present, values)
     if len(known) < len(values):
-        remark = _mixture(present, values)
-        return ColumnContent(*about, "texts", categories=ordered(sorted(present)), remark=remark, refused=refused)
+        return _categories(sheets, about, reading, present, refused=refused, remark=_mixture(present, values))
     if known:
         weights = [count for text, count in present.items() if values[text] is not None]
         mean, deviation = _moments(known, weights)
@@ -118,9 +82,45 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
     return ColumnContent(*about)
 
 
-def _stored(sheets: Sequence[Sheet], name: str, decimal: str) -> ColumnContent | None:
+def _with_truths(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return truth values as numbers beside numbers 0 and 1."""
+    if not {value for value in values.values() if value is not None} <= {0, 1} or not any(
+        value is not None for value in values.values()
+    ):
+        return dict(values)
+    return {text: TRUTH.get(text.lower()) if value is None else value for text, value in values.items()}
+
+
+def _categories(
+    sheets: Sequence[Sheet],
+    about: tuple[str, int, int, int],
+    reading: Reading,
+    present: Mapping[str, int],
+    codes: bool = False,
+    refused: str = "",
+    remark: str = "",
+) -> ColumnContent:
+    """Return the content of a column of texts, in one spelling each."""
+    name, rows, absent, _ = about
+    texts = [text.removeprefix(NO_NUMBER) for text in present]
+    alike = one_spelling(texts)
+    categories = ordered(sorted({alike.get(text, text) for text in texts}))
+    if codes:
+        refused = look_like_names(sheets, name, present)
+        remark = f"numbers with leading zeros are codes; set {assignment('numeric', [*reading.numeric, name])} if not"
+    if not refused and name not in reading.categorical:
+        refused = spelling_refusal(sheets, name, reading, categories)
+    elif not refused and name not in {rule.name for rule in reading.declared.dictionary if rule.values}:
+        kept = [" and ".join(map(shown, group)) for group in variants(categories)[:3]]
+        remark = f"{', '.join(kept)} are kept apart" if kept else remark
+    return ColumnContent(
+        name, rows, absent, len(categories), "texts", categories=categories, refused=refused, remark=remark
+    )
+
+
+def _stored(sheets: Sequence[Sheet], name: str) -> ColumnContent | None:
     """Return the content of a column that all files store as numbers; None for other columns."""
-    parts = [sheet.numbers(name, decimal) for sheet in sheets]
+    parts = [sheet.numbers(name) for sheet in sheets]
     if any(part is None for part in parts):
         return None
     rows, absent, lowest, highest = 0, 0, math.inf, -math.inf
@@ -188,62 +188,8 @@ def _moments(values: Sequence[float], weights: Sequence[int]) -> tuple[float | N
     return mean, float(np.sqrt(np.average((np.array(values) - mean) ** 2, weights=weights)))
 
 
-def _refusal(
-    sheets: Sequence[Sheet], name: str, reading: Reading, present: Mapping[str, int], values: Mapping[str, float | None]
-) -> str:
-    """Return why a column that is not declared categorical cannot be read, from counts of texts; "" if it can."""
-    texts = {text for text, value in values.items() if value is None}
-    endless = {text for text, value in values.items() if value is not None and not abs(value) <= LARGEST}
-    other = "," if reading.decimal == "." else "."
-    marked = {text for text in texts if number(text, other) is not None}
-    numbers = sum(count for text, count in present.items() if text not in texts or text in marked)
-    rows = sum(present.values())
-    if texts and texts == marked and numbers == rows:
-        codes = "" if name in reading.numeric else ", or name the column in data.categorical if its values are codes"
-        return (
-            f"{first_place(sheets, name, texts)}, a number with a decimal {'comma' if other == ',' else 'point'}: set "
-            f'data.decimal = "{other}"{codes}'
-        )
-    if texts and name in reading.numeric:
-        says = "the dictionary declares the column as numbers"
-        says = says if name in reading.declared.of_type("number") else "data.numeric has the column"
-        return f"{first_place(sheets, name, texts)}, but {says}, expected a number: {MEND}"
-    if texts and numbers >= MOSTLY * rows:
-        return (
-            f"{first_place(sheets, name, texts)}, but {rows - sum(present[text] for text in texts)} of {rows} values "
-            f"are numbers: {MEND}, or name the column in data.categorical if its numbers are codes"
-        )
-    if endless:
-        return f"{first_place(sheets, name, endless)}, {ENDLESS}"
-    if texts and len(present) > max(TELLING, rows / 2):
-        return (
-            f"{first_place(sheets, name, texts)}, one of {len(present)} different texts in {rows} rows, which look "
-            f"like names or free text: leave the column out, {shown(name)} = false in [data.rename_columns]; or, if "
-            "all data are on one machine, name it in data.categorical if these are categories: a silo of a federation "
-            "never sends so many"
-        )
-    return ""
-
-
 def _mixture(present: Mapping[str, int], values: Mapping[str, float | None]) -> str:
     numbers = sum(present[text] for text, value in values.items() if value is not None)
     if 2 * numbers < sum(present.values()):
         return ""
     return f"{numbers} of {sum(present.values())} values are numbers, the others are text"
-
-
-def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
-    """Return why a column cannot be the target: quantities, or more labels than half the rows; "" if it can."""
-    labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
-    rows = sum(map(len, sheets))
-    if len(labels) <= TELLING:
-        return ""
-    values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]
-    quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
-    if not quantities and len(labels) <= rows / 2:
-        return ""
-    looks = "quantities, which must be converted to classes first" if quantities else "no classes"
-    return (
-        f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
-        f"{looks}: expected another data.target"
-    )

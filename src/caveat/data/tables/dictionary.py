@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,6 +11,10 @@ from ...core import ConfigurationError
 from ...core.settings import check_different, frozen_settings
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
+Decimal = Literal[".", ","]
+Thousands = Literal[",", ".", " ", "'"]
+Marks = tuple[str | float, ...]
+"""Values that mean missing: texts, or numbers."""
 
 
 @frozen_settings
@@ -45,22 +50,6 @@ class DictionaryColumn:
 
 
 @frozen_settings
-class OwnColumn:
-    """The name and unit of a column in a silo's own file."""
-
-    own: Name
-    """Its name in the file."""
-    name: str = ""
-    """Its name at all silos; empty if the column is left out."""
-    unit: str = ""
-    """The unit of its numbers in the file; it must equal the dictionary's unit unless there is a factor."""
-    factor: Annotated[float, Field(gt=0)] | None = None
-    """The factor that converts its numbers to the dictionary's unit."""
-    outside: Literal["refuse", "missing"] | None = None
-    """Overrides the dictionary's treatment of invalid values."""
-
-
-@frozen_settings
 class LabelCode:
     """The meaning of a label in a file."""
 
@@ -68,6 +57,69 @@ class LabelCode:
     """The label in the file."""
     meaning: Name
     """The class."""
+
+
+@frozen_settings
+class OwnColumn:
+    """The name and the format of a column in a silo's own file."""
+
+    own: Name
+    """Its name in the file."""
+    name: str = ""
+    """Its name at all silos; empty if the column is left out."""
+    unit: str = ""
+    """The unit of its numbers in the file, which may be written in the cells ("68 kg", "€ 5"); it must equal the
+    dictionary's unit unless there is a factor."""
+    factor: Annotated[float, Field(gt=0)] | None = None
+    """The factor that converts its numbers to the dictionary's unit."""
+    outside: Literal["refuse", "missing"] | None = None
+    """Overrides the dictionary's treatment of invalid values."""
+    decimal: Decimal | None = None
+    """Overrides the file's decimal mark."""
+    thousands: Thousands | None = None
+    """Overrides the file's thousands mark."""
+    missing: Marks = ()
+    """Values that mean missing in this column, in addition to those of the file."""
+    limit: Literal["value", "half"] | None = None
+    """Numbers such as <0.5 and >100 are read as the limit; with "half", <0.5 as half of it."""
+    date: str = ""
+    """The format of dates, such as "%d.%m.%Y", which are read as days; or of times, "%H:%M", read as hours."""
+    since: str = ""
+    """Days count from this date, 2020-01-31; by default from 1970-01-01."""
+    until: str = ""
+    """Days count up to this date: with a date of birth, the age at that date."""
+    codes: tuple[LabelCode, ...] = ()
+    """The meanings of its texts, CODE = "MEANING"."""
+
+    def __post_init__(self) -> None:
+        key = f"data.rename_columns: column {self.own!r}"
+        if self.decimal is not None and self.decimal == self.thousands:
+            raise ConfigurationError(f"{key} has {self.decimal!r} as decimal and thousands mark", "data.rename_columns")
+        if (self.since or self.until) and (not self.date or (self.since and self.until)):
+            raise ConfigurationError(f"{key}: since and until need date, and exclude each other", "data.rename_columns")
+        for name in ("since", "until"):
+            try:
+                datetime.fromisoformat(getattr(self, name) or "1970-01-01")
+            except ValueError:
+                raise ConfigurationError(
+                    f"{key} has {name} = {getattr(self, name)!r}, expected a date such as 2020-01-31",
+                    "data.rename_columns",
+                ) from None
+
+
+@frozen_settings
+class OwnFile:
+    """The format of one file, where it differs from `[data]`."""
+
+    name: Name
+    """The file's name without its suffix."""
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
+    separator: str | None = None
+    missing: Marks = ()
+    """Values that mean missing in this file, in addition to `data.missing`."""
+    label_codes: tuple[LabelCode, ...] = ()
+    rename_columns: tuple[OwnColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,10 +130,18 @@ class Declared:
     label_codes: tuple[LabelCode, ...] = ()
     rename_columns: tuple[OwnColumn, ...] = ()
     dictionary: tuple[DictionaryColumn, ...] = ()
+    thousands: Thousands | None = None
+    missing: Marks = ()
+    files: tuple[OwnFile, ...] = ()
 
     def of_type(self, kind: str) -> tuple[str, ...]:
         """Return the names of the dictionary's columns of a type."""
         return tuple(column.name for column in self.dictionary if column.type == kind)
+
+    def own_file(self, *names: str) -> OwnFile | None:
+        """Return the format of the first of these files that has its own."""
+        known = {file.name: file for file in self.files}
+        return next((known[name] for name in names if name in known), None)
 
 
 NOTHING = Declared()
@@ -98,6 +158,7 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
     check_different([each.code for each in declared.label_codes], "data.label_codes")
     check_different([column.own for column in declared.rename_columns], "data.rename_columns")
     check_different([column.name for column in declared.rename_columns if column.name], "data.rename_columns")
+    check_different([file.name for file in declared.files], "data.files")
     for key, names, other in (("categorical", categorical, "number"), ("numeric", numeric, "category")):
         if both := sorted(set(names) & set(declared.of_type(other))):
             raise ConfigurationError(
@@ -106,14 +167,18 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
 
 
 def as_lists(data: dict[str, Any]) -> dict[str, Any]:
-    """Return `[data]` with dictionary, label codes and renamed columns converted from tables to lists.
+    """Return `[data]` with dictionary, label codes, renamed columns and files converted from tables to lists.
 
-    As tables they are `[NAME]` with the keys of `DictionaryColumn`; CODE = "CLASS"; and OWN = "NAME", OWN = false for a
-    column to leave out, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`.
+    As tables they are `[NAME]` with the keys of `DictionaryColumn`; CODE = "CLASS"; OWN = "NAME", OWN = false for a
+    column to leave out, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`; and `[NAME]` with those of
+    `OwnFile`.
     """
     made: dict[str, Callable[[Mapping[str, Any]], list[Any]]] = {
         "dictionary": _dictionary,
-        "label_codes": lambda table: [{"code": code, "meaning": meaning} for code, meaning in table.items()],
+        "label_codes": _codes,
+        "files": lambda table: [
+            {"name": name, **as_lists(each)} if isinstance(each, dict) else each for name, each in table.items()
+        ],
         "rename_columns": lambda table: [_column(own, each) for own, each in table.items()],
     }
     return data | {key: make(data[key]) for key, make in made.items() if isinstance(data.get(key), dict)}
@@ -132,7 +197,14 @@ def _dictionary(table: Mapping[str, Any]) -> list[Any]:
     ]
 
 
+def _codes(table: Mapping[str, Any]) -> list[Any]:
+    return [{"code": code, "meaning": meaning} for code, meaning in table.items()]
+
+
 def _column(own: str, value: Any) -> dict[str, Any]:
     if value is False:
         return {"own": own}
-    return {"own": own, "name": own, **value} if isinstance(value, dict) else {"own": own, "name": value}
+    if not isinstance(value, dict):
+        return {"own": own, "name": value}
+    codes = {"codes": _codes(value["codes"])} if isinstance(value.get("codes"), dict) else {}
+    return {"own": own, "name": own, **value, **codes}

@@ -19,38 +19,39 @@ import numpy as np
 from ...core import ConfigurationError, DataError
 from ...core.devices import cache_folder
 from ..pools import AS_USUAL, LONGEST, Array, ArrayRows, CsvFormat, TableColumn, ordered, row_parts
-from .columns import ENDLESS, LARGEST, number
+from .advice import ENDLESS, LARGEST
 from .files import Sheet, missing
+from .formats import NO_NUMBER, numeric, same_value
 
-FORMAT = 1
+FORMAT = 2
 """Increased whenever the same files yield other numbers."""
 FITTED = 1 << 23
 """Numbers of a training split to which encoders are fitted at once, in whole columns."""
 
 
-def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
+def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
     """Return all rows of tables as (N, D) float32: numbers (NaN if missing) and category codes (-1 if missing).
 
     A category that the table lacks gets the code after the last. Raises DataError for other text among numbers.
     """
     rows = np.empty((sum(map(len, sheets)), len(table)), np.float32)
     first = 0
-    for part in _parts(sheets, table, decimal):
+    for part in _parts(sheets, table):
         rows[first : first + len(part)] = part
         first += len(part)
     return rows
 
 
-def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Array:
+def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
     """Return the same rows, read when needed. Raise ConfigurationError if the cache cannot be written."""
     folder = cache_folder() / "tables"
-    file = folder / f"{_name(sheets, table, decimal)}.npy"
+    file = folder / f"{_name(sheets, table)}.npy"
     shape = (sum(map(len, sheets)), len(table))
     try:
         rows = _kept(file, shape)
         if rows is None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it contains private data
-            _write(file, shape, sheets, table, decimal)
+            _write(file, shape, sheets, table)
             rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise ConfigurationError(
@@ -61,23 +62,37 @@ def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: 
     return cast(Array, ArrayRows(rows, lambda x, _: x, ", ".join(str(sheet.path) for sheet in sheets[:3])))
 
 
-def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> Iterator[Array]:
+def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Iterator[Array]:
     for part in (part for sheet in sheets for part in sheet.parts()):
-        yield np.stack([_column(part, column, decimal) for column in table], axis=1)
+        yield np.stack([_column(part, column) for column in table], axis=1)
 
 
-def _column(sheet: Sheet, column: TableColumn, decimal: str) -> Array:
+class Codes(dict[str, int]):
+    """The codes of texts: -1 for missing ones, those of equal numbers and truth values, else the one after the last."""
+
+    def __init__(self, categories: Sequence[str]) -> None:
+        super().__init__({text: code for code, text in enumerate(categories)})
+        self.alike = {same_value(text): code for text, code in reversed(self.items())}
+        self.unseen = len(categories)
+
+    def __missing__(self, text: str) -> int:
+        plain = text.removeprefix(NO_NUMBER)
+        code = -1 if missing(plain) else self.alike.get(same_value(plain), self.unseen)
+        self[text] = code
+        return code
+
+
+def _column(sheet: Sheet, column: TableColumn) -> Array:
     if column.categories is not None:
-        codes = {text: code for code, text in enumerate(column.categories)}
-        unseen, texts = len(codes), sheet.column(column.name)
-        return np.array([-1 if missing(text) else codes.get(text, unseen) for text in texts], dtype=np.float32)
-    if (stored := sheet.numbers(column.name, decimal)) is not None:
+        codes = Codes(column.categories)
+        return np.array([codes[text] for text in sheet.column(column.name)], dtype=np.float32)
+    if (stored := sheet.numbers(column.name)) is not None:
         return _stored(np.concatenate(list(stored)), sheet, column)
     values = np.full(len(sheet), np.nan, dtype=np.float32)
     for row, text in enumerate(sheet.column(column.name)):
         if missing(text):
             continue
-        value = number(text, decimal)
+        value = numeric(text)
         if value is None or not abs(value) <= LARGEST:
             raise DataError(f"{sheet.place(column.name, row)}, {ENDLESS}")
         values[row] = value
@@ -92,9 +107,9 @@ def _stored(values: Array, sheet: Sheet, column: TableColumn) -> Array:
     return values.astype(np.float32)
 
 
-def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str) -> str:
+def _name(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> str:
     columns = [(column.name, column.categories) for column in table]
-    digest = hashlib.sha256(json.dumps([FORMAT, decimal, columns]).encode())
+    digest = hashlib.sha256(json.dumps([FORMAT, columns]).encode())
     for sheet in sheets:
         if sheet.changes is not None:
             digest.update(json.dumps(sheet.changes).encode())
@@ -114,15 +129,13 @@ def _kept(file: Path, shape: tuple[int, int]) -> Array | None:
     return rows if rows.shape == shape and rows.dtype == np.float32 else None
 
 
-def _write(
-    file: Path, shape: tuple[int, int], sheets: Sequence[Sheet], table: Sequence[TableColumn], decimal: str
-) -> None:
+def _write(file: Path, shape: tuple[int, int], sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> None:
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as part:
         made = Path(part) / file.name
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
         with made.open("wb") as opened:
             np.lib.format.write_array_header_1_0(opened, header)
-            for rows in _parts(sheets, table, decimal):
+            for rows in _parts(sheets, table):
                 opened.write(rows.data)
         told = Path(part) / "sum"
         told.write_text(_sum_of(made))
@@ -266,8 +279,9 @@ def _recoded(values: Array, old: TableColumn, new: TableColumn) -> Array:
         if not (np.isnan(values) if old.categories is None else values < 0).all():
             raise DataError(f"column {new.name!r} has numbers at one silo and texts at another")
         return np.full_like(values, np.nan if new.categories is None else -1)
-    number = {category: code for code, category in enumerate(new.categories)}
-    codes = np.array([*(number.get(category, -1) for category in old.categories), -1], dtype=values.dtype)
+    known = Codes(new.categories)
+    codes = np.array([known[text] for text in old.categories], dtype=values.dtype)
+    codes = np.append(np.where(codes == known.unseen, -1, codes), values.dtype.type(-1))
     return np.asarray(codes[values.astype(int)])  # -1, missing, is the last
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
-from ..pools import Array, shown, size_and_time
+from ..pools import Array, CsvFormat, shown, size_and_time
+from .formats import PLAIN, CellFormat, reader
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts for a missing value, in lower case."""
@@ -43,10 +45,14 @@ class Sheet:
         """Return the cells of a column as written, in row order."""
         raise NotImplementedError
 
-    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+    def stores_numbers(self, name: str) -> bool:
+        """Return whether a column is stored as numbers and not as their text."""
+        return False
+
+    def numbers(self, name: str) -> Iterable[Array] | None:
         """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones.
 
-        None if it stores text, or if the text of its numbers is invalid with this decimal mark.
+        None if it stores text, or if its numbers are read in another format.
         """
         return None
 
@@ -67,13 +73,29 @@ class Sheet:
         """Rename all columns."""
         return ChangedSheet(self, {name: name for name in self.columns}).renamed(names)
 
+    def formatted(self, formats: Mapping[str, CellFormat]) -> Sheet:
+        """Read columns in formats of their own."""
+        return ChangedSheet(self, {name: name for name in self.columns}).formatted(formats) if formats else self
+
+    def format_of(self, name: str) -> CellFormat:
+        """Return the format of a column's cells."""
+        return PLAIN
+
+    def own_name(self, name: str) -> str:
+        """Return a column's name in the file."""
+        return name
+
     def column(self, name: str) -> Iterable[str]:
-        """Return the cells of a column without surrounding spaces."""
+        """Return the cells of a column without surrounding spaces, numbers with a decimal point."""
+        return (text.strip() for text in self.verbatim(name))
+
+    def raw(self, name: str) -> Iterable[str]:
+        """Return the cells of a column without surrounding spaces, as the file has them."""
         return (text.strip() for text in self.verbatim(name))
 
     def place(self, name: str, row: int) -> str:
         """Return a cell's place and content, for messages."""
-        cell = next(islice(self.column(name), row, None))
+        cell = next(islice(self.raw(name), row, None))
         return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(cell)}"
 
 
@@ -102,6 +124,8 @@ class ChangedSheet(Sheet):
     """Replaced cells, by column."""
     first: int = 0
     """The row of `cells` at which the file, which may be a part, begins."""
+    formats: Mapping[str, CellFormat] = field(default_factory=dict)
+    """Formats of cells, by column."""
 
     @property
     def path(self) -> Path:  # type: ignore[override]
@@ -117,31 +141,54 @@ class ChangedSheet(Sheet):
 
     @property
     def changes(self) -> object:
-        return [list(self.names.items()), {name: list(cells) for name, cells in self.cells.items()}]
+        formats = {name: asdict(each) for name, each in self.formats.items()}
+        return [list(self.names.items()), {name: list(cells) for name, cells in self.cells.items()}, formats]
 
     def verbatim(self, name: str) -> Iterable[str]:
         if name in self.cells:
             return islice(self.cells[name], self.first, self.first + len(self))
         return self.base.verbatim(self.names[name])
 
-    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
-        return None if name in self.cells else self.base.numbers(self.names[name], decimal)
+    def stores_numbers(self, name: str) -> bool:
+        return name not in self.cells and self.base.stores_numbers(self.names[name])
+
+    def numbers(self, name: str) -> Iterable[Array] | None:
+        return None if name in (*self.cells, *self.formats) else self.base.numbers(self.names[name])
 
     def parts(self) -> Iterator[Sheet]:
         first = self.first
         for part in self.base.parts():
-            yield ChangedSheet(part, self.names, self.cells, first)
+            yield ChangedSheet(part, self.names, self.cells, first, self.formats)
             first += len(part)
 
     def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
         names = {name: own for name, own in self.names.items() if cells.get(name, ()) is not None}
         given = {name: each for name, each in cells.items() if each is not None}
         known = {name: each for name, each in self.cells.items() if name in names}
-        return ChangedSheet(self.base, names, known | given)
+        formats = {name: each for name, each in self.formats.items() if name in names and name not in given}
+        return ChangedSheet(self.base, names, known | given, self.first, formats)
 
     def renamed(self, names: Mapping[str, str]) -> Sheet:
         called = {names[name]: own for name, own in self.names.items()}
-        return ChangedSheet(self.base, called, {names[name]: each for name, each in self.cells.items()})
+        cells = {names[name]: each for name, each in self.cells.items()}
+        formats = {names[name]: each for name, each in self.formats.items()}
+        return ChangedSheet(self.base, called, cells, self.first, formats)
+
+    def formatted(self, formats: Mapping[str, CellFormat]) -> Sheet:
+        return ChangedSheet(self.base, self.names, self.cells, self.first, {**self.formats, **formats})
+
+    def format_of(self, name: str) -> CellFormat:
+        return self.formats.get(name, PLAIN)
+
+    def own_name(self, name: str) -> str:
+        return self.base.own_name(self.names[name])
+
+    def column(self, name: str) -> Iterable[str]:
+        cells = super().column(name)
+        return map(reader(self.formats[name]), cells) if name in self.formats else cells
+
+    def raw(self, name: str) -> Iterable[str]:
+        return super().column(name) if name in self.cells else self.base.raw(self.names[name])
 
 
 def missing(text: str) -> bool:
@@ -150,8 +197,11 @@ def missing(text: str) -> bool:
 
 def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
     """Return the first place of any of some texts in a column, for messages."""
-    cells = ((sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name)))
-    return next(sheet.place(name, row) for sheet, row, text in cells if text in texts)
+    for sheet in sheets:
+        for row, (text, raw) in enumerate(zip(sheet.column(name), sheet.raw(name), strict=True)):
+            if text in texts or raw in texts:
+                return sheet.place(name, row)
+    raise LookupError(name)
 
 
 def spaces(sheets: Sequence[Sheet], name: str) -> str:
@@ -182,9 +232,12 @@ class ParquetRows(Sheet):
             raise unreadable(self.path, error) from error
         return ("" if value is None else str(value) for value in values)
 
-    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
+    def stores_numbers(self, name: str) -> bool:
+        return _numeric(self.batch.column(self.columns.index(name)).type)
+
+    def numbers(self, name: str) -> Iterable[Array] | None:
         column = self.batch.column(self.columns.index(name))
-        if not _numeric(column.type, decimal):
+        if not _numeric(column.type):
             return None
         return iter((np.asarray(column.to_numpy(zero_copy_only=False), np.float64),))
 
@@ -218,10 +271,13 @@ class ParquetSheet(Sheet):
     def verbatim(self, name: str) -> Iterable[str]:
         return (text for part in self._parts((name,)) for text in part.verbatim(name))
 
-    def numbers(self, name: str, decimal: str) -> Iterable[Array] | None:
-        if not _numeric(self.types[name], decimal):
+    def stores_numbers(self, name: str) -> bool:
+        return _numeric(self.types[name])
+
+    def numbers(self, name: str) -> Iterable[Array] | None:
+        if not _numeric(self.types[name]):
             return None
-        return (values for part in self._parts((name,)) for values in part.numbers(name, decimal) or ())
+        return (values for part in self._parts((name,)) for values in part.numbers(name) or ())
 
     def parts(self) -> Iterator[Sheet]:
         return self._parts(self.columns)
@@ -252,10 +308,8 @@ def unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"{path}: not a readable parquet file ({message_of(error)})")
 
 
-def _numeric(kind: Any, decimal: str) -> bool:
-    return str(kind).removeprefix("u") in ("int8", "int16", "int32", "int64") or (
-        decimal == "." and str(kind) in ("float", "double")
-    )
+def _numeric(kind: Any) -> bool:
+    return str(kind).removeprefix("u") in ("int8", "int16", "int32", "int64", "float", "double")
 
 
 def _check_types(arrow: Any, schema: Any, path: Path) -> None:
@@ -282,9 +336,12 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = file.readline()
+            declared = re.fullmatch(r"sep=(.)\s*", header)  # as spreadsheets write it
+            separator = separator or (declared[1] if declared else None)
+            header = file.readline() if declared else header
             file.seek(0)
-            reader = csv.reader(file, delimiter=separator or max(",;\t", key=header.count), strict=True)
-            numbered = [(reader.line_num, row) for row in reader if row]
+            reader = csv.reader(file, delimiter=separator or max(",;\t|", key=header.count), strict=True)
+            numbered = [(reader.line_num, row) for row in reader if row][bool(declared) :]
     except UnicodeDecodeError as error:
         raise Refused(_not_utf8(path), "file") from error
     except (OSError, csv.Error) as error:
@@ -296,7 +353,9 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
     _check_columns(path, columns)
     for line, row in numbered[1:]:
         if len(row) != len(columns):
-            raise Refused(f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header", "file")
+            alone = "; remove the lines above the header, or set data.separator" * (len(columns) == 1)
+            told = f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header{alone}"
+            raise Refused(told, "file")
     return CsvSheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
 
 
@@ -318,13 +377,14 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     doubled = [name for name, count in Counter(columns).items() if count > 1 or not name]
     if doubled:
         raise DataError(
-            f"{path}: column name {shown(doubled[0])} is empty or duplicated, expected a header line of names"
+            f"{path}: column name {shown(doubled[0])} is empty or duplicated, expected a header line of names; "
+            "give it a name, or remove the column (an index that pandas wrote: to_csv(index=False))"
         )
 
 
-def read_sheets(paths: Sequence[Path], separator: str | None = None) -> list[Sheet]:
-    """Read files. Raise DataError for one that cannot be read."""
-    return [read_sheet(path, separator) for path in paths]
+def read_sheets(paths: Sequence[Path], csv_format: CsvFormat) -> list[Sheet]:
+    """Read files, each with its separator. Raise DataError for one that cannot be read."""
+    return [read_sheet(path, csv_format.of(path.stem).separator) for path in paths]
 
 
 def check_same_columns(sheets: Sequence[Sheet]) -> None:

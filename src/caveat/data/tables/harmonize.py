@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ...core import ConfigurationError, Refused
-from ..pools import shown
-from .columns import number
+from ..pools import CsvFormat, shown
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import Sheet, missing
+from .formats import PLAIN, CellFormat, number, same_value
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"
 """Where names, units and values of a silo's columns are declared."""
@@ -27,14 +27,14 @@ class Refusals(dict[str, Refused]):
 
 
 def declared_sheets(
-    sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, silo: str | None
+    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, silo: str | None
 ) -> list[Sheet]:
     """Harmonize files; columns that the dictionary lacks are removed, except `target` and `silo`.
 
     Raises Refused for data that contradict their declaration, ConfigurationError for columns that no file has.
     """
-    found = Refusals()
-    made = surveyed_sheets(sheets, declared, decimal, target, found)
+    found, declared = Refusals(), csv_format.declared
+    made = surveyed_sheets(sheets, csv_format, target, silo, found)
     for refusal in found.values():
         raise refusal
     if not declared.dictionary:
@@ -44,22 +44,35 @@ def declared_sheets(
 
 
 def surveyed_sheets(
-    sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, found: Refusals
+    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, silo: str | None, found: Refusals
 ) -> list[Sheet]:
     """Harmonize files but keep all columns; reasons to refuse them are added to `found`."""
-    for own in declared.rename_columns:
-        if own.own not in sheets[0].columns:
+    declared = csv_format.declared
+    _check_own_columns(sheets[0], declared.rename_columns, "data.rename_columns")
+    by_name = {sheet.path.stem: sheet for sheet in sheets}
+    for file in declared.files:
+        if file.name not in by_name:
             raise ConfigurationError(
-                f"data.rename_columns names {own.own!r}: {sheets[0].path} has {', '.join(sheets[0].columns)}",
-                "data.rename_columns",
+                f"data.files names {file.name!r}, expected one of the files {', '.join(by_name)}", "data.files"
             )
-    return [_declared(sheet, declared, decimal, target, found) for sheet in sheets]
+        _check_own_columns(by_name[file.name], file.rename_columns, f"data.files.{file.name}.rename_columns")
+    return [_declared(sheet, csv_format.of(sheet.path.stem), target, silo, found) for sheet in sheets]
 
 
-def declared_rows(sheet: Sheet, declared: Declared, decimal: str) -> Sheet:
+def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> None:
+    """Raise ConfigurationError for a column that a file lacks."""
+    for own in columns:
+        if own.own not in sheet.columns:
+            raise ConfigurationError(
+                f"{key} names {own.own!r}: {sheet.path} has {', '.join(sheet.columns)}", "data.rename_columns"
+            )
+
+
+def declared_rows(sheet: Sheet, csv_format: CsvFormat) -> Sheet:
     """Harmonize rows to predict; missing columns are not checked. Raise Refused."""
-    found = Refusals(later=True)
-    made = _with_values(_with_names(sheet, declared, decimal, found), declared, decimal, found)
+    found, declared = Refusals(later=True), csv_format.declared
+    made = _with_formats(_with_names(sheet, declared, found), csv_format, ())
+    made = _with_values(made, declared, found)
     for refusal in found.values():
         raise refusal
     return made
@@ -76,19 +89,20 @@ def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
     return list(made.column(own.get(target) or target))
 
 
-def _declared(sheet: Sheet, declared: Declared, decimal: str, target: str | None, found: Refusals) -> Sheet:
-    if declared == NOTHING:
+def _declared(sheet: Sheet, csv_format: CsvFormat, target: str | None, silo: str | None, found: Refusals) -> Sheet:
+    declared = csv_format.declared
+    if declared == NOTHING and csv_format.decimal == ".":
         return sheet
-    sheet = _with_names(sheet, declared, decimal, found)
+    sheet = _with_formats(_with_names(sheet, declared, found), csv_format, (target, silo))
     for rule in declared.dictionary:
         if rule.name not in sheet.columns:
             told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: declare its name here in {OWN}"
             found.setdefault(rule.name, Refused(told, "columns", rule.name))
-    sheet = _with_values(sheet, declared, decimal, found)
+    sheet = _with_values(sheet, declared, found)
     return sheet if target not in sheet.columns or target is None else _with_classes(sheet, declared, target, found)
 
 
-def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
+def _with_names(sheet: Sheet, declared: Declared, found: Refusals) -> Sheet:
     units = {rule.name: rule.unit for rule in declared.dictionary if rule.unit}
     own = {column.own: column for column in declared.rename_columns if column.own in sheet.columns}
     names = {name: own[name].name if name in own else name for name in sheet.columns}
@@ -99,38 +113,52 @@ def _with_names(sheet: Sheet, declared: Declared, decimal: str, found: Refusals)
         told = f"{sheet.path}: several columns are {twice!r}, expected one: leave the others out {how}"
         found.setdefault(twice, Refused(told, "columns", twice))
         return kept
-    kept = kept.renamed(names)
     for column in own.values():
-        if column.name and column.factor is not None:
-            kept = kept.with_columns({column.name: _multiplied(kept, column, column.factor, decimal)})
-        elif column.name and column.unit and column.unit != units.get(column.name, column.unit):
+        if column.name and not column.factor and column.unit and column.unit != units.get(column.name, column.unit):
             told = (
                 f"{sheet.path}: column {column.name!r} is in {column.unit!r}, the dictionary has it in "
                 f"{units[column.name]!r}: expected that unit, or a factor in {OWN}"
             )
             found.setdefault(column.name, Refused(told, "unit", column.name))
-    return kept
+    return kept.renamed(names)
 
 
-def _multiplied(sheet: Sheet, column: OwnColumn, factor: float, decimal: str) -> list[str]:
-    values = [(text, None if missing(text) else number(text, decimal)) for text in sheet.column(column.name)]
-    return [text if value is None else repr(value * factor).replace(".", decimal) for text, value in values]
+def _with_formats(sheet: Sheet, csv_format: CsvFormat, labels: Sequence[str | None]) -> Sheet:
+    """Read the cells of features in the formats declared for them, and replace declared codes of all columns."""
+    declared = csv_format.declared
+    own = {column.name: column for column in declared.rename_columns}
+    common = CellFormat(csv_format.decimal, declared.thousands or "", declared.missing)
+    formats = {}
+    for name in sheet.columns:
+        made = common if name not in labels else PLAIN
+        if (column := own.get(name)) is not None:
+            codes = tuple((each.code, each.meaning) for each in column.codes)
+            made = CellFormat(
+                column.decimal or made.decimal,
+                column.thousands or ("" if column.decimal else made.thousands),
+                (*made.missing, *column.missing), column.unit, column.limit, column.date, column.since, column.until,
+                column.factor, codes, bool(column.decimal or column.thousands),
+            )  # fmt: skip
+        made = made.stored() if sheet.stores_numbers(name) else made
+        if made != PLAIN:
+            formats[name] = made
+    return sheet.formatted(formats)
 
 
-def _with_values(sheet: Sheet, declared: Declared, decimal: str, found: Refusals) -> Sheet:
+def _with_values(sheet: Sheet, declared: Declared, found: Refusals) -> Sheet:
     own = {column.name: column.outside for column in declared.rename_columns}
     cells: dict[str, list[str] | None] = {}
     for rule in declared.dictionary:
         if rule.name in sheet.columns:
-            cells[rule.name] = _allowed(sheet, rule, own.get(rule.name) or rule.outside, decimal, found)
+            cells[rule.name] = _allowed(sheet, rule, own.get(rule.name) or rule.outside, found)
     return sheet.with_columns(cells)
 
 
-def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, decimal: str, found: Refusals) -> list[str]:
+def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, found: Refusals) -> list[str]:
     codes = {code if isinstance(code, str) else float(code) for code in rule.missing}
     cells, bad = [], []
     for row, text in enumerate(sheet.column(rule.name)):
-        value = None if missing(text) else number(text, decimal)
+        value = None if missing(text) else number(text)
         lacking = missing(text) or text in codes or value in codes
         if not lacking and _is_outside(rule, text, value):
             bad.append(row)
@@ -174,16 +202,20 @@ def _expected(rule: DictionaryColumn) -> str:
 
 def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals) -> Sheet:
     meaning = {each.code: each.meaning for each in declared.label_codes}
+    alike = {same_value(name): name for name in reversed(declared.classes)}
+    alike |= {same_value(each.code): each.meaning for each in reversed(declared.label_codes)}
+    exact = {name: name for name in declared.classes} | meaning
     labels = list(sheet.column(target))
-    classes = [meaning.get(text, text) for text in labels]
+    known = {text: exact.get(text) or alike.get(same_value(text), text) for text in set(labels)}
+    classes = [known[text] for text in labels]
     unknown = [i for i, label in enumerate(classes) if not missing(labels[i]) and label not in declared.classes]
     if declared.classes and unknown:
         label, named = labels[unknown[0]], classes[unknown[0]]
-        means = f", which {LABELS} declares as {shown(named)}" if label in meaning else ""
+        means = f", which {LABELS} declares as {shown(named)}" if named != label else ""
         nearest = next((each for each in declared.classes if each.lower() == named.lower()), "")
         same = f"; {shown(nearest)} is written so" if nearest else ""
         how = "correct that" if means else f"declare in {LABELS} the class of each label"
         how = AS_TRAINED if found.later else how
         told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"
         found.setdefault(target, Refused(f"{told}{same}: {how}", "labels", target))
-    return sheet.with_columns({target: classes}) if declared.label_codes else sheet
+    return sheet.with_columns({target: classes}) if classes != labels else sheet

@@ -136,6 +136,7 @@ class SiloData:
             terms.config.data.declared,
             label_codes=self.file.label_codes or (),
             rename_columns=self.file.rename_columns or (),
+            **{key: value for key in ("thousands", "missing") if (value := getattr(self.file, key)) is not None},
         )
         about += [repr(declared)] if declared != NOTHING else []
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]

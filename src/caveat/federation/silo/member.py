@@ -3,6 +3,7 @@
 What it has kept of a finished federation can be opened to predict with.
 """
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -202,7 +203,7 @@ class SiloSide:
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=SCHEMA, t=t))
         kept = {key: value for key, value in vars(self.file).items() if key in SiloSource.model_fields}
-        own = {key: [vars(each) for each in kept[key] or ()] for key in ("label_codes", "rename_columns")}
+        own = {key: [dataclasses.asdict(each) for each in kept[key] or ()] for key in ("label_codes", "rename_columns")}
         source = SiloSource.model_validate(kept | own | {"state": str(self.file.state)})
         write_record(folder / "silo.json", SiloKeeps(schema=SCHEMA, file=source, terms=terms.to_text()))
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
@@ -260,7 +261,8 @@ def open_member(folder: Path, device: str = "cpu") -> Run:
     categorical, numeric = (each if each is None else tuple(each) for each in (own.categorical, own.numeric))
     file = SiloFile(
         own.silo, Path(own.state), own.source, own.target, categorical, numeric, own.decimal, own.separator,
-        device, label_codes=tuple(LabelCode(**each) for each in own.label_codes),
+        own.thousands, None if own.missing is None else tuple(own.missing), device,
+        label_codes=tuple(LabelCode(**each) for each in own.label_codes),
         rename_columns=tuple(OwnColumn(**each) for each in own.rename_columns),
     )  # fmt: skip
     try:

@@ -216,12 +216,14 @@ def _left(state: Path) -> _Left:
     return left
 
 
-OWN_KEYS = ("target", "categorical", "numeric", "decimal", "separator", "label_codes", "rename_columns")
+OWN_KEYS = ("target", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "label_codes",
+            "rename_columns")  # fmt: skip
 """The settings of a table that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
-    "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "separator": str,
-    "label_codes": dict, "rename_columns": dict, "small_counts": bool, "dictionary": str, "changed": str,
+    "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "thousands": str,
+    "missing": list, "separator": str, "label_codes": dict, "rename_columns": dict, "small_counts": bool,
+    "dictionary": str, "changed": str,
 }  # fmt: skip
 
 
@@ -238,6 +240,8 @@ class SiloFile:
     numeric: tuple[str, ...] | None = None
     decimal: str | None = None
     separator: str | None = None
+    thousands: str | None = None
+    missing: tuple[str | float, ...] | None = None
     device: str = "cpu"
     """Where it computes, like engine.device elsewhere."""
     limits: Limits = field(default_factory=Limits)

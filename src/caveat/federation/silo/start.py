@@ -16,8 +16,8 @@ from ... import config as configuration
 from ...config import Config, EngineSettings, MethodSettings, Uncertainty
 from ...core import CaveatError, ConfigurationError, DataError, DataWarning
 from ...data import DataSettings, survey
-from ...data.tables.columns import number
 from ...data.tables.dictionary import DictionaryColumn
+from ...data.tables.formats import number
 from ...training.fit import Training
 from ..keys import private_key_in
 from ..refusals import ToldRefusal
@@ -27,7 +27,7 @@ from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
 """Stands for a federation's name; a silo keeps nothing of it."""
-SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "separator")
+SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator")
 """Keys of a configuration that hold for all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
 """Stand for classes that nothing defines."""

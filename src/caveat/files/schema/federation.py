@@ -107,7 +107,7 @@ class HeldOutFile(File):
 class SiloSource(Record):
     """A silo's own data source, from its `silo.toml`."""
 
-    OMITTED: ClassVar = frozenset({"label_codes", "rename_columns"})
+    OMITTED: ClassVar = frozenset({"label_codes", "rename_columns", "thousands", "missing"})
 
     silo: str
     state: str  # a folder
@@ -117,6 +117,8 @@ class SiloSource(Record):
     numeric: list[str] | None = None
     decimal: str | None = None
     separator: str | None = None
+    thousands: str | None = None
+    missing: list[str | float] | None = None
     label_codes: list[dict[str, Any]] = []  # what labels of its table mean
     rename_columns: list[dict[str, Any]] = []  # what its table calls columns
 

@@ -110,9 +110,12 @@ class DeclaredRecord(Record):
     """Declarations of columns and labels for reading rows: entries with the keys of settings."""
 
     classes: list[str] = []
-    codes: list[dict[str, Any]] = []
-    columns: list[dict[str, Any]] = []
+    label_codes: list[dict[str, Any]] = []
+    rename_columns: list[dict[str, Any]] = []
     dictionary: list[dict[str, Any]] = []
+    thousands: str | None = None
+    missing: list[str | float] = []
+    files: list[dict[str, Any]] = []
 
 
 class TableRecord(Record):

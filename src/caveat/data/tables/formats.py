@@ -1,0 +1,180 @@
+"""The format of cells: marks of numbers, units, limits, dates, codes, and the spellings of one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+NO_NUMBER = "\ufdd0"
+"""Prefix of a cell that would be a number in another format than its own; a noncharacter, so no file has it."""
+SPACES, MINUS = " \u00a0\u2009\u202f", "\u2212"
+GROUPING = {" ": f"[{SPACES}]", "'": "['\u2019]"}
+"""Patterns of thousands marks that have several characters."""
+LIMIT = re.compile(r"([<>\u2264\u2265]=?)\s*")
+CODE = re.compile(r"0\d+")
+"""A code: a number with a leading zero."""
+TRUTH = {"true": 1, "false": 0}
+INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
+DASHES = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2212), "-")
+
+
+def number(text: str, decimal: str = ".", thousands: str = "") -> float | None:
+    """Parse a number with these marks; None for other text."""
+    if thousands:
+        grouped = rf"([-+{MINUS}]?)(\d{{1,3}}(?:{GROUPING.get(thousands, re.escape(thousands))}\d{{3}})+)(?!\d)(.*)"
+        if found := re.fullmatch(grouped, text):
+            text = found[1] + re.sub(r"\D", "", found[2]) + found[3]
+    if "_" in text or (decimal != "." and "." in text):
+        return None
+    try:
+        return float(text.replace(decimal, "."))
+    except ValueError:
+        return number("-" + text[1:], decimal) if text.startswith(MINUS) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class CellFormat:
+    """How the cells of a column are written in a file."""
+
+    decimal: str = "."
+    thousands: str = ""
+    missing: tuple[str | float, ...] = ()
+    unit: str = ""
+    limit: str | None = None
+    date: str = ""
+    since: str = ""
+    until: str = ""
+    factor: float | None = None
+    codes: tuple[tuple[str, str], ...] = ()
+    own_marks: bool = False
+    """Whether the marks are declared for the column and not for the file."""
+
+    def stored(self) -> CellFormat:
+        """Return the format for numbers that a file stores as such."""
+        return dataclasses.replace(self, decimal=".", thousands="", unit="", limit=None, own_marks=False)
+
+    def value(self, text: str) -> float | None:
+        """Return the number of a cell; None for other text."""
+        if self.date:
+            return self._time(text)
+        share = 1.0
+        if self.limit is not None and (found := LIMIT.match(text)):
+            share = 0.5 if self.limit == "half" and found[1][0] in "<\u2264" else 1.0
+            text = text[found.end() :]
+        if self.unit:
+            text = text.removesuffix(self.unit).strip()
+            text = re.sub(rf"^([-+{MINUS}]?)\s*{re.escape(self.unit)}\s*", r"\1", text)
+        value = number(text, self.decimal, self.thousands)
+        return value if value is None or share == 1 else share * value
+
+    def _time(self, text: str) -> float | None:
+        """Return days, or hours for a time of day."""
+        try:
+            at = datetime.strptime(text, self.date).replace(tzinfo=None)
+            if not any(part in self.date for part in ("%Y", "%y", "%j", "%s", "%c", "%x")):
+                return (at - datetime(1900, 1, 1)).total_seconds() / 3600
+            if self.until:
+                return (datetime.fromisoformat(self.until) - at).total_seconds() / 86400
+            return (at - datetime.fromisoformat(self.since or "1970-01-01")).total_seconds() / 86400
+        except ValueError:
+            return None
+
+    def __call__(self, text: str) -> str:
+        """Return a cell as it is read: a number with a decimal point, "" if it is missing, or other text as it is."""
+        if text in self.missing or (plain := dict(self.codes).get(text)) == "":
+            return ""
+        if plain is not None:
+            return plain
+        value = self.value(text)
+        if value is None:
+            return NO_NUMBER + text if number(text) is not None else text
+        if value in self.missing or any(number(mark) == value for mark in self.missing if isinstance(mark, str)):
+            return ""
+        if self.factor is not None:
+            return repr(value * self.factor)
+        return text if number(text) == value else repr(value)
+
+
+def numeric(text: str) -> float | None:
+    """Return a cell's number, truth values as 0 and 1; None for other text."""
+    value = number(text)
+    return TRUTH.get(text.lower()) if value is None else value
+
+
+PLAIN = CellFormat()
+
+
+def reader(cell_format: CellFormat) -> Callable[[str], str]:
+    """Return a function that reads stripped cells in a format, each text once."""
+    known: dict[str, str] = {}
+
+    def read(text: str) -> str:
+        found = known.get(text)
+        if found is None:
+            found = known[text] = cell_format(text)
+        return found
+
+    return read
+
+
+def same_value(text: str) -> object:
+    """Return a key that is equal for texts of one number or truth value; a code with a leading zero is no number."""
+    if CODE.fullmatch(text):
+        return text
+    if (truth := TRUTH.get(text.lower())) is not None:
+        return truth
+    try:
+        return int(text) if "_" not in text else text
+    except ValueError:
+        return text if (value := number(text)) is None or value != value else value
+
+
+def folded(text: str) -> str:
+    """Return a key that is equal for texts that differ only in case, spaces, Unicode form or leading zeros."""
+    plain = unicodedata.normalize("NFKC", text).translate(INVISIBLE).translate(DASHES).casefold()
+    return re.sub(r"(?<![\d.,])0+(?=\d)", "", "".join(plain.split()))
+
+
+def one_spelling(texts: Iterable[str]) -> dict[str, str]:
+    """Return the spelling to use for each of some categories that are equal as numbers or truth values to others.
+
+    Whole numbers are written without a point if one of them is; truth values as 0 and 1 if there are such numbers.
+    """
+    texts = list(texts)
+    values = {text: same_value(text) for text in texts}
+    truths = {text for text in texts if text.lower() in TRUTH}
+    numbers = {text for text, value in values.items() if not isinstance(value, str)} - truths
+    if truths and numbers and not {values[text] for text in numbers} <= {0, 1}:
+        truths, values = set(), {text: text if text in truths else value for text, value in values.items()}
+    whole = {text for text in numbers if _is_whole(values[text])}
+    plain = {text for text in whole if text == str(int(values[text]))}  # type: ignore[call-overload]
+    if len(set(values.values())) == len(values) and not (truths and numbers) and plain in (whole, set()):
+        return {}
+    alike: dict[object, list[str]] = {}
+    for text, value in values.items():
+        alike.setdefault(value, []).append(text)
+    capital = any(len(alike[values[text]]) > 1 for text in truths)
+    made = {}
+    for text, value in values.items():
+        if text in whole or (text in truths and numbers):
+            made[text] = str(int(value))  # type: ignore[call-overload]
+        elif text in truths:
+            made[text] = text.capitalize() if capital else text
+        else:
+            made[text] = min(alike[value], key=lambda each: (len(each), each))
+    return {text: spelled for text, spelled in made.items() if spelled != text}
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+
+
+def variants(texts: Iterable[str]) -> list[list[str]]:
+    """Return groups of categories that differ only in case, spaces, Unicode form or leading zeros."""
+    groups: dict[str, list[str]] = {}
+    for text in sorted(set(texts)):
+        groups.setdefault(folded(text), []).append(text)
+    return [group for group in groups.values() if len(group) > 1]
