@@ -25,6 +25,7 @@ from .core.devices import find_device
 from .core.errors import short_repr
 from .data import Silos, from_arrays
 from .methods import METHODS
+from .methods.plugins import advice
 from .nn.models import ModelSettings
 from .runs.local import Run
 from .wrappers.uncertainty import Uncertainty
@@ -172,7 +173,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.method, Method):
             return self.method
         if self.method not in METHODS:
-            raise ValueError(f"method = {short_repr(self.method)}: expected a method or one of {', '.join(METHODS)}")
+            expected = f"expected a method or one of {', '.join(METHODS)}"
+            raise ValueError(f"method = {short_repr(self.method)}: {expected}; {advice(str(self.method))}")
         return METHODS[self.method]()
 
     def _standardized(self, silos: Silos) -> Silos:

@@ -55,6 +55,24 @@ def test_a_table_that_would_be_read_wrongly_is_refused_and_shown(
         assert dose.rstrip().endswith("refused: see below")
 
 
+def test_a_run_needs_no_file(nowhere: Path) -> None:
+    """Tables on the command line: FedAvg and training alone, a perceptron, true labels."""
+    for name in ("a", "b"):
+        write(nowhere / f"{name}.csv")
+    data = ("a.csv", "b.csv")
+    assert "data.target is missing" in one_error(caveat("run", *data), 2)
+    result = caveat("run", *data, "--target", "ill", *sets("rounds=1"), "--quiet", "--out", "run")
+    assert result.exit_code == 0, result.stderr
+    kept = (nowhere / "run" / "config.toml").read_text()
+    assert 'source = "csv:a.csv,b.csv"' in kept
+    assert 'target = "ill"' in kept
+    assert 'baselines = ["local"]' in kept
+    assert caveat("plan", *data, "--target", "ill").exit_code == 0
+    asked = ("run", "a.csv", "--target", "ill", "--silo-column", "code", *sets("rounds=1"), "--quiet", "--out", "by")
+    assert caveat(*asked).exit_code == 0
+    assert "no such file, and no such recipe" in one_error(caveat("run", "c.csv"), 2)
+
+
 def silo_file(folder: Path, *lines: str) -> None:
     text = ['silo = "hill"', 'state = "state"', "[data]", 'source = "csv:a.csv"', 'target = "ill"', *lines]
     (folder / "silo.toml").write_text("\n".join(text) + "\n")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Named = Iterator[tuple[str, str]]
 MODELS = {
+    "auto": "residual for images, mlp for other inputs: the default.",
     "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
     "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
     "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",

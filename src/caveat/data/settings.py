@@ -245,7 +245,8 @@ class DataSettings:
         """Raise ConfigurationError for contradictory keys of tables, and for a table without a target."""
         if self.source.startswith("csv:") and not self.target:
             raise ConfigurationError(
-                f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
+                f"data.target is missing: source {self.source!r} needs the column to predict (--target COLUMN)",
+                "data.target",
             )
         if both := sorted(set(self.numeric) & set(self.categorical)):
             raise ConfigurationError(
