@@ -33,8 +33,9 @@ def image_array(x: Array, origin: str) -> Array:
         raise DataError(
             f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; set kind for others"
         )
-    if x.shape[-1] > 4 and x.shape[1] in (1, 3):
-        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
+    if channels_first(x):
+        how = "in Python, channels='first' of from_arrays reads such arrays"
+        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C; {how}")
     if x.dtype != np.uint8:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
             how = ""
@@ -44,6 +45,11 @@ def image_array(x: Array, origin: str) -> Array:
             raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
         x = x.astype(np.uint8)
     return x
+
+
+def channels_first(x: Array) -> bool:
+    """Return whether four-dimensional images are (N, C, H, W) by their shape."""
+    return x.shape[-1] > 4 and x.shape[1] in (1, 3)
 
 
 def feature_array(x: Array, origin: str) -> Array:
