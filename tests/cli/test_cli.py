@@ -38,7 +38,7 @@ COMMANDS = {
     "config": {"--plugin", "--set"},
     "data": {
         "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary",
-        "--config",
+        "--config", "--size", "--json",
         "--plugin",
     },
     "compare": {

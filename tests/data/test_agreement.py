@@ -129,6 +129,7 @@ def test_new_rows_are_read_as_together(wards: list[Path]) -> None:
 
 @pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="CAVEAT_DATA does not name prepared real data")
 @pytest.mark.parametrize("categorical", [(), ("cp", "restecg", "slope", "thal")])
+@pytest.mark.filterwarnings("ignore:column 'chol'. medians are 0 at uci_heart_switzerland")
 def test_four_hospitals(categorical: tuple[str, ...]) -> None:
     files = [
         Path(os.environ["CAVEAT_DATA"], f"uci_heart_{h}.csv") for h in ("cleveland", "hungarian", "switzerland", "va")

@@ -198,6 +198,7 @@ def test_mnist_makes_nine_silos_of_2000_as_the_paper_has_them() -> None:
 
 
 @real_data
+@pytest.mark.filterwarnings("ignore:column 'chol'. medians are 0 at uci_heart_switzerland")
 def test_four_hospitals_are_four_silos_of_equal_width() -> None:
     hospitals = ("cleveland", "hungarian", "switzerland", "va")
     source = "csv:" + ",".join(f"uci_heart_{name}.csv" for name in hospitals)

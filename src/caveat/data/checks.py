@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
+from .side_by_side import remarks
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""
@@ -256,6 +257,8 @@ def check_usual(pools: Sequence[Pool]) -> None:
     rows = all(pool.x.ndim == 2 and not pool.tokens and not pool.lazy for pool in pools)
     if rows and all(pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
         told += _columns(pools)
+        if pools[0].table and all(pool.table == pools[0].table for pool in pools):
+            told += remarks(pools[0].table, {pool.domain: pool.x for pool in pools})
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
 
