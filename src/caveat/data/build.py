@@ -273,6 +273,7 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     if settings.n_silos is None and silos == 1:
         raise ConfigurationError(
             "data.n_silos is missing: this source does not come in silos, expected how many to make"
+            + ", or data.silo_column" * bool(pools[0].table)
         )
     if silos % len(pools):
         raise ConfigurationError(
