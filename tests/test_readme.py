@@ -34,7 +34,9 @@ def test_the_readme_is_short() -> None:
 def test_a_model_of_one_s_own_runs_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
     run = python_of(README)["run"]
     assert run.summary["mean"]["accuracy"] > 0.7  # type: ignore[attr-defined]
-    assert "tensor([" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "tensor([" in printed.out
+    assert "round 20/20" in printed.err
 
 
 @pytest.mark.long

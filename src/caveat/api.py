@@ -27,7 +27,7 @@ from .runs.local import LocalRun, Run
 from .runs.opening import allow_code, open_run
 from .runs.plan.estimate import Plan
 from .runs.plan.estimate import plan as plan_run
-from .runs.progress import Callback, Progress, ProgressWithCallbacks, Silent, check_callbacks
+from .runs.progress import Callback, Progress, ProgressWithCallbacks, check_callbacks, progress_of
 from .runs.spec_file import check_same_data
 
 
@@ -40,7 +40,7 @@ def run(
     device: str = "cpu",
     vectorized: Mode = "off",
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     callbacks: Sequence[Callback] = (),
     reset: Sequence[SiloId] = (),
     **settings: Unpack[python_calls.RunArguments],
@@ -78,15 +78,13 @@ def run(
         its report with `caveat report`; open it elsewhere with `caveat.load`. By default a temporary folder, deleted
         with the returned run.
     progress, callbacks
-        `progress` reports rounds, on a terminal for example (`Plain` and `Live` of `caveat.runs.progress`); `callbacks`
+        `progress` reports rounds: True on standard error, or an object as in `caveat.runs.progress`; `callbacks`
         are `caveat.Callback` objects such as experiment trackers.
     reset
         Silos whose private states were lost: they restart when an interrupted run continues.
     """
     local_run = _local_run(silos, method, workers, device, vectorized, settings)
-    if progress is not None:
-        check_type(progress, Progress, "progress", "an object with begin, round, note and end (caveat.runs.progress)")
-    progress = ProgressWithCallbacks(progress or Silent(), check_callbacks(callbacks))
+    reported = ProgressWithCallbacks(progress_of(progress), check_callbacks(callbacks))
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     local_run = replace(local_run, folder=folder, reset=tuple(reset))
     try:
@@ -100,7 +98,7 @@ def run(
         if finished:
             _check_finished(local_run)
         else:
-            _execute(local_run, progress)
+            _execute(local_run, reported)
     except BaseException:
         if out is None and not (folder / RUN).exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -187,7 +185,7 @@ def join(
     *,
     rounds: int | None = None,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Run:
     """Add silos to the federation of a finished run; return the run of these silos, to predict with.
 
@@ -205,7 +203,7 @@ def join(
         check_type(silos, Silos, "silos", "Silos, as caveat.data.from_arrays and others make them")
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     try:
-        found = join_run(opened, silos, rounds, folder, progress)
+        found = join_run(opened, silos, rounds, folder, progress_of(progress))
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -221,7 +219,7 @@ def compare(
     *,
     out: str | Path,
     seeds: Sequence[int] = (0, 1, 2),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare methods on the same silos over several seeds; return the result tables, and write a report to `out`.
@@ -234,7 +232,7 @@ def compare(
     if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
         raise ConfigurationError(f"{reserved[0]} is set by compare itself", reserved[0])
     folder = path_of(out, "out")
-    return compare_calls(run, _check_call, silos, methods, seeds, folder, progress or Silent(), settings)
+    return compare_calls(run, _check_call, silos, methods, seeds, folder, progress_of(progress), settings)
 
 
 def _check_call(

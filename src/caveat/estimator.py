@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
 from .api import load, run
 from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Silo
 from .core.devices import find_device
 from .core.errors import short_repr
-from .data import Silos, from_arrays
+from .data import Silos, from_arrays, from_frames
+from .data.tables.frames import Columns, is_frame, is_numeric
 from .methods import METHODS
+from .methods.plugins import advice
 from .nn.models import ModelSettings
 from .runs.local import Run
 from .wrappers.uncertainty import Uncertainty
@@ -33,6 +35,8 @@ FEWEST = 6
 """Minimum number of rows of a silo: two for training, and one for each other split."""
 LONE = "silo"
 """Name of the only silo if no groups are given."""
+TARGET = "label of the row"
+"""Name of the column of labels in tables."""
 ANSWER = [
     ("label", object), ("decision", object), ("silo", object), ("familiarity", float), ("total", float),
     ("aleatoric", float), ("epistemic", float),
@@ -41,10 +45,13 @@ ANSWER = [
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Federated classifier of numeric rows: every group of rows is a silo.
+    """Federated classifier of rows: every group of rows is a silo.
 
-    Columns are standardized with sums over the silos' training splits. Batches are no larger than the smallest training
-    split. A fitted classifier can be pickled, with its models and calibration scores, but without training rows.
+    Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
+    frames with text, categories or dates, are prepared as by `caveat.data.from_frames`, at each silo by its own
+    training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
+    training split. A fitted classifier can be pickled, with its models and calibration scores, but without training
+    rows.
 
     Parameters
     ----------
@@ -93,7 +100,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises ValueError, with the silo, for unsuitable data.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        self.table_ = not is_numeric(X) if is_frame(X) else _has_nan(X)
+        if self.table_:
+            validate_data(self, X, skip_check_array=True)
+            y = column_or_1d(y, warn=True)
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -104,8 +117,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if (count := int((names == name).sum())) < FEWEST:
                 raise ValueError(f"silo {name!r}: n_samples = {count}, expected at least {FEWEST}")
         try:
-            arrays = {name: (X[names == name], labels[names == name]) for name in self.silos_}
-            self.run_ = self._trained(arrays)
+            rows = {name: np.flatnonzero(names == name) for name in self.silos_}
+            self.run_ = self._trained(self._silos(X, labels, rows))
         except CaveatError as error:
             raise ValueError(str(error)) from error
         return self
@@ -137,6 +150,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table[name] = found.uncertainty[name]
         return table
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
         return state | {"run_": _packed(self.run_.folder)} if "run_" in state else state
@@ -147,9 +165,15 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             own = self.model if callable(self.model) else None
             self.run_ = _unpacked(state["run_"], own, self._device_here())
 
-    def _trained(self, arrays: Mapping[str, tuple[Any, Any]]) -> Run:
-        silos = from_arrays(arrays, classes=list(map(str, range(len(self.classes_)))), seed=int(self.random_state))
-        silos = self._standardized(silos)
+    def _silos(self, X: Any, labels: Any, rows: Mapping[str, Any]) -> Silos:
+        classes, seed = list(map(str, range(len(self.classes_)))), int(self.random_state)
+        if self.table_:
+            frames = {name: Columns.of(X, each).plus(TARGET, labels[each]) for name, each in rows.items()}
+            return from_frames(frames, target=TARGET, classes=classes, seed=seed)
+        arrays = {name: (X[each], labels[each]) for name, each in rows.items()}
+        return self._standardized(from_arrays(arrays, classes=classes, seed=seed))
+
+    def _trained(self, silos: Silos) -> Run:
         method = self._method()
         training = getattr(method, "training", None)
         if training is not None:
@@ -172,7 +196,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(self.method, Method):
             return self.method
         if self.method not in METHODS:
-            raise ValueError(f"method = {short_repr(self.method)}: expected a method or one of {', '.join(METHODS)}")
+            expected = f"expected a method or one of {', '.join(METHODS)}"
+            raise ValueError(f"method = {short_repr(self.method)}: {expected}; {advice(str(self.method))}")
         return METHODS[self.method]()
 
     def _standardized(self, silos: Silos) -> Silos:
@@ -200,7 +225,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _answers(self, X: Any, groups: Any) -> tuple[Prediction, Any]:
         """Return the prediction of rows, and the silo (N,) that answered for each."""
         check_is_fitted(self)
-        x = self._inputs(validate_data(self, X, reset=False, dtype=np.float64))
+        x = self._prepared(X)
         if groups is None:
             return self._most_familiar(x)
         by = _names(groups, len(x))
@@ -212,7 +237,17 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             found = self.run_.predictor(name)(x).where(torch.from_numpy(by == name), found)
         return found, by
 
-    def _most_familiar(self, x: Tensor) -> tuple[Prediction, Any]:
+    def _prepared(self, X: Any) -> Any:
+        """Return rows as predictors take them: model inputs, or columns that each silo encodes."""
+        known = list(getattr(self, "feature_names_in_", ()))
+        if is_frame(X) and known and set(known) <= set(X.columns):
+            X = X[known]
+        if not self.table_:
+            return self._inputs(validate_data(self, X, reset=False, dtype=np.float64))
+        validate_data(self, X, reset=False, skip_check_array=True)
+        return Columns.of(X)
+
+    def _most_familiar(self, x: Any) -> tuple[Prediction, Any]:
         """Return each row's prediction by the silo with the largest familiarity, the first one if equal."""
         first, *others = self.silos_
         found, by = self.run_.predictor(first)(x), np.full(len(x), first, dtype=object)
@@ -225,6 +260,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             better = other.familiarity > found.familiarity
             found, by[better.numpy()] = other.where(better, found), name
         return found, by
+
+
+def _has_nan(X: Any) -> bool:
+    return isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f" and bool(np.isnan(X).any())
 
 
 def _names(groups: Any, rows: int) -> Any:

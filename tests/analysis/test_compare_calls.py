@@ -56,6 +56,13 @@ def test_tables_are_of_the_runs_that_calls_make(tmp_path: Path) -> None:
     assert [row.method for row in found.rows] == ["fedavg", "fedprox"]
     assert "near" in (tmp_path / "it" / "report.html").read_text()
     assert caveat.load_comparison(tmp_path / "it") == found
+    title, header, *rows_shown = str(found).splitlines()
+    assert (title.endswith(", 2 seeds"), header.split()[:3]) == (True, ["method", "accuracy,", "%"])
+    result = found.result(found.rows[0], found.columns[0], found.measures[0])
+    assert rows_shown[0].startswith(f"mean    {100 * (result.mean or 0):.1f} ")
+    assert len(rows_shown) == 2
+    assert max(map(len, str(found).splitlines())) <= 80
+    assert repr(found) == str(found)
 
 
 def test_a_frame_has_the_means_of_the_tables(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from caveat.config import dump, load
 
 pytestmark = pytest.mark.usefixtures("nowhere")
 COMMANDS = {
-    "run": {"--plugin", "--set", "--out", "--workers", "--device", "--vectorized", "--tracker", "--quiet"},
-    "plan": {"--plugin", "--set", "--workers", "--device", "--vectorized", "--json"},
+    "run": {"--target", "--silo-column", "--plugin", "--set", "--out", "--workers", "--device", "--vectorized",
+            "--tracker", "--quiet"},
+    "plan": {"--target", "--silo-column", "--plugin", "--set", "--workers", "--device", "--vectorized", "--json"},
     "resume": {
         "--model", "--plugin", "--reset", "--project", "--set", "--rounds", "--workers", "--device", "--tracker",
         "--quiet",
@@ -37,7 +38,7 @@ COMMANDS = {
     "config": {"--plugin", "--set"},
     "data": {
         "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary",
-        "--config",
+        "--config", "--size", "--json",
         "--plugin",
     },
     "compare": {

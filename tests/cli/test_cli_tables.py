@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import TINY, caveat, files, one_error, sets
+from PIL import Image
 from typer.testing import Result
 
 from caveat.cli.output import prediction_rows
@@ -53,6 +56,57 @@ def test_a_table_that_would_be_read_wrongly_is_refused_and_shown(
         assert refused(shown).startswith(told)
         dose = next(line for line in shown.stdout.splitlines() if line.strip().startswith("dose"))
         assert dose.rstrip().endswith("refused: see below")
+
+
+def test_a_run_needs_no_file(nowhere: Path) -> None:
+    """Tables on the command line: FedAvg and training alone, a perceptron, true labels."""
+    for name in ("a", "b"):
+        write(nowhere / f"{name}.csv")
+    data = ("a.csv", "b.csv")
+    assert "data.target is missing" in one_error(caveat("run", *data), 2)
+    result = caveat("run", *data, "--target", "ill", *sets("rounds=1"), "--quiet", "--out", "run")
+    assert result.exit_code == 0, result.stderr
+    kept = (nowhere / "run" / "config.toml").read_text()
+    assert 'source = "csv:a.csv,b.csv"' in kept
+    assert 'target = "ill"' in kept
+    assert 'baselines = ["local"]' in kept
+    assert caveat("plan", *data, "--target", "ill").exit_code == 0
+    asked = ("run", "a.csv", "--target", "ill", "--silo-column", "code", *sets("rounds=1"), "--quiet", "--out", "by")
+    assert caveat(*asked).exit_code == 0
+    assert "no such file, and no such recipe" in one_error(caveat("run", "c.csv"), 2)
+
+
+def test_data_shows_silos_side_by_side(nowhere: Path) -> None:
+    for name, factor in (("north", 1), ("south", 88.4), ("east", 1)):
+        lines = [f"{(row % 9 + 5) * factor:g},{'FM'[row % 2]},{row % 2}" for row in range(60)]
+        (nowhere / f"{name}.csv").write_text("\n".join(["creatinine,sex,ill", *lines]))
+    asked = ("data", "north.csv", "south.csv", "east.csv", "--target", "ill")
+    result = caveat(*asked)
+    told = "column 'creatinine': medians are 796 at south; 9 at north; 9 at east: if units differ"
+    assert told in result.stderr
+    south = [line for line in result.stdout.splitlines() if line.split()[:1] == ["south"]]
+    assert [line.endswith("unlike others ") for line in south] == [False, True, False, False]
+    side_by_side = result.stdout[result.stdout.index("column      silo") :]
+    assert max(map(len, side_by_side.splitlines())) <= 80
+    columns = json.loads(caveat(*asked, "--json").stdout)["columns"]
+    assert columns[0]["unlike"] == ["south"]
+    assert columns[0]["silos"][1] == {"name": "south", "missing": 0, "range": [442, 1149.2], "median": 795.6}
+    assert columns[1]["silos"][0]["counts"] == {"F": 30, "M": 30}
+    by_sex = caveat("data", "north.csv", "--target", "ill", "--silo-column", "sex")
+    assert by_sex.exit_code == 0, by_sex.stderr
+
+
+def test_data_resizes_images(nowhere: Path) -> None:
+    for silo in "ab":
+        for label, pixels in (("no", 8), ("yes", 9)):
+            (nowhere / "img" / silo / label).mkdir(parents=True)
+            for number in range(4):
+                picture = np.full((pixels, pixels), 60 * number, np.uint8)
+                Image.fromarray(picture).save(nowhere / "img" / silo / label / f"{number}.png")
+    assert "set data.size" in one_error(caveat("data", "img"), 3)
+    result = caveat("data", "img", "--size", "8")
+    assert result.exit_code == 0, result.stderr
+    assert "8x8" in result.stdout
 
 
 def silo_file(folder: Path, *lines: str) -> None:

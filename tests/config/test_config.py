@@ -124,6 +124,31 @@ def test_fields_that_methods_share_are_sent_to_their_own_sections() -> None:
     assert "did you mean uncertainty.mc_samples?" in problems(None, "method.mc_samples=3")[0]
 
 
+@pytest.mark.parametrize(("given", "advised"), [
+    ("federation.rounds=3", "did you mean rounds?"), ("data.rounds=3", "did you mean rounds?"),
+    ("federation.lr=1.0", "did you mean training.lr?"), ("method.lr=1.0", "did you mean training.lr?"),
+    ("training.seed=1", "did you mean seed?"), ("training.momentm=0.5", "did you mean training.momentum?"),
+    ("method.name=fedavgm", 'set method.name = "fedavg" and server.optimizer = "momentum"'),
+    ("method.name=FedAdam", 'set method.name = "fedavg" and server.optimizer = "adam"'),
+])  # fmt: skip
+def test_hints_name_the_key_wherever_it_is(given: str, advised: str) -> None:
+    (problem,) = problems(None, given)
+    assert advised in problem
+
+
+def test_advice_on_a_server_optimizer_works() -> None:
+    config = load("own-data", ["method.name=fedavg", "server.optimizer=momentum"])
+    assert config.server.optimizer == "momentum"
+
+
+def test_a_source_of_the_same_kind_keeps_the_section(written) -> None:
+    path = written('[data]\nsource = "csv:a.csv"\ntarget = "ill"\ncategorical = ["code"]\n[method]\nname = "fedavg"\n')
+    kept = load(path, ["data.source=csv:b.csv,c.csv"]).data
+    assert (kept.source, kept.target, kept.categorical) == ("csv:b.csv,c.csv", "ill", ("code",))
+    other = load(path, ["data.source=digits", "data.n_silos=2"]).data
+    assert (other.target, other.categorical) == (None, ())
+
+
 def test_all_problems_are_told_at_once_in_the_order_of_the_file(written) -> None:
     path = written("""\
 rounds = 0

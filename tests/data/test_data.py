@@ -12,8 +12,9 @@ import pytest
 import torch
 from data_samples import labeled_images, same, write_csv, write_npz
 
+import caveat
 from caveat import data
-from caveat.core import AugmentedData, ConfigurationError, DataError, Silo
+from caveat.core import AugmentedData, ConfigurationError, DataError, DataWarning, Silo
 from caveat.data.partitions import deal, mislabeled, partition
 from caveat.data.settings import DataSettings, Partition, Shift, Split
 from caveat.data.splits import NAMES, stratified
@@ -252,6 +253,81 @@ def test_dealing_follows_the_shares_of_each_class() -> None:
     y = np.repeat([0, 1], 100)
     parts = deal(y, 2, None, np.array([[0.2, 0.8], [1.0, 0.0]]), np.random.default_rng(0))
     assert [np.bincount(y[part], minlength=2).tolist() for part in parts] == [[20, 100], [80, 0]]
+
+
+def of_pfllib(y: np.ndarray, silos: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Samples per silo and class as PFLlib deals them: class by class, to silos without their even share.
+
+    It rounds down, and the last silo gets the rest, so that it has single samples of classes.
+    """
+    held = np.zeros((silos, y.max() + 1), int)
+    for label, count in enumerate(np.bincount(y)):
+        drawn = rng.dirichlet([alpha] * silos) * (held.sum(1) < len(y) / silos)
+        ends = (np.cumsum(drawn / drawn.sum())[:-1] * count).astype(int)
+        held[:, label] = np.diff([0, *ends, count])
+    return held
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0])
+def test_pfllib_s_dirichlet_has_its_distribution(alpha: float) -> None:
+    y = np.repeat(np.arange(10), 100)
+    figures = []
+    for seed in range(200):
+        rng, other = (np.random.default_rng([seed, each]) for each in (0, 1))
+        parts, _ = partition(Partition("pfllib", alpha=alpha, minimum=4), y, 10, 5, None, rng)
+        ours = np.array([np.bincount(y[part], minlength=10) for part in parts])
+        theirs = of_pfllib(y, 5, alpha, other)
+        while theirs.sum(1).min() < 4:
+            theirs = of_pfllib(y, 5, alpha, other)
+        assert ours.sum() == theirs.sum() == len(y)
+        figures.append([(held.sum(1).std(), (held > 1).sum(1).mean(), held.max()) for held in (ours, theirs)])
+    ours, theirs = np.array(figures).transpose(1, 0, 2)
+    error = np.sqrt((ours.var(0) + theirs.var(0)) / 200)
+    assert (abs(ours.mean(0) - theirs.mean(0)) < 4 * error + (1, 0.1, 1)).all()
+
+
+def test_a_silo_with_its_even_share_gets_no_further_class() -> None:
+    y = np.repeat(np.arange(10), 100)
+    for seed in range(20):
+        parts, _ = partition(Partition("pfllib", minimum=4), y, 10, 5, None, np.random.default_rng(seed))
+        for part in parts:
+            held = np.bincount(y[part], minlength=10)
+            last = np.flatnonzero(held)[-1]
+            assert held[:last].sum() < len(y) / 5
+
+
+def test_silos_have_the_classes_that_are_given() -> None:
+    given = (("0", "1"), ("2",), ("1", "9"))
+    silos = data.load(DataSettings(partition=Partition(scheme="classes", silo_classes=given)), 0)
+    for silo, names in zip(silos, given, strict=True):
+        for split in NAMES:
+            assert set(getattr(silo, split).y.tolist()) == set(map(int, names))
+    shared = [int((silo.train.y == 1).sum()) for silo in silos]
+    assert shared[1] == 0
+    assert abs(shared[0] - shared[2]) <= 1
+    for change, told in (
+        ({"silo_classes": (("0",), ("x",))}, "silo_classes names 'x': no such class"),
+        ({"silo_classes": (("0",), ())}, r"silo_classes\[1\] is empty"),
+        ({"silo_classes": given, "per_silo": 2}, "per_silo = 2 is ignored if silo_classes is set"),
+        ({"silo_classes": (("0", "0"),)}, "names '0' twice"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            data.load(DataSettings(partition=Partition(scheme="classes", **change)), 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="has the classes of 3 silos, expected 4"):
+        data.load(DataSettings(n_silos=4, partition=Partition(scheme="classes", silo_classes=given)), 0)
+
+
+def test_silos_of_one_class_train_with_a_warning() -> None:
+    silos = data.load(DataSettings(n_silos=10, partition=Partition(scheme="classes", per_silo=1)), 0)
+    assert all(len(set(silo.train.y.tolist())) == 1 for silo in silos)
+    assert len({int(silo.train.y[0]) for silo in silos}) == 10
+    with pytest.raises(DataError, match="silo 'silo-0': all its training labels are '3', expected two classes"):
+        silos.check(16)
+    with pytest.warns(DataWarning, match=r"'silo-0': all .* are '3': by itself it learns no other class \(and 9 more"):
+        silos.check(16, one_class=True)
+    with pytest.warns(DataWarning, match="learns no other class"):
+        run = caveat.run(silos, caveat.FedAvg(rounds=1), training=caveat.Training(batch_size=16))
+    assert 0 < run.summary["mean"]["accuracy"] < 0.9
 
 
 @pytest.mark.parametrize(("silos", "per_silo", "classes"), [(20, 3, 10), (12, 2, 4), (30, 4, 5)])

@@ -202,3 +202,17 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
         silos.prepare(np.stack([x] * 2, -1))
     with pytest.raises(DataError, match=r"of shape \(7, 7, 1\), expected \(6, 6, 1\)"):
         data.from_arrays({"a": (x, y)}).prepare(np.zeros((2, 7, 7), np.uint8))
+
+
+def test_channels_first_are_the_same_images_in_training_and_in_prediction() -> None:
+    x, y = pictures(60, 12, 10, 3), np.arange(60) % 2
+    last, first = (
+        data.from_arrays(dict.fromkeys("ab", (each, y)), channels=channels)
+        for each, channels in ((x, None), (np.moveaxis(x, -1, 1), "first"))
+    )
+    assert torch.equal(last["a"].train.x, first["a"].train.x)
+    assert torch.equal(first.preparation.inputs(np.moveaxis(x, -1, 1)), last.preparation.inputs(x))
+    with pytest.raises(DataError, match=r"silo 'a': shape \(60, 12, 10, 3\), expected images N,C,H,W of 1 or 3"):
+        data.from_arrays({"a": (x, y)}, channels="first")
+    with pytest.raises(DataError, match=r"looks like channels first, .* channels='first' of from_arrays"):
+        data.from_arrays({"a": (np.moveaxis(x, -1, 1), y)})

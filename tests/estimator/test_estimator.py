@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import make_blobs
@@ -128,3 +129,29 @@ def test_small_and_unknown_groups_are_named(rows: Any) -> None:
         deaf.predict(x)
     with pytest.raises(ValueError, match="groups: 2 values for 900 rows"):
         model.predict(x, groups=["east", "north"])
+
+
+def test_frames_with_text_dates_and_missing_values_are_fitted() -> None:
+    draw = np.random.default_rng(0)
+    age = draw.normal(60, 12, 300)
+    admitted = pandas.Timestamp("2024-01-01") + pandas.to_timedelta(age, unit="D")
+    frame = pandas.DataFrame({"age": age, "sex": draw.choice(["M", "F"], 300), "admitted": admitted})
+    frame.loc[::7, "age"], frame.loc[::9, "sex"] = np.nan, None
+    y, groups = np.where(age > 60, "ill", "well"), np.repeat(["a", "b"], 150)
+    model = FederatedClassifier(rounds=5).fit(frame, y, groups=groups)
+    found = model.predict_proba(frame, groups=groups)
+    assert model.score(frame, y) > 0.8
+    assert np.array_equal(model.predict_proba(frame[frame.columns[::-1]], groups=groups), found)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(frame, groups=groups), found)
+
+
+def test_missing_numbers_of_arrays_are_fitted_and_columns_reordered_by_name() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(200, 2))
+    y = (x[:, 0] > 0).astype(int)
+    frame = pandas.DataFrame(x, columns=["a", "b"])
+    numeric = FederatedClassifier(rounds=2).fit(frame, y)
+    assert np.array_equal(numeric.predict_proba(frame[["b", "a"]]), numeric.predict_proba(frame))
+    assert np.array_equal(FederatedClassifier(rounds=2).fit(x, y).predict_proba(x), numeric.predict_proba(frame))
+    x[::9, 1] = np.nan
+    assert FederatedClassifier(rounds=5).fit(x, y).score(x, y) > 0.8

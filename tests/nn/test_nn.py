@@ -233,6 +233,14 @@ def test_models_are_encoders_to_tokens_and_heads(name: str, shape: tuple[int, ..
     assert model(torch.randn(2, *shape)).shape == (2, 7)
 
 
+@pytest.mark.parametrize(("name", "shape"), [("residual", (1, 8, 8)), ("mlp", (13,)), ("mlp", (20, 3))])
+@pytest.mark.parametrize("more", [{}, {"width": 8, "hidden": 4}])
+def test_the_model_follows_the_inputs(name: str, shape: tuple[int, ...], more: dict[str, int]) -> None:
+    auto, named = (build_model(ModelSettings(name=each, **more), shape, 3, seed=0) for each in ("auto", name))  # type: ignore[arg-type]
+    assert str(auto) == str(named)
+    assert all(torch.equal(a, b) for a, b in zip(auto.parameters(), named.parameters(), strict=True))
+
+
 def test_residual_has_the_papers_size_and_tokens() -> None:
     """10.04 million parameters and 9 tokens of 512 features for MNIST, as the authors' network."""
     model = build_model(ModelSettings(name="residual", width=128, hidden=512), (1, 28, 28), 10, seed=0)

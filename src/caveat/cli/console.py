@@ -121,6 +121,17 @@ def _typed(text: str) -> list[str]:
 ConfigArgument = Annotated[
     str | None, typer.Argument(metavar="[CONFIG.toml|RECIPE]", help="Configuration file or recipe.  [default: digits]")
 ]
+DataArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.toml|RECIPE|DATA...]",
+        help="Configuration file, recipe, or data: tables, a folder of images, an npz file.  [default: digits]",
+    ),
+]
+Target = Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column to predict.")]
+SiloColumn = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Tables: column with the name of the silo.  [default: each file]")
+]
 SetOptions = Annotated[
     list[str] | None,
     typer.Option(
@@ -172,6 +183,22 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 def with_engine(sets: list[str] | None, **options: object) -> list[str]:
     """Return the `--set` options together with the command's options that are keys of `[engine]`."""
     return [*(sets or ()), *(f"engine.{key}={value}" for key, value in options.items() if value is not None)]
+
+
+def chosen(given: list[str] | None, sets: list[str] | None, **keys: str | None) -> tuple[str | None, list[str]]:
+    """Return a command's configuration and overrides; data get the recipe of own data. `keys` are keys of [data]."""
+    from ..config.toml import toml
+    from ..data.sources import SOURCES, guess, kind_of
+    from ..recipes import OWN_DATA, recipes
+
+    sets = [*(f"data.{key}={toml(value)}" for key, value in keys.items() if value is not None), *(sets or ())]
+    if not given:
+        return None, sets
+    first = given[0]
+    named = first.partition(":")[0] in SOURCES or (exists(first) and kind_of(Path(first)) is not None)
+    if len(given) == 1 and (first in recipes() or not named):
+        return first, sets
+    return OWN_DATA, [f"data.source={toml(guess(*given))}", *sets]
 
 
 class Reporter:

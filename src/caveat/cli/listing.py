@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from enum import StrEnum
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Named = Iterator[tuple[str, str]]
 MODELS = {
+    "auto": "residual for images, mlp for other inputs: the default.",
     "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
     "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
     "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",
@@ -102,10 +104,10 @@ def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plu
 
 
 def data(
-    path: Annotated[
-        str,
+    paths: Annotated[
+        list[str],
         typer.Argument(
-            metavar="PATH", help="A file, a folder, a source such as npz:a.npz,b.npz, or the silo.toml of a silo."
+            metavar="PATH...", help="Files, a folder, a source such as npz:a.npz,b.npz, or the silo.toml of a silo."
         ),
     ],
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="csv: column to predict.")] = None,
@@ -129,6 +131,10 @@ def data(
     dictionary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="csv: data dictionary to check the table against.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Images: height and width to resize them to.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to run all checks of joining."),
@@ -137,33 +143,40 @@ def data(
 ) -> None:
     """Show what a data source holds.
 
-    Prints samples per silo or domain and per class, and how each column of a table will be encoded. For the silo.toml
+    Prints samples per silo or domain and per class, how each column of a table will be encoded, and what it holds at
+    each silo; silos that do not fit the others, such as one with another unit, are marked. For the silo.toml
     of a silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
     Writes and sends nothing.
     """
     with reported(named=True):
         from ..core import ConfigurationError, DataError
         from ..data import survey
-        from .output import column_table, refusals, survey_table
+        from ..data.sources import guess
+        from .output import column_table, refusals, silo_table, survey_table
 
         given: dict[str, Any] = {
             "target": target, "silo_column": silo_column, "categorical": tuple(categorical or ()),
             "numeric": tuple(numeric or ()), "thousands": thousands, "missing": tuple(missing or ()),
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
+            "size": size,
         }  # fmt: skip
         declared = {key: value for key, value in given.items() if value}
-        joining = None
+        joining, path = None, paths[0] if len(paths) == 1 else guess(*paths)
         if path.endswith(".toml"):
             joining = _joining(Path(path), declared, dictionary, config)
         elif config is not None:
             raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
         found = survey(path, dictionary=_columns(dictionary), **declared) if joining is None else joining.survey()
-        show(survey_table(found))
-        if "columns" in found:
-            typer.echo()
-            show(column_table(found))
-            if refused := refusals(found):
-                raise DataError(refused)
+        tables = [] if as_json else [survey_table(found)]
+        if "columns" in found and not as_json:
+            tables += filter(None, [column_table(found), silo_table(found)])
+        for i, table in enumerate(tables):
+            typer.echo(nl=i > 0)
+            show(table)
+        if as_json:
+            typer.echo(json.dumps(found, indent=1))
+        if "columns" in found and (refused := refusals(found)):
+            raise DataError(refused)
         if joining is not None:
             unknown = joining.check(found)
             typer.echo("all checks of joining a federation passed")

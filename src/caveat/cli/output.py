@@ -13,6 +13,8 @@ MOST_COLUMNS = 12
 """Classes up to which a table has a column per class."""
 MOST_REFUSALS = 10
 """Maximum number of refused columns that are explained."""
+MOST_SILOS = 8
+"""Silos up to which every column is shown at each silo."""
 LONGEST_CELL = 18
 """Maximum characters of a cell, so that the table fits a terminal of 80 columns."""
 
@@ -61,6 +63,32 @@ def column_table(found: Mapping[str, Any]) -> TextTable:
         rows.append((_short(column["name"]), column["holds"], _short(values), mean, *counts, becomes))
     made = [Heading(name, words=name not in ("missing", "distinct"), wraps=True) for name in heads]
     return text_table(made, rows, gap=1)
+
+
+def silo_table(found: Mapping[str, Any]) -> TextTable | None:
+    """Return a table with a row per column and silo, which marks silos that do not fit the others.
+
+    With many silos it has only columns in which some do not fit, and of the others a few. None without silos to show.
+    """
+    rows = []
+    for column in found["columns"]:
+        silos, odd = column.get("silos", ()), column.get("unlike", ())
+        if len(silos) > MOST_SILOS:
+            silos = [each for each in silos if each["name"] in odd] + [
+                each for each in silos if each["name"] not in odd
+            ]
+            silos = silos[: MOST_SILOS if odd else 0]
+        for i, each in enumerate(silos):
+            low, high = each.get("range", ("", ""))
+            counts = sorted(each.get("counts", {}).items(), key=lambda pair: -pair[1])
+            values = f"{low:g} to {high:g}" if "range" in each else ", ".join(f"{name} {n}" for name, n in counts)
+            median = f"{each['median']:.4g}" if "median" in each else ""
+            mark = "unlike others" if each["name"] in odd else ""
+            name = "" if i else _short(column["name"])
+            rows.append((name, _short(each["name"]), _short(values), median, str(each["missing"]), mark))
+    heads = ("column", "silo", "values", "median", "missing", "")
+    made = [Heading(name, words=name not in ("median", "missing"), wraps=True) for name in heads]
+    return text_table(made, rows, gap=1) if rows else None
 
 
 def refusals(found: Mapping[str, Any]) -> str:

@@ -12,7 +12,20 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.text import cut, duration, plural, size
-from .console import ConfigArgument, Device, Plugins, SetOptions, Vectorized, Workers, reported, show, with_engine
+from .console import (
+    DataArgument,
+    Device,
+    Plugins,
+    SetOptions,
+    SiloColumn,
+    Target,
+    Vectorized,
+    Workers,
+    chosen,
+    reported,
+    show,
+    with_engine,
+)
 
 if TYPE_CHECKING:
     from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
@@ -21,7 +34,9 @@ HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "tim
 
 
 def plan(
-    config: ConfigArgument = None,
+    given: DataArgument = None,
+    target: Target = None,
+    silo_column: SiloColumn = None,
     sets: SetOptions = None,
     plugins: Plugins = None,
     workers: Workers = None,
@@ -38,6 +53,7 @@ def plan(
         from ..runs.plan.estimate import plan_configured
         from ..runs.user_code import import_named
 
+        config, sets = chosen(given, sets, target=target, silo_column=silo_column)
         settings = load(config, with_engine(sets, workers=workers, device=device, vectorized=vectorized))
         import_named(settings)
         found = plan_configured(settings)

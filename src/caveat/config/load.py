@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..core import ConfigurationError, DataError
 from ..core.errors import cut, one_of, short_repr
 from ..core.settings import KeyPath, Problem, dotted, explain, problems_of
+from ..data.sources import JOIN
 from ..data.sources.base import locate
 from ..data.tables.dictionary import DictionaryColumn, as_lists
 from ..methods import METHODS
@@ -28,8 +29,8 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """Load the configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
     A VALUE is TOML, or else a string. Overriding the method, model, engine, data source or partition resets its
-    section, because other keys may not apply. Overriding the policy drops keys of other policies. Training defaults of
-    a method replace the file's.
+    section, because other keys may not apply; a data source of the same kind keeps it. Overriding the policy drops keys
+    of other policies. Training defaults of a method replace the file's.
 
     Raises ConfigurationError with one line per problem: the file and line, the key, and the nearest valid key.
     """
@@ -126,6 +127,11 @@ def _merged(source: ConfigText) -> Table:
     return table
 
 
+def _kinds(source: Any) -> list[str]:
+    """Return the kinds of sources that a value of data.source joins; keys of other kinds do not apply."""
+    return [part.partition(":")[0] for part in str(source).split(JOIN)]
+
+
 class SectionReset(NamedTuple):
     """How a section of the file is reset if an override changes one of its keys."""
 
@@ -143,7 +149,7 @@ RESETS: Mapping[KeyPath, SectionReset] = {
     ("model", "name"): SectionReset(),
     ("method", "name"): SectionReset(),
     ("engine", "name"): SectionReset(default=EngineSettings.name),
-    ("data", "source"): SectionReset(),
+    ("data", "source"): SectionReset(compared=_kinds),
     ("data", "partition", "scheme"): SectionReset(),
     ("uncertainty", "policy"): SectionReset(lambda key, policy: policy in OWNERS.get(key, (policy,)), default=""),
     ("training", "local_epochs"): SectionReset(lambda key, _: key != "local_steps", default=""),
@@ -232,6 +238,8 @@ def _unknown(path: KeyPath, method: str) -> str:
         return f"{dotted(path)} is ignored by method {method!r}; it belongs to {', '.join(readers)}"
     valid = [*_keys(Config, ()), *(("method", name) for name in ["name", *(method_keys(method) if method else [])])]
     here = [other for other in valid if other[:-1] == tuple(part for part in path[:-1] if isinstance(part, str))]
+    if elsewhere := next((other for other in sorted(valid, key=len) if other and other[-1] == key), None):
+        return f"unknown key {dotted(path)}; did you mean {dotted(elsewhere)}?"
     # In other sections the name must be very similar: "foo" should not suggest method.floor.
     for candidates, likeness in ((here, 0.6), (valid, 0.8)):
         if close := get_close_matches(key, [str(other[-1]) for other in candidates], 1, likeness):

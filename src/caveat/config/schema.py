@@ -16,7 +16,7 @@ from ..core.errors import one_of, short_repr
 from ..core.settings import MAX_COUNT, KeyPath, check_different, collected, dotted, frozen_settings, problems_of
 from ..data.settings import DataSettings
 from ..methods import METHODS
-from ..methods.plugins import advice
+from ..methods.plugins import SERVER_OPTIMIZERS, advice
 from ..nn.models import ModelSettings, PersonalModel
 from ..training.fit import Training
 from ..wrappers.aggregation import Choice, Robust, ServerOptimizer
@@ -287,7 +287,8 @@ def check_name(name: object, key: str) -> None:
         return
     if not isinstance(name, str) or name not in METHODS:
         also = f"; {advice(name)}" if isinstance(name, str) and name.isidentifier() else ""
-        raise ConfigurationError(f"{key} = {name!r}: no such method{one_of(str(name), sorted(METHODS))}{also}", key)
+        others = "" if str(name).lower() in SERVER_OPTIMIZERS else one_of(str(name), sorted(METHODS))
+        raise ConfigurationError(f"{key} = {name!r}: no such method{others}{also}", key)
 
 
 def has_personal(name: object) -> bool:

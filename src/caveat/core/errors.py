@@ -101,6 +101,8 @@ class RunError(CaveatError):
         self.silo = silo
 
 
+HUGE = 100.0
+"""Absolute value of a weight above which an error is explained by divergence."""
 DIVERGED = "training diverged; try a lower training.lr"
 """Message and advice for diverged training."""
 

@@ -188,9 +188,16 @@ def _python_errors(cls: Any, detail: ErrorDetails) -> Sequence[ConfigurationErro
 def _unknown(cls: Any, name: str) -> str:
     names = [field.name for field in dataclasses.fields(cls)]
     close = get_close_matches(name, names, 1)
+    for field in dataclasses.fields(cls):  # a setting of inner settings, such as FedAvg(lr=0.1)
+        if name in {inner.name for inner in _fields(field.default)}:
+            close = [f"{field.name}={type(field.default).__name__}({name}=...)"]
     return f"{{key}}: {cls.__name__} has no such setting" + (
         f"; did you mean {close[0]}?" if close else f" (there are: {', '.join(names)})"
     )
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
 
 
 def _with_fields(cls: Any) -> str:

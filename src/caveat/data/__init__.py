@@ -14,6 +14,7 @@ from .splits import hashes, splits_record
 from .survey import survey
 from .transforms import augmented
 from .user_data import from_arrays, from_datasets, rotated
+from .user_tables import from_files, from_frames
 
 __all__ = [
     "Data",
@@ -32,6 +33,8 @@ __all__ = [
     "digits",
     "from_arrays",
     "from_datasets",
+    "from_files",
+    "from_frames",
     "hashes",
     "labeled_inputs",
     "labels_of",

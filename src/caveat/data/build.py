@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.devices import FLOAT
+from ..core.errors import one_of
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
@@ -17,7 +18,7 @@ from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, LazyRows, PartRows, Pool, lazy_inputs
 from .preparation import Scaling, SequenceFormat, check_normalize, check_standardize, normalized, scalings, sequences_of
-from .settings import DataSettings, Normalize, Shift
+from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.images import ImageFormat, check_image_memory, common_format
@@ -267,10 +268,12 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
 
 def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     """Return a domain for each pool, with the names of the silos to make from it."""
-    silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or len(pools)
+    made = len(settings.partition.silo_classes) * len(pools)
+    silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or made or len(pools)
     if settings.n_silos is None and silos == 1:
         raise ConfigurationError(
             "data.n_silos is missing: this source does not come in silos, expected how many to make"
+            + ", or data.silo_column" * bool(pools[0].table)
         )
     if silos % len(pools):
         raise ConfigurationError(
@@ -327,6 +330,16 @@ def _chosen(
     return chosen
 
 
+def _silo_classes(partition: Partition, classes: Sequence[str], silos: int) -> list[list[int]]:
+    """Return the explicit classes of each silo of a domain, by number. Raises ConfigurationError for other classes."""
+    chosen, key = partition.silo_classes, "data.partition.silo_classes"
+    if chosen and len(chosen) != silos:
+        raise ConfigurationError(f"{key} has the classes of {len(chosen)} silos, expected {silos}", key)
+    if unknown := [name for names in chosen for name in names if name not in classes]:
+        raise ConfigurationError(f"{key} names {unknown[0]!r}: no such class{one_of(unknown[0], classes)}", key)
+    return [[classes.index(name) for name in names] for names in chosen]
+
+
 def _share_out(
     domain: Domain, development: Index, held_out: Index, settings: DataSettings, seed: int
 ) -> tuple[list[Index], list[Index]]:
@@ -342,7 +355,8 @@ def _share_out(
     y, rng = pool.y[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.partition.scheme != "iid":
-        trains, shares = partition(settings.partition, y, len(pool.classes), silos, samples, rng)
+        chosen = _silo_classes(settings.partition, pool.classes, silos)
+        trains, shares = partition(settings.partition, y, len(pool.classes), silos, samples, rng, chosen)
     elif samples is not None and samples > len(y):
         raise DataError(f"{samples} samples requested, but there are only {len(y)}")
     else:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
 from .tables.unusual import unusual_columns
+from .side_by_side import remarks
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""
@@ -34,8 +35,9 @@ def image_array(x: Array, origin: str) -> Array:
         raise DataError(
             f"{origin}: shape {x.shape}, expected images N,H,W or N,H,W,C, or features N,D; set kind for others"
         )
-    if x.shape[-1] > 4 and x.shape[1] in (1, 3):
-        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C")
+    if channels_first(x):
+        how = "in Python, channels='first' of from_arrays reads such arrays"
+        raise DataError(f"{origin}: shape {x.shape} looks like channels first, expected N,H,W,C; {how}")
     if x.dtype != np.uint8:
         if x.dtype.kind not in "iu" or (x.size and (x.min() < 0 or x.max() > 255)):
             how = ""
@@ -45,6 +47,11 @@ def image_array(x: Array, origin: str) -> Array:
             raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
         x = x.astype(np.uint8)
     return x
+
+
+def channels_first(x: Array) -> bool:
+    """Return whether four-dimensional images are (N, C, H, W) by their shape."""
+    return x.shape[-1] > 4 and x.shape[1] in (1, 3)
 
 
 def feature_array(x: Array, origin: str) -> Array:
@@ -252,6 +259,8 @@ def check_usual(pools: Sequence[Pool]) -> None:
     if rows and all(pool.x.shape[1] == pools[0].x.shape[1] for pool in pools):
         told += _columns(pools)
         told += unusual_columns(pools) if pools[0].table else ()
+        if pools[0].table and all(pool.table == pools[0].table for pool in pools):
+            told += remarks(pools[0].table, {pool.domain: pool.x for pool in pools})
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
 

@@ -1,6 +1,6 @@
 """Partitions of a pool into silos, at random or with label skew, and label noise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,18 @@ Shares = NDArray[np.float64]
 
 
 def partition(
-    labels: Partition, y: LabelArray, classes: int, silos: int, per_silo: int | None, rng: np.random.Generator
+    labels: Partition,
+    y: LabelArray,
+    classes: int,
+    silos: int,
+    per_silo: int | None,
+    rng: np.random.Generator,
+    chosen: Sequence[Sequence[int]] = (),
 ) -> tuple[list[Index], Shares | None]:
     """Return positions in `y` for each silo, and the shares for dealing a test part (None for iid).
 
-    Raises DataError if no draw gives every silo `labels.minimum` samples of two classes or more.
+    `chosen` are the classes of each silo if `labels.silo_classes` names them. Raises DataError if no draw gives every
+    silo `labels.minimum` samples of two classes or more; one class is enough if the settings can give a silo only one.
     """
     least = MINIMUM if labels.minimum is None else labels.minimum
     wanted = least if per_silo is None else per_silo
@@ -30,15 +37,21 @@ def partition(
         )
     if labels.scheme == "iid":
         return deal(y, silos, per_silo, None, rng), None
-    draw = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}[labels.scheme](labels, classes, silos)
+    draws = {"classes": _classes, "draws": _draws, "dirichlet": _dirichlet}
+    if labels.scheme == "pfllib":
+        draw = _pfllib(labels, np.bincount(y, minlength=classes), silos)
+    else:
+        draw = _chosen(chosen, classes) if chosen else draws[labels.scheme](labels, classes, silos)
+    several = 1 if chosen or labels.scheme == "pfllib" or labels.per_silo == 1 else 2
     for _ in range(TRIES):
         shares = draw(rng)
         parts = deal(y, silos, per_silo, shares, rng)
-        if all(len(part) >= least and len(np.unique(y[part])) > 1 for part in parts):
+        if all(len(part) >= least and len(np.unique(y[part])) >= several for part in parts):
             return parts, shares
     raise DataError(
         f"no draw of {TRIES} with partition {labels.scheme!r} gave each of {silos} silos {least} of "
-        f"{len(y)} samples and two classes: take fewer silos, more samples, or a larger alpha or per_silo"
+        f"{len(y)} samples{' and two classes' * (several > 1)}: take fewer silos, more samples, or a larger alpha or "
+        "per_silo"
     )
 
 
@@ -68,6 +81,31 @@ def deal(
 def _dirichlet(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
     alpha = 0.5 if labels.alpha is None else labels.alpha
     return lambda rng: rng.dirichlet([alpha] * silos, classes)
+
+
+def _pfllib(labels: Partition, counts: LabelArray, silos: int) -> Callable[[np.random.Generator], Shares]:
+    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among the silos without their even share so far."""
+    alpha, even = 0.1 if labels.alpha is None else labels.alpha, counts.sum() / silos
+
+    def draw(rng: np.random.Generator) -> Shares:
+        shares, sizes = np.zeros((len(counts), silos)), np.zeros(silos)
+        for label, count in enumerate(counts):
+            drawn = rng.dirichlet([alpha] * silos) * (sizes < even)
+            if drawn.sum() > 0:  # tiny shares of a small alpha may all be 0
+                shares[label] = drawn / drawn.sum()
+            else:
+                shares[label, np.argmin(sizes)] = 1
+            sizes += np.diff(np.rint(np.cumsum(shares[label]) * count), prepend=0)
+        return shares
+
+    return draw
+
+
+def _chosen(chosen: Sequence[Sequence[int]], classes: int) -> Callable[[np.random.Generator], Shares]:
+    owners = np.zeros((classes, len(chosen)))
+    for silo, labels in enumerate(chosen):
+        owners[list(labels), silo] = 1
+    return lambda rng: np.asarray(owners / np.maximum(owners.sum(axis=1, keepdims=True), 1), dtype=np.float64)
 
 
 def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:

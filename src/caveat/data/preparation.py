@@ -16,11 +16,13 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.devices import FLOAT, check_memory, memory
-from .checks import dtype_name, finite_array, image_array, plain_array, series_array, token_array
+from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .pools import Array, LazyInputs, Pool, row_parts
 from .settings import Normalize
 from .sources.images import ImageFormat
+from .sources.tables import rows_of
 from .tables.encoding import Encoder
+from .tables.frames import FrameSheet, is_frame
 
 SequenceKind = Literal["tokens", "series"]
 Standardize = Literal["none", "silo", "federation"]
@@ -258,6 +260,8 @@ class Preparation:
             found = x
         elif isinstance(x, (Tensor, LazyInputs)):
             found = Inputs(cast(Tensor, x))
+        elif is_frame(x):
+            return self.noted(self._rows(x, silo), silo)
         else:
             raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)
@@ -268,6 +272,14 @@ class Preparation:
             given = f"inputs of shape {tuple(found.x.shape)}, {dtype_name(found.x.dtype)}"
             raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {dtype_name(self.dtype)}")
         return found
+
+    def _rows(self, frame: Any, silo: SiloId | None) -> Array:
+        """Return the rows of a data frame, whose columns may be in any order; further columns are ignored."""
+        if not self.encoders or silo is None:
+            raise DataError("a data frame, but the silos were not trained on tables; pass its values as an array")
+        self.check_name(silo)
+        encoder = self.encoders[silo]
+        return rows_of(FrameSheet(frame, silo, "inputs"), encoder.table, encoder.csv_format)
 
     def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
         """Prepare raw inputs as model inputs (N, *shape): uint8 images (N,H,W) or (N,H,W,C), features (N,D), token ids
@@ -309,7 +321,8 @@ class Preparation:
                 raise DataError(f"inputs of shape {inputs.shape}, expected features (N, {wanted})")
             ids = not self.dtype.is_floating_point
             return torch.from_numpy((token_array if ids else finite_array)(inputs, "inputs"))
-        images = image_array(inputs, "inputs")
+        first = inputs.ndim == 4 and channels_first(inputs)
+        images = image_array(np.moveaxis(inputs, 1, -1) if first else inputs, "inputs")
         channels, *size = self.shape
         if self.image_format.shape(images) != (*size, channels):
             raise DataError(

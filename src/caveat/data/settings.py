@@ -52,30 +52,45 @@ class Shift:
 class Partition:
     """Label skew between silos, for data that does not come in silos."""
 
-    scheme: Literal["iid", "dirichlet", "classes", "draws"] = "iid"
-    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; classes: per_silo classes at each silo;
-    draws: per_silo draws of a class at each silo, with repetition, each class split evenly over its draws (FedPN, arXiv
-    2312.11230)."""
+    scheme: Literal["iid", "dirichlet", "pfllib", "classes", "draws"] = "iid"
+    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; pfllib: the same, but a silo with its even
+    share of all samples gets no further class, as in PFLlib ("dir") and FL-bench; classes: per_silo classes at each
+    silo; draws: per_silo draws of a class at each silo, with repetition, each class split evenly over its draws (FedPN,
+    arXiv 2312.11230)."""
     alpha: Annotated[float, Field(gt=0)] | None = None
-    """dirichlet: concentration, lower is more unequal (0.5 by default)."""
-    per_silo: Annotated[int, Field(ge=2)] | None = None
+    """dirichlet, pfllib: concentration, lower is more unequal (0.5 by default; pfllib 0.1)."""
+    per_silo: Annotated[int, Field(ge=1)] | None = None
     """classes: number of classes per silo (2 by default); draws: number of draws per silo (3 by default)."""
+    silo_classes: tuple[tuple[str, ...], ...] = ()
+    """classes: the classes of each silo, in order, such as [["0", "1"], ["2"]], in place of per_silo. Silos share the
+    samples of a class evenly; classes of no silo are left out."""
     minimum: Annotated[int, Field(ge=4)] | None = None
     """All but iid: minimum number of samples per silo, without the test split (10 by default); shares are redrawn until
     every silo has as many."""
 
     def __post_init__(self) -> None:
         for name, owners in (
-            ("alpha", ("dirichlet",)), ("per_silo", ("classes", "draws")),
-            ("minimum", ("dirichlet", "classes", "draws")),
+            ("alpha", ("dirichlet", "pfllib")), ("per_silo", ("classes", "draws")),
+            ("minimum", ("dirichlet", "pfllib", "classes", "draws")), ("silo_classes", ("classes",)),
         ):  # fmt: skip
             value = getattr(self, name)
-            if value is not None and self.scheme not in owners:
+            if value not in (None, ()) and self.scheme not in owners:
                 raise ConfigurationError(
                     f"data.partition.{name} = {value} is ignored by partition {self.scheme!r}; "
                     f"it belongs to {' and '.join(map(repr, owners))}",
                     f"data.partition.{name}",
                 )
+        for number, names in enumerate(self.silo_classes):
+            check_different(names, f"data.partition.silo_classes[{number}]")
+            if not names:
+                raise ConfigurationError(
+                    f"data.partition.silo_classes[{number}] is empty, expected a class", "data.partition.silo_classes"
+                )
+        if self.silo_classes and self.per_silo is not None:
+            raise ConfigurationError(
+                f"data.partition.per_silo = {self.per_silo} is ignored if silo_classes is set; remove one of them",
+                "data.partition.per_silo",
+            )
 
 
 @frozen_settings
@@ -266,7 +281,8 @@ class DataSettings:
         """Raise ConfigurationError for contradictory keys of tables, and for a table without a target."""
         if self.source.startswith("csv:") and not self.target:
             raise ConfigurationError(
-                f"data.target is missing: source {self.source!r} needs the column to predict", "data.target"
+                f"data.target is missing: source {self.source!r} needs the column to predict (--target COLUMN)",
+                "data.target",
             )
         if both := sorted(set(self.numeric) & set(self.categorical)):
             raise ConfigurationError(

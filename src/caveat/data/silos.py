@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..core import Data, DataError, Silo, SiloId, check_silo_name
+from ..core import Data, DataError, DataWarning, Silo, SiloId, check_silo_name
 from ..core.settings import check_type
 from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
@@ -236,15 +237,15 @@ class Silos(Sequence[Silo]):
             return SilosByName(self.silos)
         return {silo.name: silo for silo in self.silos}
 
-    def check(self, batch_size: int) -> None:
+    def check(self, batch_size: int, one_class: bool = False) -> None:
         """Raise DataError for the first silo that cannot train: an invalid name, unusable inputs or labels, an empty
-        split, a single class, or fewer samples than a batch.
+        split, a single class unless `one_class`, or fewer samples than a batch.
 
         Only the first silo of a population is checked here; the others are checked when they are made.
         """
         if len(self.classes) < 2:
             raise DataError(f"only one class, {self.classes[0]!r}, expected two or more")
-        form = None
+        form, lone = None, list[str]()
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             check_silo_name(silo.name)
             check_silo(silo, len(self.classes), form)
@@ -253,13 +254,18 @@ class Silos(Sequence[Silo]):
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")
             if bool((silo.train.y == silo.train.y[0]).all()):
-                only = self.classes[int(silo.train.y[0])]
-                raise DataError(f"silo {silo.name!r}: all its training labels are {only!r}, expected two classes")
+                told = f"silo {silo.name!r}: all its training labels are {self.classes[int(silo.train.y[0])]!r}"
+                if not one_class:
+                    raise DataError(f"{told}, expected two classes")
+                lone.append(told)
             if len(silo.train) < batch_size:
                 raise DataError(
                     f"silo {silo.name!r}: {len(silo.train)} training samples are fewer than a batch of {batch_size}; "
                     "lower training.batch_size or give it more"
                 )
+        if lone:
+            others = f" (and {len(lone) - 1} more silos have one class)" if len(lone) > 1 else ""
+            warnings.warn(f"{lone[0]}: by itself it learns no other class{others}", DataWarning, stacklevel=2)
 
     @cached_property
     def preparation(self) -> Preparation:

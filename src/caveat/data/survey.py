@@ -8,21 +8,30 @@ from typing import Any
 import numpy as np
 
 from ..core import DataWarning, Refused
+from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .pools import Pool, ordered
+from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
+from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed
-from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_spaces
+from .sources.tables import TableSource
+from .sources.tables import check_labels
+from .sources.tables import check_names
+from .sources.tables import silos_of
+from .sources.tables import warn_of_spaces
+from .tables.columns import ColumnContent
+from .tables.columns import column_of
+from .sources.tables import one_class
 from .tables.advice import label_refusal
-from .tables.columns import ColumnContent, column_of
+from .tables.encoding import encoded_rows
 from .tables.files import Sheet, check_same_columns, missing, read_sheets
 from .tables.harmonize import Refusals, surveyed_sheets
 from .tables.reading import Reading
 
 
-def survey(source: str, target: str | None = None, silo: str | None = None, **declared: Any) -> dict[str, Any]:
+def survey(source: str, target: str | None = None, silo_column: str | None = None, **declared: Any) -> dict[str, Any]:
     """Describe the content of a source or a path, as plain values.
 
     Keys: "source"; "in_silos", whether the data comes in silos; "shape" of one input, if all have the same; "classes";
@@ -31,18 +40,20 @@ def survey(source: str, target: str | None = None, silo: str | None = None, **de
 
     A table has "columns", in file order, each with "name", "holds" (numbers, texts, nothing), "missing" and "distinct"
     values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
-    encoding), and "refused", the reason if it cannot be read. `declared` has `categorical`, `numeric`, `decimal`,
-    `separator`, `classes`, `label_codes`, `rename_columns` and `dictionary` as in `[data]`. A table without `target`
-    has no classes. Raises DataError, and warns of unusual data.
+    encoding), and "refused", the reason if it cannot be read. If there are several silos, "silos" has for each of them
+    its "missing" values, and "range" and "median", or "counts" per category; and "unlike" names the silos that do not
+    fit the others, and "remark" says why. `declared` has `categorical`, `numeric`, `decimal`, `separator`, `classes`,
+    `label_codes`, `rename_columns` and `dictionary` as in `[data]`, or `size` of images. A table without `target` has
+    no classes. Raises DataError, and warns of unusual data.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     part, *_ = parsed(name)
     if isinstance(part, TableSource):
         # Without a target a table has no classes yet.
-        own = DataSettings(source="csv:any", target=target or "any", silo_column=silo, **declared)
+        own = DataSettings(source="csv:any", target=target or "any", silo_column=silo_column, **declared)
         return _table(part, own.reading._replace(target=target))
-    found = read(DataSettings(source=name, target=target, silo_column=silo, **declared))
+    found = read(DataSettings(source=name, target=target, silo_column=silo_column, **declared))
     check_usual(found.pools)
     shapes = [list(each.x.shape[1:]) for each in found.pools]
     alike = all(shape == shapes[0] for shape in shapes)
@@ -86,6 +97,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
+    _add_silos(columns, sheets, reading)
     found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
     classes = ordered(sorted(found))
     counts = Counter(name for sheet in sheets for name in silos_of(sheet, reading))
@@ -97,6 +109,24 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
         "columns": columns,
         "parts": _parts(sheets, names, counts, classes, reading),
     }
+
+
+def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: Reading) -> None:
+    """Add what each silo holds to the columns that can be read, and mark silos that do not fit."""
+    silos = np.array([silo for sheet in sheets for silo in silos_of(sheet, reading)])
+    names = list(dict.fromkeys(silos.tolist()))
+    given = {column["name"]: column for column in columns if "refused" not in column and column["distinct"]}
+    given.pop(reading.silo_column or "", None)
+    if len(names) < 2 or FLOAT * len(silos) * len(given) > memory():
+        return
+    for name, column in given.items():
+        held = TableColumn(name, tuple(column["categories"]) if "categories" in column else None)
+        values = encoded_rows(sheets, [held])[:, 0]
+        found = at_silos(held, {silo: values[silos == silo] for silo in names})
+        column["silos"] = [each.plain for each in found]
+        if odd := unlike(found):
+            column |= {"unlike": odd, "remark": remark(name, found, odd, name == reading.target)}
+            warnings.warn(column["remark"], DataWarning, stacklevel=4)
 
 
 def _parts(

@@ -79,7 +79,7 @@ def from_arrays(
     normalize: Normalize | None = None,
     shift: Shift | None = None,
     size: int | None = None,
-    channels: Literal[1, 3] | None = None,
+    channels: Literal[1, 3, "first"] | None = None,
     kind: Kind | None = None,
     pad: int | None = None,
     length: int | None = None,
@@ -92,7 +92,7 @@ def from_arrays(
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
     - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have one size)
-      and converted to `channels`, by default 3 if some have color.
+      and converted to `channels`, by default 3 if some have color; "first" reads (N, C, H, W) instead.
     - "features": finite numbers (N, D).
     - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; model inputs are int64 (N, T), and
       shorter sequences are padded at the end with the id `pad` (0 by default).
@@ -125,10 +125,13 @@ def from_arrays(
         parts = [(sequences(x, of), y, None if x_test is None else sequences(x_test, f"{of} (test)"), y_test)
                  for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
     parts = [_arrays(part, name, kind) for part, name in zip(parts, silos, strict=True)]
+    if channels == "first":
+        parts = [(_last(x, of), y, x_test if x_test is None else _last(x_test, of), y_test)
+                 for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
     pools = pools_of(parts, list(silos), origins, classes, kind)
     settings = DataSettings(
         size=size,
-        channels=channels,
+        channels=None if channels == "first" else channels,
         positive_class=positive_class,
         split=split or Split(),
         normalize=normalize or Normalize(),
@@ -137,6 +140,13 @@ def from_arrays(
     )
     made = make_silos(pools, True, settings, seed, sequence_format=sequences)
     return with_augment(made, augment)
+
+
+def _last(x: Array, origin: str) -> Array:
+    """Return images (N, C, H, W) as (N, H, W, C)."""
+    if x.ndim != 4 or x.shape[1] not in (1, 3):
+        raise DataError(f"{origin}: shape {x.shape}, expected images N,C,H,W of 1 or 3 channels for channels='first'")
+    return np.moveaxis(x, 1, -1)
 
 
 def with_augment(silos: Silos, augment: str | Sequence[str] | Augment | None) -> Silos:

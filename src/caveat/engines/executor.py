@@ -30,14 +30,11 @@ from ..core import (
 )
 from ..core.aggregation import all_finite
 from ..core.devices import CPU, has_double
-from ..core.errors import DIVERGED, Diverged
+from ..core.errors import DIVERGED, HUGE, Diverged
 from ..files import SiloStore, StateLost
 from ..files.schema import KeptState
 from ..training.modules import load, snapshot
 from .placement import Workplace, one_thread
-
-HUGE = 100.0
-"""A weight larger than in any trained model."""
 
 
 class SiloError(RunError):

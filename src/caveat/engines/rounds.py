@@ -1,6 +1,7 @@
 """The loop over rounds, shared by all methods and engines."""
 
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,6 +25,7 @@ from ..core import (
     is_evaluation,
     key,
 )
+from ..core.errors import DIVERGED, HUGE
 from .norms import Admission, NormBound, Noted
 
 
@@ -135,8 +137,19 @@ def _aggregated(t: int, step: Round, server: State, replies: Replies, context: S
     except (CaveatError, LookupError):
         raise
     except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"the server failed in round {t}, {step.name!r}: {type(error).__name__}: {error}"
-        raise RunError(f"{text}; if training has diverged, lower training.lr") from error
+        why = (
+            f"; received weights as large as {largest:.2g}: {DIVERGED}" if (largest := _largest(replies)) > HUGE else ""
+        )
+        raise RunError(f"{text}{why} [at {where.name}, {where.filename}, line {where.lineno}]") from error
+
+
+def _largest(replies: Replies) -> float:
+    """Return the largest absolute value of the floating-point tensors that silos sent, in sums or one by one."""
+    payloads = [replies.means] if replies.means is not None else [each.payload for each in replies.updates.values()]
+    tensors = (tensor for payload in payloads for group in payload.values() for tensor in group.values())
+    return max((float(each.abs().max()) for each in tensors if each.is_floating_point() and each.numel()), default=0.0)
 
 
 def owned(server: State, replies: Replies) -> State:

@@ -75,8 +75,14 @@ def installed() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
+SERVER_OPTIMIZERS = {"fedavgm": "momentum", "fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
+"""Names of FedAvg with an optimizer at the server, which caveat has for every method, and the optimizers."""
+
+
 def advice(name: str) -> str:
-    """Return what to type if no method has a name: the package that has it, or to name its file."""
+    """Return what to type if no method has a name: the keys, the package that has it, or to name its file."""
+    if optimizer := SERVER_OPTIMIZERS.get(name.lower()):
+        return f'set method.name = "fedavg" and server.optimizer = "{optimizer}", which is {name}'
     point = installed().get(name)
     if point is not None:
         return f"{_package(point)} has it: add --plugin {name}"

@@ -24,6 +24,7 @@ from .encoders import Model, Tokens, cnn, head, lenet5, linear, mlp, normed, res
 from .probe import check_calls, probe_output, sample
 
 OWN = {
+    "auto": {"width"},
     "lenet5": {"features"},
     "residual": {"width"},
     "cnn": {"width"},
@@ -49,9 +50,10 @@ KEPT = 4
 class ModelSettings:
     """An encoder and a classifier head."""
 
-    name: Literal["lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "residual"
-    """lenet5, residual, cnn and normed take images, mlp takes features; linear is logistic regression on all inputs;
-    encoder is a custom encoder with a head, own is a custom model."""
+    name: Literal["auto", "lenet5", "residual", "cnn", "normed", "mlp", "linear", "encoder", "own"] = "auto"
+    """auto: residual for images, mlp for other inputs. lenet5, residual, cnn and normed take images, mlp takes
+    features; linear is logistic regression on all inputs; encoder is a custom encoder with a head, own is a custom
+    model."""
     factory: str | Make | None = None
     """own: the code of the model, "package.module:name" or "file.py:name", a function without arguments or of an
     input's shape and the number of classes; in Python also the function, or a module."""
@@ -64,8 +66,8 @@ class ModelSettings:
     adapter: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """encoder: units of a trained layer between the encoder and the head; none by default."""
     width: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
-    """residual, cnn, normed: channels of the first layers (16 by default; 128 in UEFL, 64 in FedBN); mlp: hidden units
-    (64 by default)."""
+    """auto, residual, cnn, normed: channels of the first layers (16 by default; 128 in UEFL, 64 in FedBN); auto, mlp:
+    hidden units (64 by default)."""
     features: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
     """lenet5 (84 by default) and mlp (32 by default): numbers per token between encoder and head."""
     layer_norm: bool = False
@@ -151,6 +153,8 @@ def build_model(
     It is a `Model`, unless it is linear or a custom module without encoder and head. Raises ConfigurationError if the
     model cannot take such inputs, or does not fit in memory.
     """
+    if settings.name == "auto":
+        settings = dataclasses.replace(settings, name="residual" if len(shape) == 3 else "mlp")
     if settings.name == "own":
         return _own(settings, shape, classes, seed, dtype)
     if settings.name == "encoder":
@@ -162,7 +166,10 @@ def build_model(
         )
     images = settings.name not in ("mlp", "linear")
     if images and len(shape) != 3:
-        raise ConfigurationError(f"model {settings.name!r} takes images, but inputs have shape {shape}; use 'mlp'")
+        raise ConfigurationError(
+            f"model {settings.name!r} takes images, but inputs have shape {shape}; use model.name = 'mlp' or 'auto'",
+            "model.name",
+        )
     if images and min(shape[1:]) < 8:
         raise ConfigurationError(f"model {settings.name!r} needs images of at least 8x8 pixels, not {shape[1:]}")
     _check_size(settings, shape, classes)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 DEFAULT = "digits"
+OWN_DATA = "own-data"
+"""The recipe for data that a command names without a configuration."""
 
 
 def recipes() -> list[str]:

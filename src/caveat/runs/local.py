@@ -83,7 +83,7 @@ class LocalRun(AnsweringRun):
         return [self, *self.baselines()]
 
     def check(self) -> None:
-        self.silos.check(self.spec.batch_size)
+        self.silos.check(self.spec.batch_size, one_class=True)
         super().check()
         if self.frozen_encoder is not None:
             check_unchanging(self.silos[0])

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TextIO, runtime_checkable
 
 from ..core import ConfigurationError
 from ..core.errors import CallbackWarning, short_repr
-from ..core.settings import plain
+from ..core.settings import check_type, plain
 from ..core.text import escaped
 from .base import BaseRun
 
@@ -115,6 +115,14 @@ def on_terminal(quiet: bool = False, unit: str = "round") -> Progress:
     if quiet:
         return Silent()
     return Live() if sys.stderr.isatty() else Plain(unit=unit)
+
+
+def progress_of(given: Progress | bool | None) -> Progress:
+    """Return the progress of a call: True reports on standard error. Raises ConfigurationError for other objects."""
+    if given is None or isinstance(given, bool):
+        return on_terminal(quiet=not given)
+    check_type(given, Progress, "progress", "True, or an object with begin, round, note and end (caveat.runs.progress)")
+    return given
 
 
 Scalar = str | int | float | bool

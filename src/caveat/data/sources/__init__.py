@@ -82,11 +82,15 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
     return kind(place)
 
 
-def guess(path: str) -> str:
-    """Return the source of a bare path, or of several joined by " + "; a source does not change."""
-    parts = path.split(JOIN)
+def guess(path: str, *more: str) -> str:
+    """Return the source of a bare path, or of several, also joined by " + "; a source does not change."""
+    parts = [part for each in (path, *more) for part in each.split(JOIN)]
     if len(parts) > 1:
-        return JOIN.join(map(guess, parts))
+        found = list(map(guess, parts))
+        tables = f"{TableSource.name}:"
+        if all(each.startswith(tables) for each in found):  # one source of several files
+            return tables + ",".join(each.removeprefix(tables) for each in found)
+        return JOIN.join(found)
     name, colon, _ = path.partition(":")
     if name in SOURCES and (colon or ":" not in SOURCES[name].form):
         return path

@@ -74,6 +74,11 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     """
     sheets = read_sheets(paths, reading.csv_format)
     _check_size(sheets, lazy)
+    return sheets_source(sheets, reading, lazy, given=len(paths) > 1)
+
+
+def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False, given: bool = True) -> DataSource:
+    """Return the pools of tables; `given` says whether each table is a silo."""
     declared, target, silo = reading.declared, reading.target or "", reading.silo_column
     sheets = declared_sheets(sheets, reading.csv_format, reading.target, silo)
     check_same_columns(sheets)
@@ -91,7 +96,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
     if silo:
         groups, names = _coded(text for sheet in sheets for text in sheet.column(silo))
     else:
-        groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.path.stem for s in sheets)
+        groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.silo for s in sheets)
     if len(set(names)) < len(names):
         raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
     rows = mapped_rows(sheets, table) if lazy else encoded_rows(sheets, table)
@@ -100,7 +105,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
         Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=reading.csv_format)
         for name, index in zip(names, indices, strict=True)
     ]
-    return DataSource(tuple(pools), given=silo is not None or len(paths) > 1)
+    return DataSource(tuple(pools), given=silo is not None or given)
 
 
 def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
@@ -127,8 +132,8 @@ def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArra
 
 
 def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
-    """Return the silo of each row: the value of the silo column, or else the file's name."""
-    return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.path.stem, len(sheet))
+    """Return the silo of each row: the value of the silo column, or else the name of its file or frame."""
+    return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.silo, len(sheet))
 
 
 def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
@@ -138,8 +143,15 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat, s
 
     A category that the table lacks gets the code after the last.
     """
-    csv_format = csv_format.of(path.stem, silo)
-    sheet = declared_rows(read_sheet(path, csv_format.separator), csv_format)
+    return rows_of(read_sheet(path, csv_format.separator), table, csv_format, silo)
+
+
+def rows_of(
+    sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = ""
+) -> Array:
+    """Return the rows of a sheet as `read_rows` does."""
+    csv_format = csv_format.of(sheet.path.stem, silo)
+    path, sheet = sheet.path, declared_rows(sheet, csv_format)
     absent = [column.name for column in table if column.name not in sheet.columns]
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on")

@@ -41,6 +41,11 @@ class Sheet:
         """Return the number of rows."""
         return len(self.lines)
 
+    @property
+    def silo(self) -> str:
+        """The name of the silo whose rows these are, unless a column names it."""
+        return self.path.stem
+
     def verbatim(self, name: str) -> Iterable[str]:
         """Return the cells of a column as written, in row order."""
         raise NotImplementedError
@@ -130,6 +135,10 @@ class ChangedSheet(Sheet):
     @property
     def path(self) -> Path:  # type: ignore[override]
         return self.base.path
+
+    @property
+    def silo(self) -> str:
+        return self.base.silo
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]

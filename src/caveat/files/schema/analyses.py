@@ -204,6 +204,22 @@ class Comparison(File):
         """Which mark and colour each method has, the same all over the page."""
         return {row.name: i for i, row in enumerate(self.rows)}
 
+    def __str__(self) -> str:
+        """A table with a row per method and setting: means, and of the first measure the 95 % interval."""
+        rows = [["method", *(f"{each.name}{', %' * each.percent}" for each in self.measures)]]
+        for setting in self.columns:
+            for method in self.rows:
+                found = [self.result(method, setting, each) for each in self.measures]
+                cells = [_numbers(*each, i == 0) for i, each in enumerate(zip(self.measures, found, strict=True))]
+                name = f"{method.name}, {setting.name}" if setting.name else method.name
+                rows.append([f"{name} ({found[0].failed} failed)" if found[0].failed else name, *cells])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join([f"{self.title}, {len(self.seeds)} seeds", *lines])
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def results(self, setting: Setting, measure: Measure) -> MeasureTable:
         """Without results if that table is not there."""
         found = (t for t in self.tables if t.column == setting.name and t.measure == measure.name)
@@ -269,6 +285,13 @@ class AuditPlan(Record):
     participation: Participating
     personal: list[str]
     data: dict[str, Any]
+
+
+def _numbers(measure: Measure, value: IntervalRecord, bounds: bool) -> str:
+    """Return a mean, with its interval if `bounds` and if there is one; "-" without a mean."""
+    known = [each for each in (value.mean, value.low, value.high) if each is not None]
+    texts = [f"{100 * each:.1f}" if measure.percent else f"{each:.3f}" for each in known]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if bounds and len(known) == 3 else (texts or ["-"])[0]
 
 
 class AccuracyRecord(Record):
