@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
-from .tables.unusual import unusual_columns
 from .side_by_side import remarks
+from .tables.unusual import unusual_columns
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""

@@ -16,15 +16,9 @@ from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed
-from .sources.tables import TableSource
-from .sources.tables import check_labels
-from .sources.tables import check_names
-from .sources.tables import silos_of
-from .sources.tables import warn_of_spaces
-from .tables.columns import ColumnContent
-from .tables.columns import column_of
-from .sources.tables import one_class
+from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_spaces
 from .tables.advice import label_refusal
+from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
 from .tables.files import Sheet, check_same_columns, missing, read_sheets
 from .tables.harmonize import Refusals, surveyed_sheets

@@ -146,9 +146,7 @@ def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat, s
     return rows_of(read_sheet(path, csv_format.separator), table, csv_format, silo)
 
 
-def rows_of(
-    sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = ""
-) -> Array:
+def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
     """Return the rows of a sheet as `read_rows` does."""
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
