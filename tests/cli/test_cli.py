@@ -37,8 +37,8 @@ COMMANDS = {
     "list": {"--plugin"},
     "config": {"--plugin", "--set"},
     "data": {
-        "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--separator", "--dictionary",
-        "--config", "--size", "--json",
+        "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--thousands", "--missing",
+        "--separator", "--dictionary", "--config", "--size", "--json",
         "--plugin",
     },
     "compare": {

@@ -98,8 +98,13 @@ def remark(name: str, found: Sequence[ColumnAtSilo], odd: Sequence[SiloId], labe
 
 
 def remarks(table: Sequence[TableColumn], rows: Mapping[SiloId, Array]) -> Iterator[str]:
-    """Yield a sentence for each column in which some silo does not fit the others, from raw rows (N, D)."""
+    """Yield a sentence for each column of numbers in which some silo does not fit the others, from raw rows (N, D).
+
+    `unusual_columns` does so for categories, and names the key that merges them.
+    """
     for i, column in enumerate(table):
+        if column.categories is not None:
+            continue
         found = at_silos(column, {silo: each[:, i] for silo, each in rows.items()})
         if odd := unlike(found):
             yield remark(column.name, found, odd)
