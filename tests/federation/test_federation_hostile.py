@@ -59,7 +59,7 @@ def test_nobody_is_believed_to_be_a_silo_that_is_connected(tmp_path: Path) -> No
     assert any("node 99 is refused" in note and "another connected node is" in note
                for note in federation.notes)  # fmt: skip
     # None of them has a key, which the operator is told.
-    assert sum("its name is bound to no key" in note for note in federation.notes) == 3
+    assert sum("its name is not bound to a key" in note for note in federation.notes) == 3
     assert "keys" not in json.loads((federation.run / "federation.json").read_text())
 
 
@@ -120,7 +120,7 @@ def test_a_changed_table_is_refused_when_the_run_continues(tmp_path: Path) -> No
         path.unlink()
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
-    assert any("hill" in note and "not those that it joined with" in note for note in federation.notes)
+    assert any("hill" in note and "its data changed after it joined" in note for note in federation.notes)
 
 
 # What silos send
@@ -250,7 +250,7 @@ def test_another_card_is_refused_when_the_run_continues(tmp_path: Path) -> None:
     federation.grid.apps[federation.node["hill"]] = silo_app_of(Telling(domain="elsewhere"))
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
-    assert any("not those that it joined with" in note for note in federation.notes)
+    assert any("its data changed after it joined" in note for note in federation.notes)
 
 
 def test_what_a_silo_says_does_not_reach_the_terminal_as_it_is(tmp_path: Path) -> None:

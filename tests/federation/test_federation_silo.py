@@ -90,7 +90,7 @@ def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -
             with pytest.raises(DataError, match="differs from the one that was joined"):
                 act(other)
     asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.round_timeout=9"))
-    with pytest.raises(DataError, match="'fedprox' is no method of the federation"):
+    with pytest.raises(DataError, match="'fedprox' is not a method of the federation"):
         asked.perform(terms=dataclasses.replace(asked.terms, method="fedprox"))
 
 

@@ -116,7 +116,7 @@ def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training
     federation.grid.tamper[federation.node["hill"]] = longer(1e4, 2)  # the first round and its evaluation
     run = federation.serve()
     found = [note for note in federation.notes if f"`caveat rollback {run} --to " in note]
-    assert [note.partition(" has counted")[0] for note in found] == ["round 2", "round 3"]
+    assert [note.partition(",")[0] for note in found] == ["to undo round 2", "to undo round 3"]
     assert "lists the rounds that the run can be rolled back to" in (run / "report.html").read_text()
     assert not summary(run).get("rollbacks")  # never automatic
     other = Federation(tmp_path / "other", "fedavg", rounds=4, start_timeout=0.5)

@@ -27,7 +27,7 @@ NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
 """The message after a silo has greeted, or uses another node."""
 LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
 """The message for a silo that comes after training."""
-BACK = re.compile(r" went back to round (\d+):")
+BACK = re.compile(r" was rolled back to round (\d+):")
 """The message after a run was rolled back."""
 
 
