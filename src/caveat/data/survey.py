@@ -14,7 +14,7 @@ from .checks import check_usual
 from .pools import Pool, ordered
 from .settings import DataSettings
 from .sources import guess, parsed
-from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_spaces
+from .sources.tables import TableSource, check_labels, check_names, silos_of, warn_of_groups, warn_of_spaces
 from .tables.columns import ColumnContent, Reading, column_of, label_refusal
 from .tables.files import Sheet, check_same_columns, missing, read_sheets
 from .tables.harmonize import Refusals, surveyed_sheets
@@ -79,6 +79,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     )
     check_names(sheets, reading)
     check_labels(sheets, reading)
+    warn_of_groups(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
@@ -103,7 +104,7 @@ def _parts(
         for sheet in sheets:
             yield from zip(silos_of(sheet, reading), sheet.column(column), strict=True)
 
-    features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo_column)]
+    features = [column for column in sheets[0].columns if column not in reading.no_inputs.values()]
     absent = {column: Counter(silo for silo, text in with_silos(column) if missing(text)) for column in features}
     labels = Counter(with_silos(reading.target)) if reading.target is not None else None
     return [
@@ -130,10 +131,11 @@ def _lacking(name: str, refusal: Refused) -> dict[str, Any]:
 
 def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusals) -> dict[str, Any]:
     rules = {rule.name: rule for rule in reading.declared.dictionary}
-    if name in (reading.target, reading.silo_column):
+    if name in reading.no_inputs.values():
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, name) if name == reading.target else ""
-        becomes = f"label: {found.distinct} classes" if name == reading.target else f"{found.distinct} silos"
+        of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
+        becomes = f"{'label: ' if name == reading.target else ''}{found.distinct} {of[name]}"
     else:
         found = column_of(sheets, name, reading)
         refused, becomes = found.refused, _becomes(found)

@@ -37,6 +37,14 @@ class Reading(NamedTuple):
     decimal: str
     separator: str | None
     declared: Declared = NOTHING
+    groups: str | None = None
+    time: str | None = None
+
+    @property
+    def no_inputs(self) -> dict[str, str]:
+        """The keys that name a column that is not an input, and the column."""
+        keys = ("target", "silo_column", "groups", "time")
+        return {key: name for key in keys if (name := getattr(self, key)) is not None}
 
     @classmethod
     def of(cls, settings: object) -> Reading:
@@ -48,7 +56,7 @@ class Reading(NamedTuple):
 
     def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
         """Return names of features plus the dictionary's columns of a type."""
-        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo_column)]
+        others = [name for name in self.declared.of_type(kind) if name not in self.no_inputs.values()]
         return tuple(dict.fromkeys([*names, *others]))
 
 
@@ -91,8 +99,8 @@ def number(text: str, decimal: str) -> float | None:
 
 
 def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
-    """Return the contents of all columns except target and silo, in the order of the first file."""
-    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo_column)]
+    """Return the contents of the columns that are inputs, in the order of the first file."""
+    names = [name for name in sheets[0].columns if name not in reading.no_inputs.values()]
     return [column_of(sheets, name, reading) for name in names]
 
 

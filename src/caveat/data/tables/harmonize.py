@@ -1,6 +1,6 @@
 """Harmonization of tables to the agreed names, units, missing values and classes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...core import ConfigurationError, Refused
 from ..pools import shown
@@ -27,9 +27,9 @@ class Refusals(dict[str, Refused]):
 
 
 def declared_sheets(
-    sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, silo: str | None
+    sheets: Sequence[Sheet], declared: Declared, decimal: str, target: str | None, others: Collection[str]
 ) -> list[Sheet]:
-    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `silo`.
+    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `others`.
 
     Raises Refused for data that contradict their declaration, ConfigurationError for columns that no file has.
     """
@@ -39,7 +39,7 @@ def declared_sheets(
         raise refusal
     if not declared.dictionary:
         return made
-    known = {column.name for column in declared.dictionary} | {target, silo}
+    known = {column.name for column in declared.dictionary} | {target, *others}
     return [sheet.with_columns({name: None for name in sheet.columns if name not in known}) for sheet in made]
 
 
