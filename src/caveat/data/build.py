@@ -14,9 +14,10 @@ from ..core.errors import one_of
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
+from .groups import check_groups, one_per_group, own_parts, samples_of, unit_labels, unit_times
 from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
-from .pools import Array, DataSource, Index, LazyRows, PartRows, Pool, lazy_inputs
+from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
 from .preparation import Scaling, SequenceFormat, check_normalize, check_standardize, normalized, scalings, sequences_of
 from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
@@ -124,7 +125,7 @@ def make_silos(
     chosen = [
         silo
         for domain, (development, test) in zip(domains, held_back, strict=True)
-        for silo in _chosen(domain, _known(domain.pool, development), _known(domain.pool, test), settings, seed)
+        for silo in _chosen(domain, development, test, settings, seed)
     ]
     raw = _shifted(chosen, settings.shift, image_format, seed)
     layout = (
@@ -132,7 +133,8 @@ def make_silos(
     )
     sequence_format = sequence_format or sequences_of(pools[0])
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format)
-    held_out = [pool.x[test[pool.y[test] < 0]] for pool, (_, test) in zip(pools, held_back, strict=True)]
+    tests = [samples_of(pool, test) for pool, (_, test) in zip(pools, held_back, strict=True)]
+    held_out = [pool.x[test[pool.y[test] < 0]] for pool, test in zip(pools, tests, strict=True)]
     unknown = unknown_inputs(held_out if streams.held_out_classes else [], outside, silos, streams.global_source)
     if streams.local == "none" and unknown is None:
         return silos
@@ -290,18 +292,19 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
 
 
 def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index, Index]:
-    """Return the positions in a domain's pool for development, and those for the test."""
+    """Return the units of a domain's pool, samples or groups, for development, and those for the test."""
     pool = domain.pool
+    check_groups(pool)
     if pool.own_test:
-        development, test = np.split(np.arange(len(pool.y)), [pool.development])
-        return development, test
+        return own_parts(pool)
     if len(pool.y) < 2:
         raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
-    return reserve_test(pool.y, settings.split.test, _generator(seed, "reserve", domain.silos[0]))
+    rng = _generator(seed, "reserve", domain.silos[0])
+    return reserve_test(unit_labels(pool), settings.split.test, rng, unit_times(pool))
 
 
-def _known(pool: Pool, index: Index) -> Index:
-    return index[pool.y[index] >= 0]
+def _known(y: LabelArray, index: Index) -> Index:
+    return index[y[index] >= 0]
 
 
 def _chosen(
@@ -312,21 +315,26 @@ def _chosen(
     seed: int,
     rearrange: Rearrange | None = None,
 ) -> list[SiloIndices]:
-    """Draw the splits of a domain's silos; no sample is in two silos or in two splits."""
+    """Draw the splits of a domain's silos; no unit, sample or group, is in two silos or in two splits."""
     pool = domain.pool
+    y, time = unit_labels(pool), unit_times(pool)
     try:
-        trains, tests = _share_out(domain, development, test_part, settings, seed)
+        trains, tests = _share_out(domain, y, _known(y, development), _known(y, test_part), settings, seed)
     except DataError as error:
-        raise DataError(f"{pool.domain or 'data'}: {error}") from error
+        raise DataError(f"{pool.domain or 'data'}: {error}{_of_groups(pool)}") from error
     chosen = []
     for name, mine, test in zip(domain.silos, trains, tests, strict=True):
-        splits = development_splits(pool.y[mine], settings.split, name, _generator(seed, "split", name))
+        rng, order = _generator(seed, "split", name), None if time is None else time[mine]
+        splits = development_splits(y[mine], settings.split, name, rng, order)
         indices: Splits = {split: mine[index] for split, index in splits.items()} | {"test": test}
+        indices = {split: _known(pool.y, samples_of(pool, units)) for split, units in indices.items()}
         if rearrange is not None:
             indices = rearrange(pool, indices)
-        if pool.table and settings.duplicates == "together":
+        if pool.table and pool.groups is None and settings.duplicates == "together":
             indices = together(pool, indices)
-        chosen.append(SiloIndices(name, domain, indices))
+        once = {split: _generator(seed, "group", name, split) for split in ("calibration", "test")}
+        counted = {split: one_per_group(pool, indices[split], rng) for split, rng in once.items()}
+        chosen.append(SiloIndices(name, domain, {**indices, **counted}))
     return chosen
 
 
@@ -340,10 +348,14 @@ def _silo_classes(partition: Partition, classes: Sequence[str], silos: int) -> l
     return [[classes.index(name) for name in names] for names in chosen]
 
 
+def _of_groups(pool: Pool) -> str:
+    return "" if pool.groups is None else " (data.groups is set: samples are groups here)"
+
+
 def _share_out(
-    domain: Domain, development: Index, held_out: Index, settings: DataSettings, seed: int
+    domain: Domain, labels: LabelArray, development: Index, held_out: Index, settings: DataSettings, seed: int
 ) -> tuple[list[Index], list[Index]]:
-    """Return, for each silo of a domain, the positions in its pool for development, and those for the test."""
+    """Return, for each silo of a domain, the units of its pool with these labels for development, and for the test."""
     pool, names = domain.pool, domain.silos
     silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
     if tests == "all":
@@ -352,7 +364,7 @@ def _share_out(
         tests = min(max(1, samples // 4), len(held_out) // silos)
     if tests is not None and not 0 < silos * tests <= len(held_out):
         raise DataError(f"{silos} silos of {tests} test samples each, but there are only {len(held_out)}")
-    y, rng = pool.y[development], _generator(seed, "partition", names[0])
+    y, rng = labels[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.partition.scheme != "iid":
         chosen = _silo_classes(settings.partition, pool.classes, silos)
@@ -362,5 +374,5 @@ def _share_out(
     else:
         trains = deal(y, silos, samples, None, rng)
     # A separate generator: the test labels must not affect later draws.
-    dealt = deal(pool.y[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
+    dealt = deal(labels[held_out], silos, tests, shares, _generator(seed, "test", names[0]))
     return [development[part] for part in trains], [held_out[part] for part in dealt]

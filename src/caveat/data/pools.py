@@ -86,6 +86,10 @@ class Pool:
     """The format of the table's files, and of files with rows to predict."""
     origin: str = ""
     """The pool's name in error messages: its file, or the silo of a user's arrays."""
+    groups: Index | None = None
+    """(N,) the group of each sample, such as its patient, 0, 1, ... without gaps; None: every sample by itself."""
+    time: Array | None = None
+    """(N,) float64, the place of each sample in time; None if unknown."""
 
     @property
     def images(self) -> bool:

@@ -1,4 +1,7 @@
-"""Four disjoint splits per silo, drawn from a seed, with equal rows in one split, and the record of the splits."""
+"""Four disjoint splits per silo, drawn from a seed, with equal rows in one split, and the record of the splits.
+
+The units of a draw are samples, or groups of them (`caveat.data.groups`).
+"""
 
 import hashlib
 import json
@@ -33,11 +36,15 @@ Rearrange = Callable[[Pool, Splits], Splits]
 """Changes the splits of a pool after they are drawn."""
 
 
-def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator) -> list[Index]:
-    """Return positions in `y` for stratified parts of the given sizes.
+def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, time: Array | None = None) -> list[Index]:
+    """Return positions in `y` for stratified parts of the given sizes, or for parts in the order of `time`.
 
-    Every class has a sample in the first part, if that is large enough. Remaining positions are dropped.
+    Every class has a sample in the first stratified part, if that is large enough. Remaining positions are dropped.
     """
+    ends = np.cumsum(sizes)
+    if time is not None:
+        by_time = np.argsort(time, kind="stable")
+        return [np.sort(by_time[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     order = rng.permutation(len(y))
     place = np.empty(len(y))
     for label in np.unique(y):
@@ -45,24 +52,27 @@ def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator) ->
         place[members] = (np.arange(len(members)) + rng.random()) / len(members)
         place[members[0]] = 0  # otherwise the first part could lack a rare class
     by_place = order[np.argsort(place[order], kind="stable")]
-    ends = np.cumsum(sizes)
     return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
-def reserve_test(y: LabelArray, share: float, rng: np.random.Generator) -> tuple[Index, Index]:
+def reserve_test(
+    y: LabelArray, share: float, rng: np.random.Generator, time: Array | None = None
+) -> tuple[Index, Index]:
     """Return positions for development and for testing, for a source without a test part."""
     test = min(max(1, round(len(y) * share)), len(y) - 1)
-    development, held_out = stratified(y, (len(y) - test, test), rng)
+    development, held_out = stratified(y, (len(y) - test, test), rng, time)
     return development, held_out
 
 
-def development_splits(y: LabelArray, split: Split, silo: str, rng: np.random.Generator) -> dict[str, Index]:
+def development_splits(
+    y: LabelArray, split: Split, silo: str, rng: np.random.Generator, time: Array | None = None
+) -> dict[str, Index]:
     """Return positions of the splits train, validation and calibration in a silo's labels without its test split."""
     validation, calibration = (max(1, round(len(y) * share)) for share in (split.validation, split.calibration))
     train = len(y) - validation - calibration
     if train < 1:
         raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 in addition to the test split")
-    parts = stratified(y, (train, validation, calibration), rng)
+    parts = stratified(y, (train, validation, calibration), rng, time)
     return dict(zip(NAMES, parts, strict=False))
 
 
@@ -220,11 +230,31 @@ def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: by
     where, place = np.concatenate([splits[name] for name in PROTECTED]), _places(splits)
     hashes = {each.columns: keyed(contents(pool, each.columns), key) for each in known}
     rows = [[hashes[each.columns][i] for i in where.tolist()] for each in known]
+    if pool.groups is not None:
+        return _split(splits, where, _groups_put_back(place, pool.groups[where], pool.y[where], known, rows))
     once = [each.test.keys() | each.calibration.keys() for each in known]
     never = [not any(row[i] in held for row, held in zip(rows, once, strict=True)) for i in range(len(where))]
     for each, row in zip(known, rows, strict=True):
         _put_back(place, row, (each.test, each.test + each.calibration), pool.y[where], never)
     return _split(splits, where, place)
+
+
+def _groups_put_back(
+    place: LabelArray, group: Index, y: LabelArray, known: Sequence[HeldOut], rows: Sequence[Sequence[bytes]]
+) -> LabelArray:
+    """Return the places of rows, with each group back where the most protected of its rows once was held out."""
+    groups, first, of = np.unique(group, return_index=True, return_inverse=True)
+    wanted: list[Counter[bytes]] = []
+    names = [str(each).encode() for each in groups.tolist()]
+    for held in ([each.test for each in known], [each.test | each.calibration for each in known]):
+        hit = {
+            names[at] for each, row in zip(held, rows, strict=True) for at, hashed in zip(of, row, strict=True)
+            if hashed in each
+        }  # fmt: skip
+        wanted.append(Counter(hit))
+    moved = place[first]
+    _put_back(moved, names, wanted, y[first], [name not in wanted[1] for name in names])
+    return moved[of]
 
 
 def _put_back(

@@ -16,7 +16,7 @@ from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed
-from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_spaces
+from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_groups, warn_of_spaces
 from .tables.advice import label_refusal
 from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
@@ -74,7 +74,7 @@ def _part(pool: Pool) -> dict[str, Any]:
 def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     found_wrong = Refusals()
     sheets = read_sheets(source.paths(), reading.csv_format)
-    sheets = surveyed_sheets(sheets, reading.csv_format, reading.target, reading.silo_column, found_wrong)
+    sheets = surveyed_sheets(sheets, reading.csv_format, reading.target, reading.no_inputs.values(), found_wrong)
     if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them
         shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
         sheets = [sheet.with_columns({name: None for name in sheet.columns if name not in shared}) for sheet in sheets]
@@ -88,6 +88,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     check_labels(sheets, reading)
     if reading.target is not None and reading.target not in found_wrong:
         sheets = one_class(sheets, reading)
+    warn_of_groups(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
@@ -131,7 +132,7 @@ def _parts(
         for sheet in sheets:
             yield from zip(silos_of(sheet, reading), sheet.column(column), strict=True)
 
-    features = [column for column in sheets[0].columns if column not in (reading.target, reading.silo_column)]
+    features = [column for column in sheets[0].columns if column not in reading.no_inputs.values()]
     absent = {column: Counter(silo for silo, text in with_silos(column) if missing(text)) for column in features}
     labels = Counter(with_silos(reading.target)) if reading.target is not None else None
     return [
@@ -158,10 +159,11 @@ def _lacking(name: str, refusal: Refused) -> dict[str, Any]:
 
 def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusals) -> dict[str, Any]:
     rules = {rule.name: rule for rule in reading.declared.dictionary}
-    if name in (reading.target, reading.silo_column):
+    if name in reading.no_inputs.values():
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, name) if name == reading.target else ""
-        becomes = f"label: {found.distinct} classes" if name == reading.target else f"{found.distinct} silos"
+        of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
+        becomes = f"{'label: ' if name == reading.target else ''}{found.distinct} {of[name]}"
     else:
         found = column_of(sheets, name, reading)
         refused, becomes = found.refused, _becomes(found)

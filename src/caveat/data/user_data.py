@@ -23,6 +23,7 @@ from .checks import (
     plain_array,
     whole_numbers,
 )
+from .groups import placed
 from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
 from .preparation import SequenceFormat, Standardize, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
@@ -85,6 +86,8 @@ def from_arrays(
     length: int | None = None,
     standardize: Standardize = "none",
     augment: str | Sequence[str] | Augment | None = None,
+    groups: Mapping[SiloId, Any] | None = None,
+    time: Mapping[SiloId, Any] | None = None,
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
@@ -105,7 +108,13 @@ def from_arrays(
     truncated. Without `kind`, x is features if it has two dimensions, else images; two-dimensional whole numbers other
     than uint8 are refused, because they could be token ids. A `numpy.memmap` such as
     ``numpy.load(path, mmap_mode="r")`` is read when needed and never held in memory as a whole. `augment` changes
-    training batches at random (see `augmented`). Raises DataError naming the silo.
+    training batches at random (see `augmented`).
+
+    `groups` has (N,) values per silo, equal for samples that belong together, such as those of a patient: a group is in
+    one split only, and of each group in the calibration and the test split one random sample stays, so a group counts
+    once in every guarantee (see `caveat.data.groups`). `time` has (N,) dates or numbers per silo: the last samples are
+    for testing. For a silo with a test part both are (N + N_test,), with the values of test samples last. Raises
+    DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
@@ -128,7 +137,7 @@ def from_arrays(
     if channels == "first":
         parts = [(_last(x, of), y, x_test if x_test is None else _last(x_test, of), y_test)
                  for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
-    pools = pools_of(parts, list(silos), origins, classes, kind)
+    pools = placed(pools_of(parts, list(silos), origins, classes, kind), groups, time)
     settings = DataSettings(
         size=size,
         channels=None if channels == "first" else channels,
@@ -293,15 +302,17 @@ def from_datasets(
     seed: int = 0,
     split: Split | None = None,
     augment: str | Sequence[str] | Augment | None = None,
+    groups: Mapping[SiloId, Any] | None = None,
+    time: Mapping[SiloId, Any] | None = None,
 ) -> Silos:
     """Make silos from data sets: per name a map-style data set such as `torch.utils.data.Dataset`, or a tuple of a
     training and a test data set.
 
     An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`.
-    x is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes` and
-    `positive_class` are as in `from_arrays`. Items are read when needed, and all of them once at the start for their
-    labels. An item must be the same every time: use `augment` for random changes (see `augmented`). Splits hold
-    positions only. Raises DataError naming silo and item.
+    x is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes`,
+    `positive_class`, `groups` and `time` are as in `from_arrays`. Items are read when needed, and all of them once at
+    the start for their labels. An item must be the same every time: use `augment` for random changes (see
+    `augmented`). Splits hold positions only. Raises DataError naming silo and item.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
@@ -316,7 +327,7 @@ def from_datasets(
             raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
     labels = [(pool.origin, pool.y) for pool in pools]
     names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
-    pools = [replace(pool, classes=names) for pool in pools]
+    pools = placed([replace(pool, classes=names) for pool in pools], groups, time)
     made = make_silos(pools, True, DataSettings(positive_class=positive_class, split=split or Split()), seed)
     return with_augment(made, augment)
 

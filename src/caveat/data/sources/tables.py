@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise, repeat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
+from ..groups import named_like_group, numbered, repeats, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
 from ..tables.advice import label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, features_of
@@ -21,6 +23,8 @@ from .base import Source, SourceSettings, file_of_silo
 
 MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
 
+BELONG = "if rows with one {0} belong together, set data.groups = {0!r}"
+
 
 class TableSource(Source):
     name = "csv"
@@ -28,7 +32,7 @@ class TableSource(Source):
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is one"
     keys = frozenset({
         "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
-        "decimal", "thousands", "missing", "separator", "files",
+        "decimal", "thousands", "missing", "separator", "files", "groups", "time",
         "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
@@ -80,7 +84,7 @@ def csv_source(paths: Sequence[Path], reading: Reading, lazy: bool = False) -> D
 def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False, given: bool = True) -> DataSource:
     """Return the pools of tables; `given` says whether each table is a silo."""
     declared, target, silo = reading.declared, reading.target or "", reading.silo_column
-    sheets = declared_sheets(sheets, reading.csv_format, reading.target, silo)
+    sheets = declared_sheets(sheets, reading.csv_format, reading.target, reading.no_inputs.values())
     check_same_columns(sheets)
     check_names(sheets, reading)
     check_labels(sheets, reading)
@@ -88,7 +92,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     if refused := label_refusal(sheets, target):
         raise Refused(refused, "names", target)
     sheets = one_class(sheets, reading)
-    table = _schema(features_of(sheets, reading))
+    table = _schema(features_of(sheets, reading), warn_of_groups(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
     warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
@@ -105,7 +109,25 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=reading.csv_format)
         for name, index in zip(names, indices, strict=True)
     ]
+    if reading.groups:
+        named = [text for sheet in sheets for text in sheet.column(reading.groups)]
+        pools = [replace(pool, groups=numbered(named[row] for row in index.tolist())) for pool, index in
+                 zip(pools, indices, strict=True)]  # fmt: skip
+    if reading.time:
+        time = _times(sheets, reading.time, reading.decimal)
+        pools = [replace(pool, time=time[index]) for pool, index in zip(pools, indices, strict=True)]
     return DataSource(tuple(pools), given=silo is not None or given)
+
+
+def _times(sheets: Sequence[Sheet], name: str, decimal: str) -> Array:
+    """Return the place of each row in time. Raise Refused for a cell that is neither a date nor a number."""
+    cells = [(sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name))]
+    found = times([text for _, _, text in cells], decimal)
+    if isinstance(found, int):
+        sheet, row, _ = cells[found]
+        expected = "expected dates such as 2024-03-31 in all rows, or numbers in all rows"
+        raise Refused(f"{sheet.place(name, row)}, but data.time has the column: {expected}", "reading", name)
+    return found
 
 
 def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
@@ -162,8 +184,8 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raise ConfigurationError for unknown columns and contradictory keys."""
     features = [(name, key) for key in ("categorical", "numeric") for name in getattr(reading, key)]
-    for name, key in ((reading.target, "target"), (reading.silo_column, "silo_column"), *features):
-        if name is not None and name not in sheets[0].columns:
+    for name, key in (*((name, key) for key, name in reading.no_inputs.items()), *features):
+        if name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
             why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
             raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
@@ -171,6 +193,13 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
         raise ConfigurationError(
             f"data.target = {reading.target!r} cannot be the silo column or a feature too", "data.target"
         )
+    others = {key: name for key, name in reading.no_inputs.items() if key in ("groups", "time")}
+    for key, name in others.items():
+        for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):
+            if other == name and named != key:
+                raise ConfigurationError(
+                    f"data.{key} = {name!r} is data.{named} too, expected the column in one of them", f"data.{key}"
+                )
 
 
 def warn_of_header(sheets: Sequence[Sheet]) -> None:
@@ -184,13 +213,13 @@ def warn_of_header(sheets: Sequence[Sheet]) -> None:
 
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
-    """Raise DataError for rows without a label or a silo."""
-    for name in (reading.target, reading.silo_column):
-        for sheet in sheets if name is not None else ():
-            for row, text in enumerate(sheet.column(name or "")):
+    """Raise DataError for rows without a label, a silo, a group or a time."""
+    for name in reading.no_inputs.values():
+        for sheet in sheets:
+            for row, text in enumerate(sheet.column(name)):
                 if missing(text):
                     told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is missing ({text!r}), expected a value"
-                    raise Refused(f"{told}: write it there, or take the row out of the file", "unlabelled", name or "")
+                    raise Refused(f"{told}: write it there, or take the row out of the file", "unlabelled", name)
 
 
 def one_class(sheets: list[Sheet], reading: Reading) -> list[Sheet]:
@@ -215,11 +244,29 @@ def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
             warnings.warn(told, DataWarning, stacklevel=3)
 
 
-def _schema(columns: Sequence[ColumnContent]) -> tuple[TableColumn, ...]:
-    """Return the columns of a table. Raise DataError for the first that cannot be read."""
+def warn_of_groups(sheets: Sequence[Sheet], reading: Reading) -> str:
+    """Warn of the first input that looks like the group of rows that belong together; return its name, "" if none."""
+    if reading.groups is not None:
+        return ""
+    silos = [silo for sheet in sheets for silo in silos_of(sheet, reading)]
+    inputs = [name for name in sheets[0].columns if name not in reading.no_inputs.values() and named_like_group(name)]
+    found = (name for name in inputs if repeats(silos, (text for sheet in sheets for text in sheet.column(name))))
+    if name := next(found, ""):
+        told = (
+            f"column {shown(name)} looks like a group of rows, such as those of a patient: {BELONG.format(name)}, so "
+            "that they share a split and count once in each guarantee; if every row is independent of the others, "
+            f"leave the column out, {shown(name)} = false in [data.rename_columns]"
+        )
+        warnings.warn(told, DataWarning, stacklevel=3)
+    return name
+
+
+def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColumn, ...]:
+    """Return the columns of a table. Raise DataError for the first that cannot be read; `grouping` may be groups."""
     refused = [column for column in columns if column.refused]
     if refused:
         more = f" ({len(refused) - 1} more columns have problems: `caveat data` shows them)" if len(refused) > 1 else ""
+        more = f"; {BELONG.format(grouping)}{more}" if refused[0].name == grouping else more
         raise Refused(refused[0].refused + more, "reading", refused[0].name)
     for column in columns:
         if column.remark:

@@ -51,8 +51,8 @@ class ColumnContent:
 
 
 def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent]:
-    """Return the contents of all columns except target and silo, in the order of the first file."""
-    names = [name for name in sheets[0].columns if name not in (reading.target, reading.silo_column)]
+    """Return the contents of the columns that are inputs, in the order of the first file."""
+    names = [name for name in sheets[0].columns if name not in reading.no_inputs.values()]
     return [column_of(sheets, name, reading) for name in names]
 
 

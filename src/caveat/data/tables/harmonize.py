@@ -1,6 +1,6 @@
 """Harmonization of tables to the agreed names, units, missing values and classes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...core import ConfigurationError, Refused
 from ..pools import CsvFormat, shown
@@ -27,24 +27,24 @@ class Refusals(dict[str, Refused]):
 
 
 def declared_sheets(
-    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, silo: str | None
+    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, others: Collection[str]
 ) -> list[Sheet]:
-    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `silo`.
+    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `others`.
 
     Raises Refused for data that contradict their declaration, ConfigurationError for columns that no file has.
     """
     found, declared = Refusals(), csv_format.declared
-    made = surveyed_sheets(sheets, csv_format, target, silo, found)
+    made = surveyed_sheets(sheets, csv_format, target, others, found)
     for refusal in found.values():
         raise refusal
     if not declared.dictionary:
         return made
-    known = {column.name for column in declared.dictionary} | {target, silo}
+    known = {column.name for column in declared.dictionary} | {target, *others}
     return [sheet.with_columns({name: None for name in sheet.columns if name not in known}) for sheet in made]
 
 
 def surveyed_sheets(
-    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, silo: str | None, found: Refusals
+    sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, others: Collection[str], found: Refusals
 ) -> list[Sheet]:
     """Harmonize files but keep all columns; reasons to refuse them are added to `found`."""
     declared = csv_format.declared
@@ -56,7 +56,7 @@ def surveyed_sheets(
                 f"data.files names {file.name!r}, expected one of the files {', '.join(by_name)}", "data.files"
             )
         _check_own_columns(by_name[file.name], file.rename_columns, f"data.files.{file.name}.rename_columns")
-    return [_declared(sheet, csv_format.of(sheet.path.stem), target, silo, found) for sheet in sheets]
+    return [_declared(sheet, csv_format.of(sheet.path.stem), target, others, found) for sheet in sheets]
 
 
 def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> None:
@@ -89,11 +89,13 @@ def declared_labels(sheet: Sheet, declared: Declared, target: str) -> list[str]:
     return list(made.column(own.get(target) or target))
 
 
-def _declared(sheet: Sheet, csv_format: CsvFormat, target: str | None, silo: str | None, found: Refusals) -> Sheet:
+def _declared(
+    sheet: Sheet, csv_format: CsvFormat, target: str | None, others: Collection[str], found: Refusals
+) -> Sheet:
     declared = csv_format.declared
     if declared == NOTHING and csv_format.decimal == ".":
         return sheet
-    sheet = _with_formats(_with_names(sheet, declared, found), csv_format, (target, silo))
+    sheet = _with_formats(_with_names(sheet, declared, found), csv_format, (target, *others))
     for rule in declared.dictionary:
         if rule.name not in sheet.columns:
             told = f"{sheet.path}: no column {rule.name!r}, which the dictionary has: declare its name here in {OWN}"

@@ -19,6 +19,14 @@ class Reading(NamedTuple):
     decimal: str
     separator: str | None
     declared: Declared = NOTHING
+    groups: str | None = None
+    time: str | None = None
+
+    @property
+    def no_inputs(self) -> dict[str, str]:
+        """The keys that name a column that is not an input, and the column."""
+        keys = ("target", "silo_column", "groups", "time")
+        return {key: name for key in keys if (name := getattr(self, key)) is not None}
 
     @classmethod
     def of(cls, settings: object) -> Reading:
@@ -35,5 +43,5 @@ class Reading(NamedTuple):
 
     def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
         """Return names of features plus the dictionary's columns of a type."""
-        others = [name for name in self.declared.of_type(kind) if name not in (self.target, self.silo_column)]
+        others = [name for name in self.declared.of_type(kind) if name not in self.no_inputs.values()]
         return tuple(dict.fromkeys([*names, *others]))

@@ -15,6 +15,7 @@ from ...core import DataError, Silo
 from ...core.silo import SPLITS, SiloInfo
 from ...data import DataSettings, Preparation, Silos, augmented, splits_record
 from ...data.agreement import OwnSilos, own_silos, silos_of
+from ...data.groups import whole_groups
 from ...data.pools import Pool
 from ...data.schemas import SharedSchema
 from ...data.sources import read_silo
@@ -173,7 +174,7 @@ class SiloData:
         pool, own = self._read(terms, settings)
         known, data = frozen.made(pool, own, source, again)
         frozen.check(own.silos[0])
-        splits = {split: own.silos[0].indices[split].numpy() for split in SPLITS}
+        splits = whole_groups(pool, {split: own.silos[0].indices[split].numpy() for split in SPLITS})
         hold_out(self.file.state, settings, pool, splits, frozen.key())
         frozen.store(known, data)
         return known

@@ -1,0 +1,205 @@
+"""Groups of samples that belong together, such as the rows of a patient, and the order of samples in time.
+
+With groups, the unit of a draw is the group: all samples of one are in one split of one silo. Training and validation
+keep all of them. Of every group in the calibration and the test split one sample stays, drawn at random, so a group
+counts once in all that is promised on the one and measured on the other. If groups are independent and new ones come
+from the same population, these samples and a random sample of a new group are exchangeable: what is promised by n
+calibration groups holds as it would for n independent samples. This is "subsampling once" of Dunn, Wasserman and
+Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical Models (JASA 2023, arXiv 1809.07441); see also Lee,
+Barber and Willett, Distribution-Free Inference with Hierarchical Data (2023, arXiv 2306.06342), whose weights of
+1 / (size of the group) use all samples, but do not add up to counts over silos and leave no exact binomial test. What
+is lost: the other samples of those groups are in no split, and a promise is about a random sample of a new group, not
+about all of its samples at once.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..core import DataError, SiloId
+from ..core.settings import check_type
+from .checks import plain_array
+from .pools import Array, Index, LabelArray, Pool
+from .tables.formats import number
+
+LEAST = 4
+"""Minimum number of groups of a silo: one for each split."""
+TELL_APART = 10
+"""Minimum number of values of a column that looks like a group at some silo."""
+REPEATS = 0.05
+"""Minimum fraction of rows that repeat a value of such a column."""
+IDS = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs"})
+WHOSE = frozenset({
+    "patient", "patients", "subject", "subjects", "person", "participant", "individual", "animal", "device", "visit",
+    "encounter", "admission", "customer", "user", "household",
+})  # fmt: skip
+NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
+
+
+def numbered(values: Iterable[str]) -> Index:
+    """Return the group (N,) of each value, 0, 1, ..., equal for equal values; 7.0 is 7, as pandas writes it."""
+    codes: dict[str, int] = {}
+    return np.fromiter((codes.setdefault(value.removesuffix(".0"), len(codes)) for value in values), np.int64)
+
+
+def unit_labels(pool: Pool) -> LabelArray:
+    """Return the label of each unit of a draw: of each sample, or of each group the rarest label of its samples."""
+    if pool.groups is None:
+        return pool.y
+    known = pool.y >= 0
+    common = np.argsort(np.argsort(np.bincount(pool.y[known], minlength=len(pool.classes)), kind="stable"))
+    rank = np.where(known, common[pool.y], len(common))
+    rarest = np.full(pool.groups.max() + 1, len(common))
+    np.minimum.at(rarest, pool.groups, rank)
+    return np.append(np.argsort(common), -1)[rarest]
+
+
+def unit_times(pool: Pool) -> Array | None:
+    """Return the time of each unit of a draw, for a group that of its last sample; None if it is unknown."""
+    if pool.groups is None or pool.time is None:
+        return pool.time
+    last = np.full(pool.groups.max() + 1, -math.inf)
+    np.maximum.at(last, pool.groups, pool.time)
+    return last
+
+
+def samples_of(pool: Pool, units: Index) -> Index:
+    """Return the positions of all samples of some units, ascending for groups."""
+    if pool.groups is None:
+        return units
+    chosen = np.zeros(pool.groups.max() + 1, bool)
+    chosen[units] = True
+    return np.flatnonzero(chosen[pool.groups])
+
+
+def one_per_group(pool: Pool, index: Index, rng: np.random.Generator) -> Index:
+    """Return one position of each group among some positions, drawn at random; all positions without groups."""
+    if pool.groups is None:
+        return index
+    order = rng.permutation(index)
+    return np.sort(order[np.unique(pool.groups[order], return_index=True)[1]])
+
+
+def whole_groups(pool: Pool, splits: Mapping[str, Index]) -> dict[str, Index]:
+    """Return splits with all samples of their groups, also of those that are represented by one."""
+    return {
+        name: index if pool.groups is None else samples_of(pool, pool.groups[index]) for name, index in splits.items()
+    }
+
+
+def check_groups(pool: Pool) -> None:
+    """Raise DataError for too few groups to make four splits of."""
+    if pool.groups is not None and (count := int(pool.groups.max()) + 1) < LEAST:
+        raise DataError(
+            f"{_named(pool)}: {count} groups in {len(pool.y)} samples, expected at least {LEAST}, one for each split"
+        )
+
+
+def own_parts(pool: Pool) -> tuple[Index, Index]:
+    """Return the units in the source's part to train on, and those in its own test part.
+
+    Raises DataError for a group that is in both.
+    """
+    if pool.groups is None:
+        development, test = np.split(np.arange(len(pool.y)), [pool.development])
+        return development, test
+    train, test = np.unique(pool.groups[: pool.development]), np.unique(pool.groups[pool.development :])
+    if len(both := np.intersect1d(train, test)):
+        raise DataError(
+            f"{_named(pool)}: {len(both)} groups are in both the training and the test part, expected each in one of "
+            "them: pass all samples as one part, of which splits by group are drawn"
+        )
+    return train, test
+
+
+def _named(pool: Pool) -> str:
+    return pool.origin or (f"silo {pool.domain!r}" if pool.domain else "data")
+
+
+def named_like_group(column: str) -> bool:
+    """Return whether a column's name is one of identifiers, such as patient_id, MRN, SubjectNo or visit."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", column).lower().strip("_").split("_")
+    alone = len(words) == 1 and words[0].removesuffix("id") in WHOSE
+    return alone or words[-1] in IDS or (words[0] in WHOSE and words[-1] in NUMBERS)
+
+
+def repeats(silos: Iterable[str], values: Iterable[str]) -> bool:
+    """Return whether the values of a column repeat within silos as those of groups do."""
+    known: dict[str, set[str]] = {}
+    rows = 0
+    for silo, value in zip(silos, values, strict=True):
+        known.setdefault(silo, set()).add(value)
+        rows += 1
+    distinct = [len(each) for each in known.values()]
+    return max(distinct, default=0) >= TELL_APART and rows - sum(distinct) >= REPEATS * rows
+
+
+def times(texts: Sequence[object], decimal: str = ".") -> Array | int:
+    """Return places in time (N,) float64 of numbers, or of dates as ISO 8601 writes them: 2024-03-31, or with a time.
+
+    If some text is neither, or not of the kind of the first one, return its position.
+    """
+    found = np.empty(len(texts))
+    read = _date if number(str(texts[0]), decimal) is None else partial(number, decimal=decimal)
+    for row, text in enumerate(texts):
+        value = read(str(text))
+        if value is None or not math.isfinite(value):
+            return row
+        found[row] = value
+    return found
+
+
+def _date(text: str) -> float | None:
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
+def placed(pools: Sequence[Pool], groups: Mapping[SiloId, Any] | None, time: Mapping[SiloId, Any] | None) -> list[Pool]:
+    """Return the pools with the group and the time of each sample. Raise DataError for missing and invalid values."""
+    if groups is not None:
+        values = _per_sample(pools, groups, "groups")
+        pools = [replace(pool, groups=numbered(each)) for pool, each in zip(pools, values, strict=True)]
+    if time is not None:
+        values = _per_sample(pools, time, "time")
+        pools = [replace(pool, time=_times(each, pool.origin)) for pool, each in zip(pools, values, strict=True)]
+    return list(pools)
+
+
+def _times(values: Array, origin: str) -> Array:
+    found = times(values.tolist())
+    if isinstance(found, int):
+        raise DataError(
+            f"{origin}: time of sample {found} is {values[found]}, expected dates such as 2024-03-31 for all, or "
+            "finite numbers for all"
+        )
+    return found
+
+
+def _per_sample(pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str) -> list[Array]:
+    """Return a text (N,) for each sample of each pool. Raise DataError for another number, and for missing values."""
+    check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
+    if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
+        raise DataError(
+            f"{called}: silo {differing[0]!r} is in one of silos and {called} only, expected the same silos"
+        )
+    found = []
+    for pool in pools:
+        values = plain_array(given[pool.domain], f"{pool.origin}: {called}")
+        if values.shape != (len(pool.y),):
+            raise DataError(
+                f"{pool.origin}: {called} of shape {values.shape}, expected ({len(pool.y)},): one per sample"
+            )
+        texts = values.astype(str)
+        if len(missing := np.flatnonzero(np.isin(texts, ("nan", "None", "NaT", "<NA>", "")))):
+            raise DataError(f"{pool.origin}: {called} of sample {missing[0]} is missing, expected a value for each")
+        found.append(texts)
+    return found
