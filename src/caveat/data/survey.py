@@ -12,6 +12,7 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
+from .groups import named_like_group
 from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
@@ -111,7 +112,9 @@ def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: 
     silos = np.array([silo for sheet in sheets for silo in silos_of(sheet, reading)])
     names = list(dict.fromkeys(silos.tolist()))
     given = {column["name"]: column for column in columns if "refused" not in column and column["distinct"]}
-    given.pop(reading.silo_column or "", None)
+    for name in (*reading.no_inputs.values(), *filter(named_like_group, list(given))):
+        if name != reading.target:
+            given.pop(name, None)  # ids differ between silos
     if len(names) < 2 or FLOAT * len(silos) * len(given) > memory():
         return
     for name, column in given.items():
