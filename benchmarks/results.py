@@ -17,7 +17,7 @@ from pathlib import Path
 from wrapped import wrapped
 
 from caveat.analysis import reproduce
-from caveat.analysis.compare.texts import about, contrasts, measured
+from caveat.analysis.compare.table_files import about, contrasts, measured
 from caveat.analysis.reproduce import PaperTable
 from caveat.files import read_comparison
 from caveat.files.schema import Comparison, TuningReport

@@ -16,7 +16,7 @@ from fake_comparison import fake_comparison
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import Grid
-from caveat.analysis.compare.texts import markdown
+from caveat.analysis.compare.table_files import markdown
 from caveat.core import ConfigurationError
 from caveat.files import read_comparison
 

@@ -24,7 +24,7 @@ from caveat.analysis.compare.build_record import comparison_of
 from caveat.analysis.compare.folder import KILLED, ComparisonFolder, FinishedRun, looked_up
 from caveat.analysis.compare.grid import Grid, PlannedRun, asked, slug, swept
 from caveat.analysis.compare.runner import compare, grid_of, opened, write
-from caveat.analysis.compare.texts import markdown
+from caveat.analysis.compare.table_files import markdown
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
 from caveat.files.schema import Measure, MethodVariant, Setting, TuningPlan, as_json

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import Any
 
-from caveat.analysis.compare.texts import markdown, per_run
+from caveat.analysis.compare.table_files import markdown, per_run
 from caveat.files.schema import Comparison
 
 

@@ -17,7 +17,7 @@ from caveat import data
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError
 from caveat.data.settings import DataSettings
-from caveat.data.sources.images import image_files, read_images
+from caveat.data.sources.image_folders import image_files, read_images
 
 ORIENTATION = 0x0112
 PIXELS = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)

@@ -34,7 +34,7 @@ from caveat.wrappers.base import Wrapper
 from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.evaluation import TEST, VALIDATION, Evaluated
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 
 SOURCE = Path(caveat.__file__).parent
 EVERY = METHODS + WRAPPED

@@ -48,9 +48,9 @@ from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
-from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)

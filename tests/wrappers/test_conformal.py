@@ -17,7 +17,7 @@ from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Ro
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
 from caveat.wrappers.calibration import Conformal
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 
 COVERAGE = 0.9

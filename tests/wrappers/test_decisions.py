@@ -29,8 +29,8 @@ from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
 from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.familiar import Familiar
-from caveat.wrappers.guaranteed import Guaranteed
-from caveat.wrappers.switched import Switched, choose
+from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.switch_policy import Switched, choose
 from caveat.wrappers.uncertainty import Uncertainty
 
 NONE = torch.nn.Identity()

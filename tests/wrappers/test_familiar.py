@@ -15,7 +15,7 @@ from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFe
 from caveat.uncertainty import familiarity
 from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_kept
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 
 

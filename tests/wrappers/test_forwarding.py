@@ -20,10 +20,10 @@ from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScal
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
-from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]

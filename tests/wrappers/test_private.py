@@ -18,7 +18,7 @@ from caveat.core import ConfigurationError, Method, Payload, Replies, Round, Sil
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
 from caveat.wrappers.calibration import TemperatureScaled
 from caveat.wrappers.privacy import Private, epsilon, epsilon_against_server, normal
-from caveat.wrappers.switched import Switched
+from caveat.wrappers.switch_policy import Switched
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345

@@ -16,7 +16,7 @@ from caveat.core import Answers, Data, Decision, Payload, Prediction, Round, Sil
 from caveat.methods import FedAvg
 from caveat.uncertainty.temperature import CONTAMINATION, LEAST
 from caveat.wrappers.calibration import TemperatureScaled
-from caveat.wrappers.guaranteed import Guaranteed
+from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.uncertainty import Uncertainty
 

@@ -9,7 +9,7 @@ from .preparation import Inputs, Preparation
 from .settings import DataSettings, Normalize, OodSettings, Partition, Shift, Split
 from .silos import Silos, population
 from .sources.arrays import digits, npz
-from .sources.images import recolored, resized
+from .sources.image_folders import recolored, resized
 from .splits import hashes, splits_record
 from .survey import survey
 from .transforms import augmented

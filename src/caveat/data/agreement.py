@@ -22,7 +22,7 @@ from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reaso
 from .settings import DataSettings
 from .silos import Silos
 from .sources import read_silo, source_of_silo
-from .sources.images import common_format
+from .sources.image_folders import common_format
 from .splits import Rearrange
 from .tables.advice import TELLING
 from .tables.dictionary import LabelCode, OwnColumn

@@ -22,7 +22,7 @@ from .preparation import Scaling, SequenceFormat, check_normalize, check_standar
 from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
-from .sources.images import ImageFormat, check_image_memory, common_format
+from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread

@@ -17,7 +17,7 @@ from .preparation import Inputs, Preparation
 from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
-from .sources.images import SUFFIXES, image_files, read_images
+from .sources.image_folders import SUFFIXES, image_files, read_images
 from .sources.tables import read_rows
 from .tables.encoding import Codes
 from .tables.files import SUFFIX, read_sheet

@@ -13,7 +13,7 @@ from ..core import ConfigurationError, Data, DataError, Silo, key
 from ..core.settings import check_seed, check_type
 from .pools import Array, Pool
 from .silos import Silos
-from .sources.images import ImageFormat
+from .sources.image_folders import ImageFormat
 
 Unknown = Literal["none", "classes", "domains"]
 

@@ -19,7 +19,7 @@ from ..core.devices import FLOAT, check_memory, memory
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .pools import Array, LazyInputs, Pool, row_parts
 from .settings import Normalize
-from .sources.images import ImageFormat
+from .sources.image_folders import ImageFormat
 from .sources.tables import rows_of
 from .tables.encoding import Encoder
 from .tables.frames import FrameSheet, is_frame

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..core import DataError
 from ..core.settings import frozen_settings
 from .pools import TableColumn
-from .sources.images import ImageFormat
+from .sources.image_folders import ImageFormat
 from .tables.encoding import TableLayout
 
 MOST = 10_000

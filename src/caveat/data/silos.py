@@ -19,7 +19,7 @@ from .checks import check_class_list, check_numbers, check_tensor, dtype_name
 from .pools import Array
 from .preparation import Inputs, Preparation, Scaling, SequenceFormat, no_silo
 from .settings import Normalize
-from .sources.images import ImageFormat
+from .sources.image_folders import ImageFormat
 from .splits import NAMES
 from .tables.encoding import Encoder
 

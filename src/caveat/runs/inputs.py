@@ -31,7 +31,7 @@ from ..data.checks import dtype_name
 from ..data.pools import CsvFormat, TableColumn
 from ..data.preparation import Scaling, SequenceFormat
 from ..data.silos import SiloNames
-from ..data.sources.images import ImageFormat
+from ..data.sources.image_folders import ImageFormat
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
 from ..files import read, write_record

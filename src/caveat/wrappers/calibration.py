@@ -38,7 +38,7 @@ from ..uncertainty.sets import (
     threshold,
 )
 from .base import Wrapper, no_histograms
-from .switched import scalar
+from .switch_policy import scalar
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from .base import find
 from .calibration import Conformal, LabelShifted, TemperatureScaled
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
-from .guaranteed import Guaranteed, GuaranteeScope
+from .guarantee_policy import Guaranteed, GuaranteeScope
 from .privacy import Private
-from .switched import Switched
+from .switch_policy import Switched
 
 OWNERS = {
     "score": ("switch", "guaranteed"),

@@ -41,7 +41,7 @@ from .build_record import comparison_of
 from .correctness import place_of, write_right
 from .folder import KILLED, ComparisonFolder
 from .grid import Grid, PlannedRun
-from .texts import markdown, per_run
+from .table_files import markdown, per_run
 
 KEPT = 2
 """Number of federations whose data stay in memory for the runs that share them."""

@@ -8,7 +8,7 @@ from ...core import ConfigurationError, DataError, SiloId
 from ..pools import DataSource, Pool
 from .arrays import DigitsSource, HubSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
-from .images import ImageSource
+from .image_folders import ImageSource
 from .tables import TableSource
 
 

@@ -18,7 +18,7 @@ from ...core.devices import memory
 from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
 from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, Pool
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
-from .images import resized
+from .image_folders import resized
 
 LARGE = 1 << 28
 """Bytes of arrays up to which their compression ratio is not checked."""

@@ -25,7 +25,7 @@ from ..core.silo import SiloInfo
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
 from .base import Wrapper, no_counts, no_histograms
-from .switched import choose, nowhere, scalar
+from .switch_policy import choose, nowhere, scalar
 
 GuaranteeScope = Literal["federation", "domain", "silo"]
 """The smallest group that gets its own guarantee."""
