@@ -106,37 +106,37 @@ FAULTS = (
         "prediction sets calibrated on validation rows",
         "x, y = context.calibration\n        probs = mean_probs(",
         "x, y = context.validation\n        probs = mean_probs(",
-        "test_conformal wrappers uncertainty",
+        "test_calibration_sets wrappers uncertainty",
     ),
     Fault(
         "conformal quantile is one score too low",
         "float(ordered[index - 1])",
         "float(ordered[index - 2])",
-        "test_uncertainty uncertainty wrappers",
+        "test_measures uncertainty wrappers",
     ),
     Fault(
         "temperature inverted",
         "(inverse_temperature * self.probs.double().log())",
         "(self.probs.double().log() / inverse_temperature)",
-        "test_uncertainty test_tempered uncertainty core wrappers",
+        "test_measures test_calibration_temperature uncertainty core wrappers",
     ),
     Fault(
         "log-evidence ranks inputs the wrong way round",
         '{"log_evidence": -self.log_evidence}',
         '{"log_evidence": self.log_evidence}',
-        "test_uncertainty uncertainty core methods wrappers",
+        "test_measures uncertainty core methods wrappers",
     ),
     Fault(
         "score at the threshold is abstained from",
         "answer.score(self.score) <= limit",
         "answer.score(self.score) < limit",
-        "test_decisions wrappers",
+        "test_switched wrappers",
     ),
     Fault(
         "histograms of silos merged without their counts",
         "quantile(self.score, torch.stack(counts).sum(0)",
         "quantile(self.score, torch.stack(counts).amax(0)",
-        "test_decisions wrappers",
+        "test_switched wrappers",
     ),
     Fault(
         "Dirichlet parameters without the prior's 1",
@@ -184,7 +184,7 @@ FAULTS = (
         "noise divided among too many silos",
         "self.noise_multiplier * self.clip_norm / math.sqrt(self.silos)",
         "self.noise_multiplier * self.clip_norm / self.silos",
-        "test_private wrappers",
+        "test_privacy_noise wrappers",
     ),
 )
 

@@ -12,7 +12,7 @@ from fake_ledger import FORMS, SUMS_BYTES, UPDATE_BYTES, federated_run, message,
 from fake_run import minimal_run, rebook, rewrite, write_json
 from html_page import Page
 from rich.console import Console
-from test_report import cells, sections
+from test_run_page import cells, sections
 
 from caveat.core import DataError
 from caveat.core.text import plain, ranges
