@@ -79,7 +79,7 @@ class Centers(caveat.data.Silos):
     Of Switzerland's 46 patients one is healthy, and at FLamby's split that is one to test on.
     """
 
-    def check(self, batch_size: int) -> None:
+    def check(self, batch_size: int, one_class: bool = False) -> None:
         pass
 
 

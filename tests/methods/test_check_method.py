@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +87,7 @@ def accuracy(self: Any, server: Any) -> dict[str, object]:
 
 def drawing_elsewhere(self: Any, down: Any, state: Any, context: Any) -> Any:
     update, after = FedAvg.train(self, down, state, context)
-    update.payload["model"]["head.1.bias"] += random.random()
+    update.payload["model"]["head.1.bias"] += np.random.default_rng().random()
     return update, after
 
 
@@ -101,8 +100,12 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
     ("name", "hook", "told"),
     [
         ("train", drawing_elsewhere, "repeating a run gives a different result: model/"),
-        ("train", drawing_elsewhere, "look for randomness from anything but torch's global generator"),
-        ("answer", answering_by_chance, "silo-0 predicts different probabilities the second time; look for rand"),
+        ("train", drawing_elsewhere, "look for unseeded randomness"),
+        (
+            "answer",
+            answering_by_chance,
+            "silo-0 predicts different probabilities the second time; look for unseeded rand",
+        ),
         ("train", of_a_process, "two workers come to other bits than one: model/"),
         ("train", in_the_workspace, "depends on weights left in site.module or site.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),

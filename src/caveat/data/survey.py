@@ -21,8 +21,8 @@ from .sources.tables import TableSource, check_labels, check_names, one_class, s
 from .tables.advice import label_refusal
 from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
-from .tables.files import Sheet, check_same_columns, missing, read_sheets
-from .tables.harmonize import Refusals, surveyed_sheets
+from .tables.files import Sheet, missing, read_sheets
+from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
 from .tables.reading import Reading
 
 

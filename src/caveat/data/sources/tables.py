@@ -15,9 +15,9 @@ from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn,
 from ..tables.advice import label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
-from ..tables.files import SUFFIX, ParquetSheet, Sheet, check_same_columns, missing, read_sheet, read_sheets, spaces
+from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheet, read_sheets, spaces
 from ..tables.formats import number, one_spelling
-from ..tables.harmonize import declared_rows, declared_sheets
+from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.reading import Reading
 from .base import Source, SourceSettings, file_of_silo
 

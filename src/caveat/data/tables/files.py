@@ -394,12 +394,3 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
 def read_sheets(paths: Sequence[Path], csv_format: CsvFormat) -> list[Sheet]:
     """Read files, each with its separator. Raise DataError for one that cannot be read."""
     return [read_sheet(path, csv_format.of(path.stem).separator) for path in paths]
-
-
-def check_same_columns(sheets: Sequence[Sheet]) -> None:
-    """Raise DataError if columns differ."""
-    for sheet in sheets[1:]:
-        if differing := set(sheet.columns) ^ set(sheets[0].columns):
-            raise DataError(
-                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
-            )

@@ -59,6 +59,15 @@ def surveyed_sheets(
     return [_declared(sheet, csv_format.of(sheet.path.stem), target, others, found) for sheet in sheets]
 
 
+def check_same_columns(sheets: Sequence[Sheet]) -> None:
+    """Raise DataError if columns differ."""
+    for sheet in sheets[1:]:
+        if differing := set(sheet.columns) ^ set(sheets[0].columns):
+            raise DataError(
+                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
+            )
+
+
 def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> None:
     """Raise ConfigurationError for a column that a file lacks."""
     for own in columns:
