@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ...core import ConfigurationError, Refused
+from ...core import ConfigurationError, DataError, Refused
 from ..pools import CsvFormat, shown
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
 from .files import Sheet, missing
