@@ -93,7 +93,8 @@ def remark(name: str, found: Sequence[ColumnAtSilo], odd: Sequence[SiloId], labe
     what = f"{'labels' if label else 'column'} {shown(name)}"
     if found[0].quantiles:
         zero = ", and a 0 that means missing must be empty" * any(each.quantiles[2:3] == (0,) for each in first)
-        return f"{what}: medians are {told}: if units differ, convert the values to one unit{zero}"
+        key = f"data.files.{odd[0]}.rename_columns.{name} = {{ factor = NUMBER }}"
+        return f"{what}: medians are {told}: if units differ, convert the values (with a file per silo: {key}){zero}"
     return f"{what}: the most frequent values are {told}: if they mean the same, write them alike"
 
 
