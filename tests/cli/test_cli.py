@@ -37,9 +37,8 @@ COMMANDS = {
     "list": {"--plugin"},
     "config": {"--plugin", "--set"},
     "data": {
-        "--target", "--silo-column", "--categorical", "--numeric", "--decimal", "--thousands", "--missing",
-        "--separator", "--dictionary", "--config", "--size", "--json",
-        "--plugin",
+        "--target", "--silo-column", "--groups", "--time", "--categorical", "--numeric", "--decimal", "--thousands",
+        "--missing", "--separator", "--dictionary", "--config", "--size", "--json", "--plugin",
     },
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",

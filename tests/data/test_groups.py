@@ -116,9 +116,7 @@ def test_one_table_is_dealt_to_silos_by_group(tmp_path: Path) -> None:
         seen.update({name for each in found.values() for name in each})
     assert set(seen.values()) == {1}
     assert sum(len(silo.test) for silo in load(settings, 0)) == pytest.approx(15, abs=2)
-    with pytest.raises(
-        DataError, match=r"40 silos of 5 test samples each, .* 24 \(data.groups is set: samples are groups"
-    ):
+    with pytest.raises(DataError, match=r"40 silos of 5 test .* 24 \(data.groups is set: samples are groups"):
         load(dataclasses.replace(settings, n_silos=40), 0)
 
 

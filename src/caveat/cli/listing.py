@@ -114,6 +114,12 @@ def data(
     silo_column: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="csv: column with the name of the silo.")
     ] = None,
+    groups: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="csv: column with the group of each row, such as a patient.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="csv: column that orders the rows in time.")
+    ] = None,
     categorical: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="csv: column of categories. Repeatable.")
     ] = None,
@@ -155,7 +161,8 @@ def data(
         from .output import column_table, refusals, silo_table, survey_table
 
         given: dict[str, Any] = {
-            "target": target, "silo_column": silo_column, "categorical": tuple(categorical or ()),
+            "target": target, "silo_column": silo_column, "groups": groups, "time": time,
+            "categorical": tuple(categorical or ()),
             "numeric": tuple(numeric or ()), "thousands": thousands, "missing": tuple(missing or ()),
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
             "size": size,
