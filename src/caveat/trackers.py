@@ -147,7 +147,7 @@ TAG = "caveat.run"
 OTHER = re.compile(r"[^\w\-. /]")
 """Characters that are not allowed in names of metrics."""
 MANY = 100
-"""MLflow's limit of settings per call."""
+"""MLflow's limit on the number of settings per call."""
 
 
 class MLflow(Tracker):

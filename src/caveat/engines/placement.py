@@ -109,7 +109,7 @@ def _forget(place: weakref.ref[Workplace], silo: int, size: int, of: object) -> 
 
 
 def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
-    """Return a split on a device, whole or with inputs moved in parts; late data are moved when accessed."""
+    """Return a split on a device, whole or with inputs moved in parts; lazy data are moved when accessed."""
     if isinstance(data, LateData):
         return LateData.of(lambda: placed_data(data.read(), device, whole))
     found = Data(placed_inputs(data.x, device, whole), brought(data.y, device))

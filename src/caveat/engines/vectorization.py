@@ -216,7 +216,7 @@ class Stacking:
         try:
             padded, kept = _checked(sample)
         except Exception as error:
-            # Whatever the error is: silo by silo the task gives a clearer error, or none.
+            # Catch any error: silo by silo, the task raises a clearer error or succeeds.
             return StackedRecord(stacked=False, why=why(error))
         step = 4 * _learnt(sample) + kept
         if self.mode == "auto" and step > STEP:

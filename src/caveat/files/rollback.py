@@ -1,4 +1,4 @@
-"""Rollback: to a recent training round by command, or to the last one in order to train for more rounds.
+"""Roll back a run to a recent training round, or to the last one to train for more rounds.
 
 The server's checkpoints of the last training rounds are kept, with the silo states that belong to them. Undone rows and
 ledger lines are moved to the run's folder `undone`, because their messages did leave the silos. A finished run keeps

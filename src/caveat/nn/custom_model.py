@@ -48,7 +48,7 @@ def make_known(name: str, code: Make) -> None:
 
 
 def code_of(code: str | Make, key: str) -> Make:
-    """What a name in a configuration stands for. Raises ConfigurationError unless this process was told."""
+    """What a name in a configuration stands for. Raises ConfigurationError unless this process allows it."""
     if not isinstance(code, str):
         return code
     found = KNOWN.get(code, SHIPPED.get(code))

@@ -267,7 +267,7 @@ def own_encoder(
 
 
 def begin_with(module: nn.Module, file: str) -> None:
-    """Load the weights of a file into a module. Raises ConfigurationError for an invalid file, or one of another
+    """Load weights from a file into a module. Raises ConfigurationError for an invalid file, or one of another
     module.
     """
     tensors = _read(file)

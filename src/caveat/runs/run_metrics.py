@@ -67,7 +67,7 @@ def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dic
 
 
 def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
-    """Complete the sums if only some silos choose between two models: a single model is its own choice."""
+    """Complete the sums if only some silos choose between two models: a silo with a single model always uses it."""
     if not any(SWITCH in sums for sums in each.values()):
         return dict(each)
     return {

@@ -87,7 +87,7 @@ def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
     if not counts.any():
         return ""
     _, covariance = moments({"counts": counts, "totals": totals, "squares": squares})
-    # Subtracting means leaves rounding errors of the size of the squares'.
+    # Subtracting means leaves rounding errors on the scale of those of the squares.
     room = 1e-6 * width * (1 + float(squares.abs().max() / counts.sum()))
     least = float(torch.linalg.eigvalsh(covariance)[0])
     return "" if least >= -room else "second moments with a negative variance"

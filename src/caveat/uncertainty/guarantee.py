@@ -3,7 +3,7 @@
 A policy answers an input if its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each limit of a
 fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over silos, and a
 sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at most `risk`. The
-limit that merely looks best on the calibration inputs exceeds the risk in a quarter to a half of cases.
+limit that only looks best on the calibration inputs violates the bound on the risk in a quarter to a half of cases.
 
 The tests are fixed-sequence tests (Bauer, 1991; Learn then Test, Angelopoulos et al., arXiv 2110.01052) of exact
 Clopper-Pearson bounds (SGR, Geifman & El-Yaniv, NeurIPS 2017), chained by the fallback procedure (Wiens, 2003).
@@ -167,7 +167,7 @@ class Guarantee:
 
 
 def starting_columns(total: int, risk: float, confidence: float, size: int = GRID) -> dict[int, float]:
-    """Return where the sequences start, and which share of delta = 1 - confidence each brings.
+    """Return where the sequences start, and the share of delta = 1 - confidence that each uses.
 
     With many inputs: where about enough are answered to pass in spite of 2 errors, and at 1/4 and 1/2 (or at 1/2), in
     equal shares. With fewer: where enough are answered to pass without an error at .3 delta, and with one at .7 delta;

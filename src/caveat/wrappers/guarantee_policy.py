@@ -39,7 +39,7 @@ class Whose(IntEnum):
     FEDERATION = 0
     """Of all silos together that have no smaller group's."""
     DOMAIN = 1
-    """Of all silos of its domain together that have none of their own."""
+    """Pooled over the silos of its domain that have none of their own."""
     SILO = 2
     """Its own."""
 

@@ -112,7 +112,7 @@ def _differences(record: Comparison) -> str:
 
 
 def _costs(record: Comparison) -> str:
-    """Return the tuned values, and the cost of a run, mean over seeds."""
+    """Return the tuned values and the cost of a run, averaged over seeds."""
     heads = [f"tuned {record.tuning.key}"] if record.tuning else []
     each = [*heads, "rounds", "s", "MB up", "MB down"]
     names = [setting.name for setting in record.columns]
