@@ -25,6 +25,7 @@ from caveat.data.silos import Silos
 from caveat.data.sources import read_silo
 from caveat.data.splits import NAMES, HeldOut, again_held_out, contents, keyed
 from caveat.data.survey import survey
+from caveat.data.tables.dictionary import OwnColumn
 from caveat.uncertainty import familiarity
 from caveat.uncertainty.guarantee import counts, fixed_sequence, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
@@ -364,3 +365,20 @@ def test_promises_are_broken_no_more_often_than_they_say(m: int, noise: float) -
         elif m >= 5:  # what the key is for
             assert share > 0.9
             assert found[:, 2].mean() < 0.88
+
+
+def test_dates_of_another_form_order_rows_once_their_form_is_declared(tmp_path: Path) -> None:
+    days = [f"{1 + row % 28:02d}.{1 + row // 28:02d}.2023" for row in range(60)]
+    rows = [f"{day},{row % 7},{row % 2}" for row, day in enumerate(days)]
+    (tmp_path / "a.csv").write_text("\n".join(["seen,x,ill", *rows]))
+    settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="ill", time="seen", n_silos=1)
+    with pytest.raises(DataError, match=r'set data\.rename_columns\.seen = \{ date = "%d\.%m\.%Y" \}'):
+        load(settings, 0)
+    own = OwnColumn(own="seen", name="seen", date="%d.%m.%Y")
+    (silo,) = load(dataclasses.replace(settings, rename_columns=(own,)), 0)
+    assert silo.indices["train"].max() < silo.indices["validation"].min()
+    assert silo.indices["calibration"].max() < silo.indices["test"].min() == 60 - len(silo.test)
+
+
+def test_a_group_is_one_as_a_number_and_a_code_is_not() -> None:
+    assert numbered(["7", "7.0", "07", "v1.0", "v1"]).tolist() == [0, 0, 1, 2, 3]

@@ -26,7 +26,7 @@ from ..core import DataError, SiloId
 from ..core.settings import check_type
 from .checks import plain_array
 from .pools import Array, Index, LabelArray, Pool
-from .tables.formats import number
+from .tables.formats import number, same_value
 
 LEAST = 4
 """Minimum number of groups of a silo: one for each split."""
@@ -43,9 +43,10 @@ NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
 
 
 def numbered(values: Iterable[str]) -> Index:
-    """Return the group (N,) of each value, 0, 1, ..., equal for equal values; 7.0 is 7, as pandas writes it."""
-    codes: dict[str, int] = {}
-    return np.fromiter((codes.setdefault(value.removesuffix(".0"), len(codes)) for value in values), np.int64)
+    """Return the group (N,) of each value, 0, 1, ..., equal for equal numbers: 7.0 is 7, as pandas writes it."""
+    texts = list(values)
+    same, codes = {text: same_value(text) for text in set(texts)}, dict[object, int]()
+    return np.fromiter((codes.setdefault(same[text], len(codes)) for text in texts), np.int64)
 
 
 def unit_labels(pool: Pool) -> LabelArray:

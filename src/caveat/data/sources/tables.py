@@ -12,7 +12,7 @@ from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..groups import named_like_group, numbered, repeats, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
-from ..tables.advice import label_refusal, spelling_refusal
+from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheet, read_sheets, spaces
@@ -125,7 +125,8 @@ def _times(sheets: Sequence[Sheet], name: str, decimal: str) -> Array:
     found = times([text for _, _, text in cells], decimal)
     if isinstance(found, int):
         sheet, row, _ = cells[found]
-        expected = "expected dates such as 2024-03-31 in all rows, or numbers in all rows"
+        key = assignment(f"rename_columns\n{name}", {"date": "%d.%m.%Y"})
+        expected = f"expected dates such as 2024-03-31 in all rows, or numbers in all rows; for other dates set {key}"
         raise Refused(f"{sheet.place(name, row)}, but data.time has the column: {expected}", "reading", name)
     return found
 
