@@ -18,7 +18,7 @@ from caveat.data.inputs import noted_inputs
 pandas = pytest.importorskip("pandas")
 pyfunc = pytest.importorskip("mlflow.pyfunc")
 pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("ignore:. of 2 inputs are unlike those of training")
 
 
 @pytest.fixture(scope="module")
