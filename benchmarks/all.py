@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS.md"
 SCRIPTS = (
     "engine", "against_flower", "against_pfl", "mc_dropout", "answers", "precision", "population", "aggregation",
-    "shares", "stacked",
+    "shares", "vectorized",
 )  # fmt: skip
 
 

@@ -1,20 +1,20 @@
-"""What one silo that lies does to the others, with each `federation.robust`: nine silos of digits, single-machine
+"""What one malicious silo does to the others, with each `federation.robust`: nine silos of digits, single-machine
 engine.
 
-Of every seed, which decides splits, weights and which silo lies: the test accuracy, mean over the eight honest silos
+For each seed, which sets splits, weights and the malicious silo: the test accuracy, mean over the eight honest silos
 after the last round, less that of the federation of these eight alone with `robust = "off"`. Means of these paired
 differences over seeds, in points, with intervals of 95 % by Student's t. "none" is nine honest silos, less nine honest
 silos with "off". A federation that ends with an error, or whose model is not finite, has an accuracy of 0.
 
-The liar trains as all do, and sends its weights x 1e5, x -10, standard normal numbers in their place, its change x -1,
-or its weights with the claim to have 10^9 rows. Variances stay above 0, or they would be left out. A liar of "rows" is
-not admitted by credible counts, which is what "bound" has here; with "off" it counts as it says, and so it does in
-"rows x 10", with ten times the rows of the others' median, which is admitted. A rule in place of the mean counts each
-silo once.
+The malicious silo trains like the others and sends its weights x 1e5, x -10, standard normal numbers instead, its
+change x -1, or its weights with the claim to have 10^9 rows. Variances stay above 0, or they would be left out. The
+silo of "rows" is not admitted by credible counts, which is what "bound" has here; with "off" it counts as it says, and
+so it does in "rows x 10", with ten times the rows of the others' median, which is admitted. A rule in place of the
+mean counts each silo once.
 
 python benchmarks/attacks.py [--seeds 10] [--method fedavg,fedbn] [--rule bound,median] [--attack x1e5] --out FILE.csv
 python benchmarks/attacks.py --out FILE.csv --table
-python benchmarks/attacks.py --honest    # how often updates exceed the bound where nobody lies, for every method
+python benchmarks/attacks.py --honest    # how often updates exceed the bound without a malicious silo, for every method
 python benchmarks/attacks.py --cost      # CPU time of a look at an update, beside that of adding it up
 """
 
@@ -52,7 +52,7 @@ from caveat.wrappers.aggregation import Robust
 
 RULES = ("off", "bound", "median", "trimmed_mean", "geometric_median", "krum")
 BOTH = "change x-1.4 and rows x 10"
-"""The worst that is known of a liar within the bound whose rows are believed."""
+"""The worst that is known of a malicious silo within the bound whose rows are believed."""
 ATTACKS = ("none", "x1e5", "x-10", "random", "change x-1", "rows", "rows x 10", BOTH)
 MODEL = ModelSettings(name="mlp", width=64, features=32, hidden=32, norm=True)
 TRAINING = Training(local_epochs=3, batch_size=16, lr=0.003)
@@ -62,11 +62,11 @@ ALONE = "without"
 
 
 def corrupted(update: Update, sent: Payload, attack: str, rows: int) -> Update:
-    """What a liar sends in place of its update."""
+    """What a malicious silo sends in place of its update."""
     if attack.startswith("rows"):
         return Update(update.payload, rows)
 
-    def lie(name: str, tensor: Tensor, before: Tensor) -> Tensor:
+    def attacked(name: str, tensor: Tensor, before: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor
         if attack == "random":
@@ -79,20 +79,20 @@ def corrupted(update: Update, sent: Payload, attack: str, rows: int) -> Update:
             tensor = tensor * float(attack.removeprefix("x"))
         return tensor.abs() if name.endswith("running_var") else tensor
 
-    model = {name: lie(name, tensor, sent["model"][name]) for name, tensor in update.payload["model"].items()}
+    model = {name: attacked(name, tensor, sent["model"][name]) for name, tensor in update.payload["model"].items()}
     return Update(update.payload | {"model": model}, rows if attack == BOTH else update.examples)
 
 
 class Lying:
-    """What makes a silo of a method lie."""
+    """Make a silo of a method malicious."""
 
-    liar: str
+    malicious: str
     attack: str
     rows: int
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         update, after = super().train(down, state, context)  # type: ignore[misc]
-        return (corrupted(update, down, self.attack, self.rows) if context.id == self.liar else update), after
+        return (corrupted(update, down, self.attack, self.rows) if context.id == self.malicious else update), after
 
     @property
     def linear(self) -> Weights | None:
@@ -102,14 +102,14 @@ class Lying:
 
 @dataclass(frozen=True)
 class LyingFedAvg(Lying, FedAvg):
-    liar: str = ""
+    malicious: str = ""
     attack: str = "none"
     rows: int = 0
 
 
 @dataclass(frozen=True)
 class LyingFedBN(Lying, FedBN):
-    liar: str = ""
+    malicious: str = ""
     attack: str = "none"
     rows: int = 0
 
@@ -120,14 +120,14 @@ METHODS = {"fedavg": LyingFedAvg, "fedbn": LyingFedBN}
 def accuracy(method: str, rule: str, attack: str, seed: int) -> dict[str, Any]:
     """The mean test accuracy of honest silos, and how many updates of theirs there were and exceeded the bound."""
     silos = data.load(config.load("digits").data, seed)
-    liar = silos.names[seed % len(silos.names)]
-    honest = {name: silo for name, silo in silos.by_name.items() if name != liar}
+    malicious = silos.names[seed % len(silos.names)]
+    honest = {name: silo for name, silo in silos.by_name.items() if name != malicious}
     counts = {name: len(silo.train) for name, silo in silos.by_name.items()}
     usual = median(counts[name] for name in honest)
     rows = {"rows": 10**9, "rows x 10": int(TIMES_ROWS * usual), BOTH: int(TIMES_ROWS * usual)}.get(
-        attack, counts[liar]
+        attack, counts[malicious]
     )
-    refused = rule == "bound" and liar in incredible(counts | {liar: rows}, {})
+    refused = rule == "bound" and malicious in incredible(counts | {malicious: rows}, {})
     asked = honest if attack == ALONE or refused else silos.by_name
     row: dict[str, Any] = {"method": method, "rule": rule, "attack": attack, "seed": seed, "updates": 0, "exceeded": 0}
 
@@ -135,8 +135,8 @@ def accuracy(method: str, rule: str, attack: str, seed: int) -> dict[str, Any]:
         row["updates"] += sum(name in honest for name in done.replies.updates)
         row["exceeded"] += sum(n.times_bound is not None for name, n in done.noted.items() if name in honest)
 
-    lies = {} if attack in ("none", ALONE) else {"liar": liar, "attack": attack, "rows": rows}
-    made = METHODS[method](rounds=ROUNDS, training=TRAINING, **lies)
+    corruption = {} if attack in ("none", ALONE) else {"malicious": malicious, "attack": attack, "rows": rows}
+    made = METHODS[method](rounds=ROUNDS, training=TRAINING, **corruption)
     with TemporaryDirectory() as folder:
         try:
             right = trained(made, Robust(rule), silos, asked, honest, seed, Path(folder), count)
@@ -267,11 +267,14 @@ def table(rows: list[dict[str, str]]) -> str:
                 lines.append(f"| {method} | {attack} | {' | '.join(cells)} |")
         alone = [v for (m, r, a, _), v in found.items() if (m, r, a) == (method, "off", ALONE)]
         if alone:
-            lines.append(f"\n{method}: {100 * mean(alone):.1f} % without the liar, {len(alone)} seeds\n")
+            lines.append(f"\n{method}: {100 * mean(alone):.1f} % without the malicious silo, {len(alone)} seeds\n")
     for rule in ("bound",):
         of = [row for row in rows if row["rule"] == rule]
         none = [row for row in of if row["attack"] == "none"]
-        for about, some in (("where nobody lies", none), ("beside a liar", [row for row in of if row not in none])):
+        for about, some in (
+            ("without a malicious silo", none),
+            ("with a malicious silo", [row for row in of if row not in none]),
+        ):
             updates, exceeded = (sum(int(row[key]) for row in some) for key in ("updates", "exceeded"))
             lines.append(f"{rule}: {exceeded} of {updates} updates of honest silos exceeded it {about}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How many updates of finished runs exceeded the bound of docs/byzantine.md, where nobody lied.
+"""How many updates of finished runs exceeded the bound of docs/byzantine.md, without malicious silos.
 
     python benchmarks/bound_counts.py FOLDER...
 

@@ -1,8 +1,8 @@
-"""What a GPU gains, and what limits there: beside a bare loop, stacked silos, workers, bfloat16, rivals, tables.
+"""What a GPU gains, and what limits there: beside a bare loop, vectorized silos, workers, bfloat16, rivals, tables.
 
 python benchmarks/gpu.py [SECTION ...] [--device NAME] [--small] [--data DIR] [--out DIR]
 
-Sections: serial, stacked, workers, bfloat16, rivals, tables; all by default. `make bench-gpu` does all of it. Every
+Sections: serial, vectorized, workers, bfloat16, rivals, tables; all by default. `make bench-gpu` does all of it. Every
 side is a process of its own and sides are in turns; a ratio is the median over turns of medians of rounds. `rivals`
 needs PFL_PYTHON (see against_pfl.py) and Flower's simulation, `tables` needs --data with the papers' data sets and
 takes hours. --small has few silos and rounds, for trying the script itself, on `--device cpu` too.
@@ -34,7 +34,8 @@ MODELS = {
 SILOS, WORKERS, TURNS, ROUNDS, WARM = (9, 100, 1000), (1, 2, 3, 4, 5), 3, 5, 2
 TABLES = ("uefl-main", "fedpn-switch", "trfeddis-digits")
 BASE: dict[str, Any] = {
-    "side": "caveat", "workers": 1, "stacked": "off", "precision": "float32", "examples": 64, "batch": 32, "silos": 9,
+    "side": "caveat", "workers": 1, "vectorized": "off", "precision": "float32", "examples": 64, "batch": 32,
+    "silos": 9,
 }  # fmt: skip
 
 
@@ -76,15 +77,15 @@ class Bench:
             found = self.compare(sides, model=model, examples=128 if self.small else 2000, batch=64)
             print(f"serial, {name}: bare loop over one worker {_ratio(found['bare'], found['caveat']):.3f}", flush=True)
 
-    def stacked(self) -> None:
+    def vectorized(self) -> None:
         """Silos trained side by side, over one after the other."""
         for name, model in self.models.items():
             for silos in self.silos:
-                sides = {"serial": {}, "stacked": {"stacked": "on"}, "auto": {"stacked": "auto"}}
+                sides = {"serial": {}, "vectorized": {"vectorized": "on"}, "auto": {"vectorized": "auto"}}
                 found = self.compare(sides, model=model, silos=silos)
-                gain, auto = (_ratio(found["serial"], found[side]) for side in ("stacked", "auto"))
-                decided = [(each["stacked"], each["why"]) for each in found["stacked"][-1]["decided"].values()]
-                print(f"stacked, {name}, {silos} silos: {gain:.2f} x, auto {auto:.2f} x; {decided}", flush=True)
+                gain, auto = (_ratio(found["serial"], found[side]) for side in ("vectorized", "auto"))
+                decided = [(each["vectorized"], each["why"]) for each in found["vectorized"][-1]["decided"].values()]
+                print(f"vectorized, {name}, {silos} silos: {gain:.2f} x, auto {auto:.2f} x; {decided}", flush=True)
 
     def several(self) -> None:
         """Processes that share the device."""
@@ -128,7 +129,7 @@ def _ratio(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = ("serial", "stacked", "workers", "bfloat16", "rivals", "tables")
+    sections = ("serial", "vectorized", "workers", "bfloat16", "rivals", "tables")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(sections))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")

@@ -16,7 +16,7 @@ import torch
 from jobs import Job, one_thread, rounds, seconds
 
 from caveat.core.devices import find_device
-from caveat.engines.vectorization import Stacking
+from caveat.engines.vectorization import Vectorization
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
 
@@ -38,10 +38,10 @@ def main() -> None:
         times = [seconds(timed) for _ in range(asked["rounds"])]
     else:
         method = FedAvg(rounds=10**6, training=replace(job.training, precision=asked["precision"]))
-        stacking = Stacking(asked["stacked"])
-        with one_thread(), rounds(job, method, silos, workers, stacking, device=device) as next_round:
+        vectorization = Vectorization(asked["vectorized"])
+        with one_thread(), rounds(job, method, silos, workers, vectorization, device=device) as next_round:
             times = [seconds(next_round) for _ in range(asked["rounds"])]
-        made["decided"] = {name: record.model_dump() for name, record in stacking.works.items()}
+        made["decided"] = {name: record.model_dump() for name, record in vectorization.works.items()}
     out.write_text(json.dumps(made | {"seconds": times}))
 
 

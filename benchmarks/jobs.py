@@ -22,7 +22,7 @@ from caveat.engines.executor import Executor, channels_last
 from caveat.engines.placement import one_thread
 from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import Participation
-from caveat.engines.vectorization import Stacking
+from caveat.engines.vectorization import Vectorization
 from caveat.files import SiloStore
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings, build_model
@@ -130,7 +130,7 @@ def rounds(
     method: Method,
     silos: Mapping[str, Silo],
     workers: int,
-    stacking: Stacking | None = None,
+    vectorization: Vectorization | None = None,
     asked: int = 0,
     device: torch.device = CPU,
 ) -> Iterator[Callable[[], None]]:
@@ -144,7 +144,7 @@ def rounds(
         server, t = method.init_server(context), 0
         steps = iter(place.schedule)
         participation = Participation(0, asked / len(silos) if asked else 1.0)
-        with SingleMachineEngine(place, workers, stacking=stacking) as engine:
+        with SingleMachineEngine(place, workers, vectorization=vectorization) as engine:
 
             def round() -> None:
                 nonlocal server, t

@@ -3,7 +3,7 @@
 Each recipe is trained as it is, once per seed: a temperature changes no weights, and predictions keep what the model
 itself says. Per recipe and seed: the negative log-likelihood of test labels in nats, mean over silos, without and with
 the temperature, and by how much it is worse with it (below 0: better). "own" is the recipe's own seed. Then the mean
-over all seeds of a recipe. Nobody lies in these runs: how many updates of training exceeded the bound of
+over all seeds of a recipe. No silo is malicious in these runs: how many updates of training exceeded the bound of
 docs/byzantine.md is said, too; where none did, the run has the bits of one without the bound. `digits` needs no data;
 the others take CAVEAT_DATA.
 

@@ -4,7 +4,7 @@ For each method: silos join over TLS with keys that the server knows; a server t
 codes and somebody who takes a silo's name are refused; a silo is killed and comes back, the server is killed and comes
 back, labels that were flipped in between are noticed; the result has the bits of a run on one machine in which silos
 take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction. A
-silo that was away in the end gets the model, one that comes when all is over joins, and one that lies is named: its
+silo that was away in the end gets the model, one that comes when all is over joins, and a malicious one is named: its
 run goes back by command, and on without it.
 Ends with status 1 at the first thing that is not so.
 """
@@ -25,8 +25,8 @@ from pathlib import Path
 
 from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
 from late import check_model, deliver, last_training, trained
-from lied import FOLDER, LIAR, go_back, tell_lies
 from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
+from malicious import FOLDER, MALICIOUS, attack, go_back
 from reference import counted, differences
 
 from caveat.config import dump, load
@@ -81,7 +81,7 @@ class Deployment:
         write_project(project, dump(load(str(HERE / f"{self.method}.toml"))), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
-        for name in (*HOSPITALS, NEWCOMER, STRANGER, IMPOSTOR, *CODES, LIAR):
+        for name in (*HOSPITALS, NEWCOMER, STRANGER, IMPOSTOR, *CODES, MALICIOUS):
             machine = self.hospitals[name] = copy_of(project, self.folder / name)
             table = name if name in (*HOSPITALS, NEWCOMER) else HOSPITALS[0]
             shutil.copy(self.data / f"uci_heart_{table}.csv", machine.folder / f"{name}.csv")
@@ -94,7 +94,10 @@ class Deployment:
             (machine.folder / "silo.toml").write_text(text)
             machine.call("./key.sh", name)
         path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
-        self.hospitals[LIAR].variables = {"PYTHONPATH": path, "LIAR": str(self.hospitals[LIAR].folder)}
+        self.hospitals[MALICIOUS].variables = {
+            "PYTHONPATH": path,
+            "MALICIOUS_FOLDER": str(self.hospitals[MALICIOUS].folder),
+        }
         add_surnames(self.table(NAMED))
         for name, code in CODES.items():
             recode(self.table(name), code)
@@ -114,7 +117,7 @@ class Deployment:
 
     def register(self) -> None:
         """All machines but the stranger, by the names of their keys."""
-        for name in (*HOSPITALS, NEWCOMER, IMPOSTOR, *CODES, LIAR):
+        for name in (*HOSPITALS, NEWCOMER, IMPOSTOR, *CODES, MALICIOUS):
             self.server.call("./admit.sh", str(self.hospitals[name].folder / "keys" / f"{name}.pub"))
 
     def start_silo(self, name: str) -> None:
@@ -205,7 +208,7 @@ def perform(deployment: Deployment, step: Steps) -> None:
     keep_predictions(deployment.hospitals[NAMED], NAMED)
     step(f"{NAMED} predicts alike with its table sorted, extended and deleted")
     help_the_late(deployment, step)
-    withstand_a_liar(deployment, step)
+    withstand_a_malicious_silo(deployment, step)
 
 
 def prepare(deployment: Deployment, step: Steps) -> Machine:
@@ -331,17 +334,17 @@ def help_the_late(deployment: Deployment, step: Steps) -> None:
     server.stop("server")
 
 
-def withstand_a_liar(deployment: Deployment, step: Steps) -> None:
-    """New runs, with a fourth machine whose silo lies."""
+def withstand_a_malicious_silo(deployment: Deployment, step: Steps) -> None:
+    """Make new runs with a fourth machine whose silo is malicious."""
     shutil.copy(deployment.data / f"uci_heart_{NAMED}.csv", deployment.table(NAMED))  # which was deleted
     deployment.start_server()
-    (deployment.hospitals[LIAR].folder / "lie").write_text("weights")
-    for name in (*HOSPITALS, LIAR):
+    (deployment.hospitals[MALICIOUS].folder / "attack").write_text("weights")
+    for name in (*HOSPITALS, MALICIOUS):
         deployment.start_silo(name)
     wait_for("four silos are online", 180, lambda: deployment.online() == 4)
-    for found in tell_lies(deployment.server, deployment.method, deployment.hospitals[LIAR]):
+    for found in attack(deployment.server, deployment.method, deployment.hospitals[MALICIOUS]):
         step(found)
-    deployment.hospitals[LIAR].stop("silo")
+    deployment.hospitals[MALICIOUS].stop("silo")
     step(go_back(deployment.server, deployment.method))
     for name in HOSPITALS:
         deployment.hospitals[name].stop("silo")

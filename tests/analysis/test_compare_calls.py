@@ -133,11 +133,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_silos_can_be_stacked(tmp_path: Path) -> None:
+def test_silos_can_be_vectorized(tmp_path: Path) -> None:
     """`vectorized` is an argument of `caveat.run`, and is checked like the others before anything runs."""
     caveat.compare(silos, METHODS, out=tmp_path / "it", seeds=[0], vectorized="on", **GIVEN)
     (run,) = (tmp_path / "it").rglob("mean/**/summary.json")
-    assert json.loads(run.read_text())["stacked"]["train"]["stacked"]
+    assert json.loads(run.read_text())["vectorized"]["train"]["vectorized"]
     with pytest.raises(ConfigurationError, match="mean: vectorized = 'some'"):
         caveat.compare(silos, METHODS, out=tmp_path / "other", vectorized="some", **GIVEN)
     assert not (tmp_path / "other").exists()

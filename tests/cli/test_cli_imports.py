@@ -10,7 +10,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import caveat
-from caveat.cli.listing import MODELS
+from caveat.cli.preparing import MODELS
 from caveat.core.method import Method
 from caveat.methods import METHODS
 from caveat.nn.models import ModelSettings

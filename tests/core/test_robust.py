@@ -1,4 +1,4 @@
-"""Rules in place of the mean, beside independent implementations, and how far a liar moves them."""
+"""Rules in place of the mean, beside independent implementations, and how far a malicious_silo moves them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_krum_takes_the_silo_whose_nearest_others_are_nearest() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("times", [1e5, -10.0, -1e12])
-def test_one_liar_of_seven_stays_within_the_others(rule: Rule, times: float) -> None:
+def test_one_malicious_silo_of_seven_stays_within_the_others(rule: Rule, times: float) -> None:
     found = payloads(7)
     honest = np.stack([flat(each) for each in found[1:]])
     for tensors in found[0].values():

@@ -15,7 +15,7 @@ from caveat.core import Method, Payload, Silo, key
 from caveat.core.devices import CPU
 from caveat.engines.executor import SiloError
 from caveat.engines.process_pool import SingleMachineEngine
-from caveat.engines.vectorization import Stacking
+from caveat.engines.vectorization import Vectorization
 from caveat.methods import FMLU, FedAvg, FedBABU, FedPN, FedRep
 from caveat.testing.federation import newest_state, small_silos
 from caveat.training.fit import Training
@@ -61,14 +61,14 @@ def test_silos_that_a_device_cannot_stack_are_carried_out_one_by_one(tmp_path: P
     method = FedAvg(rounds=2, training=Training(batch_size=16, lr=0.05, optimizer="sgd"))
     apart, together = (Federation(method, tmp_path / name, device=DEVICE) for name in ("apart", "together"))
     apart.run()
-    stacking = Stacking("on")
-    together.run(engine=SingleMachineEngine(together.place, 1, stacking=stacking))
-    assert all("in round 0 of the schedule" in record.why for record in stacking.works.values())
-    assert stacking.works
+    vectorization = Vectorization("on")
+    together.run(engine=SingleMachineEngine(together.place, 1, vectorization=vectorization))
+    assert all("in round 0 of the schedule" in record.why for record in vectorization.works.values())
+    assert vectorization.works
     assert_same(apart.server, together.server)
 
 
-def test_masks_of_stacked_silos_are_drawn_there_at_once_and_nothing_is_waited_for() -> None:
+def test_masks_of_vectorized_silos_are_drawn_there_at_once_and_nothing_is_waited_for() -> None:
     known = [Mask(torch.Size([16, 40]), torch.float32, 0.25), Mask(torch.Size([16]), torch.float32, 0.5)]
     generators = [torch.Generator().manual_seed(k) for k in range(3)]
     before = [generator.get_state() for generator in generators]

@@ -20,7 +20,7 @@ from caveat.engines import norms, replies
 from caveat.engines.norms import NOTHING, TIMES, WINDOW, Admission, NormBound
 from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.replies import StreamingMean
-from caveat.engines.vectorization import Stacking
+from caveat.engines.vectorization import Vectorization
 from caveat.methods import SCAFFOLD, FedAvg, FedProto
 
 COUNT = 9
@@ -78,7 +78,7 @@ def test_what_is_within_the_bound_has_the_bits_of_no_bound(method: Method, tmp_p
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", [Liar, Kept])
-def test_a_liar_moves_the_model_little_and_is_named_whoever_answers_first(
+def test_a_malicious_silo_moves_the_model_little_and_is_named_whoever_answers_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, kind: type[Liar]
 ) -> None:
     monkeypatch.setattr(replies, "TOGETHER", 1)
@@ -93,7 +93,7 @@ def test_a_liar_moves_the_model_little_and_is_named_whoever_answers_first(
         assert (done.noted["silo-4"].times_far or 0) > norms.FAR
 
 
-def test_without_a_bound_the_same_liar_moves_it_far(tmp_path: Path) -> None:
+def test_without_a_bound_the_same_malicious_silo_moves_it_far(tmp_path: Path) -> None:
     assert moves(nine(Liar(rounds=1, training=ADAM), tmp_path)) > 1000
 
 
@@ -108,24 +108,24 @@ def test_flower_scales_the_same_updates_to_the_same_bits(tmp_path: Path) -> None
     assert any(done.noted for done in flower.federation.done)
 
 
-def test_stacked_silos_are_bounded_too(tmp_path: Path) -> None:
+def test_vectorized_silos_are_bounded_too(tmp_path: Path) -> None:
     bound = NormBound()
     method = FedAvg(rounds=3, training=ADAM)
     off, on = (Federation(method, tmp_path / name, data=silos(COUNT)) for name in ("off", "on"))
-    off.run(engine=SingleMachineEngine(off.place, stacking=Stacking("on")))
-    on.run(engine=SingleMachineEngine(on.place, stacking=Stacking("on")), norms=bound)
+    off.run(engine=SingleMachineEngine(off.place, vectorization=Vectorization("on")))
+    on.run(engine=SingleMachineEngine(on.place, vectorization=Vectorization("on")), norms=bound)
     assert_same(off.server, on.server)
     assert len(bound.kept["base.train"]["model"]) == 3
 
 
-def test_a_liar_among_stacked_silos_is_scaled_as_it_is_by_itself(tmp_path: Path) -> None:
+def test_a_malicious_silo_among_vectorized_silos_is_scaled_as_it_is_by_itself(tmp_path: Path) -> None:
     method = Liar(rounds=3, training=ADAM, times=8, change=True)
-    alone, stacked = (Federation(method, tmp_path / name, data=silos(COUNT)) for name in ("alone", "stacked"))
+    alone, vectorized = (Federation(method, tmp_path / name, data=silos(COUNT)) for name in ("alone", "vectorized"))
     alone.run(norms=NormBound())
-    stacked.run(engine=SingleMachineEngine(stacked.place, stacking=Stacking("on")), norms=NormBound())
+    vectorized.run(engine=SingleMachineEngine(vectorized.place, vectorization=Vectorization("on")), norms=NormBound())
     for name, tensor in alone.server["model"].items():
-        torch.testing.assert_close(tensor, stacked.server["model"][name], rtol=1e-3, atol=1e-4)
-    assert [list(done.noted) for done in alone.done] == [list(done.noted) for done in stacked.done]
+        torch.testing.assert_close(tensor, vectorized.server["model"][name], rtol=1e-3, atol=1e-4)
+    assert [list(done.noted) for done in alone.done] == [list(done.noted) for done in vectorized.done]
 
 
 def test_a_run_that_goes_on_has_the_bounds_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_bound_follows_norms_that_have_changed_for_good() -> None:
     assert bound.kept["train"]["model"] == pytest.approx([6.0] * WINDOW)
 
 
-def test_rounds_that_are_wholly_of_one_liar_do_not_raise_the_bound_of_most() -> None:
+def test_rounds_that_are_wholly_of_one_malicious_silo_do_not_raise_the_bound_of_most() -> None:
     bound = NormBound()
     for _ in range(3):
         admission, _ = asked(bound, [1, 1, 1, 1e5])
@@ -218,7 +218,7 @@ def test_training_of_which_most_updates_burst_has_diverged() -> None:
 
 
 def test_buffers_are_bounded_by_themselves() -> None:
-    """Running statistics are in units of their own, in which a liar could otherwise hide."""
+    """Running statistics are in units of their own, in which a malicious_silo could otherwise hide."""
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     down = {"model": {name: tensor.clone() for name, tensor in module.state_dict().items()}}
     admission = NormBound().admission(round_of(), down, context(module))

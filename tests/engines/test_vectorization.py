@@ -1,4 +1,4 @@
-"""Stacked silos: the numbers of each silo by itself, the same bits however they are spread, and a reason where not."""
+"""Vectorized silos: the numbers of each silo by itself, the same bits for any distribution, and reasons."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from caveat.core import Method, Payload, RunError, SiloContext, State, Update
 from caveat.engines.executor import SiloDiverged
 from caveat.engines.process_pool import SingleMachineEngine
-from caveat.engines.vectorization import MOST, SILOS, STEP, Mode, Stacking, chunks
-from caveat.files.schema import StackedRecord
+from caveat.engines.vectorization import MOST, SILOS, STEP, Mode, Vectorization, chunks
+from caveat.files.schema import VectorizedRecord
 from caveat.methods import (
     APFL,
     FML,
@@ -46,25 +46,25 @@ from caveat.wrappers.trained import trained
 TOLERANCE = 1e-3
 """Of a tensor's largest number, after two rounds in float32."""
 REFUSED: dict[type[Method], dict[str, str]] = {
-    MOON: {"train (previous)": "site.train"},
+    MOON: {"train (previous)": "context.train"},
     PerFedAvg: {"train": "computes gradients itself"},
     FMLU: {
         "train": "draws random numbers", "train of model 1": "draws random numbers",
-        "train (own)": "site.validation", "train (own) of model 1": "site.validation",
+        "train (own)": "context.validation", "train (own) of model 1": "context.validation",
     },
     FML: {"train": "draws random numbers", "train of model 1": "draws random numbers"},
     TrFedDis: {"train (model)": "draws random numbers"},
     UEFL: {"train (entropy, model)": "depends on a silo's values"},
-    FedDisco: {"train": "site.train"},
-    IFCA: {"train": "site.train", "train (cluster)": "site.train", "settle (cluster)": "site.train"},
-    FedRoD: {"train": "site.train", "train (layer)": "site.train"},
+    FedDisco: {"train": "context.train"},
+    IFCA: {"train": "context.train", "train (cluster)": "context.train", "settle (cluster)": "context.train"},
+    FedRoD: {"train": "context.train", "train (layer)": "context.train"},
     FedSR: {"train (model)": "draws random numbers other than batches"},
     FedIIR: {"tell": "reads a silo's values", "train": "does not require grad"},
     FedALA: {"train (own)": "reads a silo's values"},
-    FedProto: {"train (own)": "site.train"},
-    FedPN: {"train": "torch.autograd.Function", "personalise": "site.train", "train_densities": "site.train"},
+    FedProto: {"train (own)": "context.train"},
+    FedPN: {"train": "torch.autograd.Function", "personalise": "context.train", "train_densities": "context.train"},
 }  # fmt: skip
-"""The works of methods that are not stacked, and what their reasons say."""
+"""The works of methods that are not vectorized, and what their reasons say."""
 NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR)
 
 
@@ -79,13 +79,16 @@ def plain() -> nn.Module:
 
 def federation(
     method: Method, folder: Path, mode: Mode, workers: int = 1, **about: Any
-) -> tuple[Federation, Mapping[str, StackedRecord]]:
-    """A federation of six silos with 40 to 140 examples after all its rounds, and which works were stacked."""
+) -> tuple[Federation, Mapping[str, VectorizedRecord]]:
+    """A federation of six silos with 40 to 140 examples after all its rounds, and which works were vectorized."""
     stop, model, data = about.get("stop"), about.get("model"), about.get("data") or silos(6)
-    found, stacking = Federation(method, folder, workers, data=data, model=model), Stacking(mode, about.get("works"))
-    engine = SingleMachineEngine(found.place, workers, stacking=stacking)
+    found, vectorization = (
+        Federation(method, folder, workers, data=data, model=model),
+        Vectorization(mode, about.get("works")),
+    )
+    engine = SingleMachineEngine(found.place, workers, vectorization=vectorization)
     found.run(engine=engine, **({} if stop is None else {"stop": stop}))
-    return found, {name.removeprefix("base."): record for name, record in stacking.works.items()}
+    return found, {name.removeprefix("base."): record for name, record in vectorization.works.items()}
 
 
 def assert_near(one: Payload, other: Payload, tolerance: float = TOLERANCE) -> None:
@@ -99,19 +102,19 @@ def assert_near(one: Payload, other: Payload, tolerance: float = TOLERANCE) -> N
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @pytest.mark.long
-def test_stacked_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp_path: Path) -> None:
+def test_vectorized_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp_path: Path) -> None:
     short: Any = replace(method, rounds=2, training=FAST)  # type: ignore[call-arg,type-var]
     refused = REFUSED.get(type(method), {})
     stop = 1 if isinstance(method, UEFL) else None
     apart, none = federation(short, tmp_path / "off", "off", stop=stop)
     together, works = federation(short, tmp_path / "on", "on", stop=stop)
     assert none == {}
-    assert {name for name, record in works.items() if not record.stacked} <= refused.keys()
-    assert any(record.stacked for record in works.values()) or type(method) in NEVER
+    assert {name for name, record in works.items() if not record.vectorized} <= refused.keys()
+    assert any(record.vectorized for record in works.values()) or type(method) in NEVER
     for name, record in works.items():
         assert not record.padded  # a BatchNorm would see what does not count
-        assert bool(record.why) != record.stacked
-        assert record.stacked or refused[name] in record.why
+        assert bool(record.why) != record.vectorized
+        assert record.vectorized or refused[name] in record.why
     assert_near(apart.server, together.server)
     one, other = apart.states(), together.states()
     for silo in one:
@@ -122,18 +125,18 @@ def test_stacked_silos_come_to_the_numbers_of_each_by_itself(method: Method, tmp
 def test_two_workers_give_the_bits_of_one(method: Method, tmp_path: Path) -> None:
     one, _ = federation(method, tmp_path / "one", "on", 1, data=silos(17))
     two, works = federation(method, tmp_path / "two", "on", 2, data=silos(17))
-    assert all(record.stacked for record in works.values())
+    assert all(record.vectorized for record in works.values())
     assert_same(one.server, two.server)
     assert_same_states(one.states(), two.states())
 
 
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    method, works = FedBN(rounds=3, training=ADAM), dict[str, StackedRecord]()
+    method, works = FedBN(rounds=3, training=ADAM), dict[str, VectorizedRecord]()
     whole, _ = federation(method, tmp_path / "whole", "on")
     parts, _ = federation(method, tmp_path / "parts", "on", stop=2, works=works)
     again = Federation(method, tmp_path / "parts", data=silos(6))
     again.server = parts.server
-    again.run(engine=SingleMachineEngine(again.place, 1, stacking=Stacking("on", works)), start=2)
+    again.run(engine=SingleMachineEngine(again.place, 1, vectorization=Vectorization("on", works)), start=2)
     assert_same(whole.server, again.server)
     assert_same_states(whole.states(), again.states())
 
@@ -152,7 +155,7 @@ def test_every_setting_of_training_is_followed(training: Training, tmp_path: Pat
     method = FedAvg(rounds=2, training=training)
     apart, _ = federation(method, tmp_path / "off", "off", model=plain)
     together, works = federation(method, tmp_path / "on", "on", model=plain)
-    assert works["train"].stacked
+    assert works["train"].vectorized
     assert works["train"].padded
     assert_near(apart.server, together.server)
 
@@ -162,7 +165,7 @@ def test_what_optimisers_remember_goes_on(state: Any, tmp_path: Path) -> None:
     method = trained(FedAvg(rounds=3, training=replace(ADAM, optimizer_state=state)))
     apart, _ = federation(method, tmp_path / "off", "off", model=plain)
     together, works = federation(method, tmp_path / "on", "on", model=plain)
-    assert all(record.stacked for record in works.values())
+    assert all(record.vectorized for record in works.values())
     assert_near(apart.server, together.server, 1e-2)
     one, other = apart.states(), together.states()
     for silo in one:
@@ -180,13 +183,13 @@ def test_frozen_parts_stay_and_tied_tensors_stay_tied(tmp_path: Path) -> None:
     method = FedAvg(rounds=2, training=FAST)
     apart, _ = federation(method, tmp_path / "off", "off", model=model)
     together, works = federation(method, tmp_path / "on", "on", model=model)
-    assert works["train"].stacked
+    assert works["train"].vectorized
     assert_near(apart.server, together.server, 1e-5)
 
 
 @dataclass(frozen=True)
 class Behind(FedAvg):
-    """Looks at the parameters that its workspace had before training, wherever it trains: stacked, they are others."""
+    """Looks at the parameters that its workspace had before training, wherever it trains; they differ if vectorized."""
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         before, loss = list(learning(module).values()), super().objective(module, down)
@@ -228,17 +231,17 @@ class Noisy(FedAvg):
     [
         (Behind, "differs by"),
         (Changing, "changes its arguments' tensors in place"),
-        (Named, "site.id"),
+        (Named, "context.id"),
         (Noisy, "random numbers"),
     ],
 )
-def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
+def test_what_cannot_be_vectorized_is_carried_out_as_ever_and_says_why(
     kind: Callable[..., FedAvg], why: str, tmp_path: Path
 ) -> None:
     method = kind(rounds=2, training=FAST)
     apart, _ = federation(method, tmp_path / "off", "off")
     together, works = federation(method, tmp_path / "on", "on")
-    assert not works["train"].stacked
+    assert not works["train"].vectorized
     assert why in works["train"].why
     assert_same(apart.server, together.server)
 
@@ -247,7 +250,7 @@ def test_what_cannot_be_stacked_is_carried_out_as_ever_and_says_why(
 def test_certainties_that_are_shuffled_are_so_for_each_silo_by_itself(shuffled: bool, tmp_path: Path) -> None:
     method = FMLU(rounds=2, training=FAST, weigh_mean=False, shuffled=shuffled)
     together, works = federation(method, tmp_path / "on", "on")
-    assert works["train (own)"].stacked != shuffled
+    assert works["train (own)"].vectorized != shuffled
     if shuffled:
         assert "draws random numbers" in works["train (own)"].why
         assert_same(federation(method, tmp_path / "off", "off")[0].server, together.server)
@@ -255,7 +258,7 @@ def test_certainties_that_are_shuffled_are_so_for_each_silo_by_itself(shuffled: 
 
 @dataclass(frozen=True)
 class Later(FedAvg):
-    """Asks which silo it is at in its second round, when it has been decided that it is stacked."""
+    """Asks which silo it is at in its second round, when it has been decided that it is vectorized."""
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if context.round == 1 and not context.id:
@@ -263,10 +266,10 @@ class Later(FedAvg):
         return super().train(down, state, context)
 
 
-def test_a_round_that_cannot_be_stacked_after_all_is_carried_out_one_by_one(tmp_path: Path) -> None:
+def test_a_round_that_cannot_be_vectorized_after_all_is_carried_out_one_by_one(tmp_path: Path) -> None:
     together, works = federation(Later(rounds=3, training=FAST), tmp_path / "on", "on")
-    assert works["train"].stacked
-    assert works["train"].why == "in round 1 of the schedule it reads site.id, which is each silo's own"
+    assert works["train"].vectorized
+    assert works["train"].why == "in round 1 of the schedule it reads context.id, which is each silo's own"
     apart, _ = federation(Later(rounds=3, training=FAST), tmp_path / "off", "off")
     assert_near(apart.server, together.server)
 
@@ -303,12 +306,12 @@ def test_auto_asks_for_many_silos_and_small_steps(
 ) -> None:
     method = Local(rounds=1, training=replace(FAST, local_steps=2, local_epochs=None))
     _, works = federation(method, tmp_path, mode, data=silos(count), model=model)
-    assert works["train (model)"].stacked == (mode == "on" or not why)
+    assert works["train (model)"].vectorized == (mode == "on" or not why)
     assert (why in works["train (model)"].why) if mode == "auto" else not works["train (model)"].why
 
 
 def test_auto_comes_to_the_bits_of_on_and_keeps_what_it_decided(tmp_path: Path) -> None:
-    method, decided = FedAvg(rounds=1, training=FAST), dict[str, StackedRecord]()
+    method, decided = FedAvg(rounds=1, training=FAST), dict[str, VectorizedRecord]()
     together, works = federation(method, tmp_path / "auto", "auto", 2, data=silos(SILOS), works=decided)
     assert_same(federation(method, tmp_path / "on", "on", data=silos(SILOS))[0].server, together.server)
     # With fewer silos it would decide otherwise now.
@@ -329,9 +332,9 @@ def test_chunks_are_a_function_of_the_cohort() -> None:
     assert [len(silos) for silos in chunks(names[:5], large, None, lambda silo: 0)] == [2, 1, 2]
 
 
-def test_mixtures_are_stacked_although_they_are_made_anew_for_each_silo(tmp_path: Path) -> None:
+def test_mixtures_are_vectorized_although_they_are_made_anew_for_each_silo(tmp_path: Path) -> None:
     found, works = federation(APFL(rounds=2, training=FAST), tmp_path, "on")
-    assert all(record.stacked for record in works.values())
+    assert all(record.vectorized for record in works.values())
     alphas: list[Tensor] = [state["mixture"]["alpha"] for state in found.states().values()]
     assert len({float(alpha) for alpha in alphas}) == len(alphas)
 

@@ -107,7 +107,7 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
             "silo-0 predicts different probabilities the second time; look for unseeded rand",
         ),
         ("train", of_a_process, "two workers come to other bits than one: model/"),
-        ("train", in_the_workspace, "depends on weights left in site.module or site.own"),
+        ("train", in_the_workspace, "depends on weights left in context.module or context.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),
         ("train", sending_more, "labels/y leaves the silos in train and is not in the manifest"),
         ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that was passed to it"),

@@ -197,7 +197,7 @@ def test_clipping_and_noise_are_refused_as_gradients_would_leave_without_them() 
 def test_a_rule_against_liars_is_applied_to_gradients_too() -> None:
     method, module = FedIIR(rounds=1, training=PLAIN, ema=0.0), model(0)
     told = {}
-    for name, factor in (("a", 1.0), ("b", 1.0), ("liar", 1e9)):
+    for name, factor in (("a", 1.0), ("b", 1.0), ("malicious_silo", 1e9)):
         update, _ = method.tell({"model": snapshot(module)}, {"model": {}}, context(module))
         gradient = {key: factor * each for key, each in update.payload["gradient"].items()}
         told[name] = Update({"gradient": gradient}, 20)

@@ -235,10 +235,10 @@ def test_memory_is_that_of_all_processes_and_disk_that_of_two_rounds() -> None:
     assert needs.data == 20
 
 
-# Stacked silos
+# Vectorized silos
 
 
-def test_rounds_of_training_take_as_much_less_as_stacked_silos_are_faster() -> None:
+def test_rounds_of_training_take_as_much_less_as_vectorized_silos_are_faster() -> None:
     train, *measured = estimate(library.FedAvg(rounds=6)).phases()
     less, *others = estimate(library.FedAvg(rounds=6), gain=4.0).phases()
     assert others == measured
@@ -246,15 +246,15 @@ def test_rounds_of_training_take_as_much_less_as_stacked_silos_are_faster() -> N
     assert less.seconds.most == pytest.approx(server + (train.seconds.most - server) / 4)
 
 
-@pytest.mark.parametrize("stacked", ["off", "auto"])
-def test_few_silos_are_planned_one_by_one(stacked: Any, silos: Silos) -> None:
-    assert library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=5, vectorized=stacked).methods[0].gain is None
+@pytest.mark.parametrize("vectorized", ["off", "auto"])
+def test_few_silos_are_planned_one_by_one(vectorized: Any, silos: Silos) -> None:
+    assert library.plan(silos, library.SCAFFOLD(), model=SMALL, rounds=5, vectorized=vectorized).methods[0].gain is None
 
 
-@pytest.mark.parametrize(("method", "stacked"), [(library.SCAFFOLD(), True), (library.FedRoD(), False)])
-def test_silos_are_planned_as_they_are_trained(method: Any, stacked: bool, silos: Silos, nowhere: Path) -> None:
+@pytest.mark.parametrize(("method", "vectorized"), [(library.SCAFFOLD(), True), (library.FedRoD(), False)])
+def test_silos_are_planned_as_they_are_trained(method: Any, vectorized: bool, silos: Silos, nowhere: Path) -> None:
     gain = library.plan(silos, method, model=SMALL, rounds=2, vectorized="on").methods[0].gain
-    assert (gain is not None and gain > 0) == stacked
+    assert (gain is not None and gain > 0) == vectorized
     assert files(nowhere) == set()
 
 

@@ -1,4 +1,4 @@
-"""Optimisers of stacked silos against one optimiser per silo."""
+"""Optimisers of vectorized silos against one optimiser per silo."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_silos_at_different_steps_move_as_each_by_itself(training: Training, car
         begun["step.weight"] = torch.arange(3.0, 3.0 + SILOS)
         for k, optimizer in enumerate(optimizers):
             Moments({name: tensor[k] for name, tensor in begun.items()}).give(optimizer)
-    stacked = {name: tensor.clone() for name, tensor in start.items()}
-    together = StackedOptimizer(training.make_optimizer({}, training.lr), list(SHAPES), stacked, begun)
+    vectorized = {name: tensor.clone() for name, tensor in start.items()}
+    together = StackedOptimizer(training.make_optimizer({}, training.lr), list(SHAPES), vectorized, begun)
     for silos in GROUPS:
         gradients = {name: torch.randn(SILOS, *SHAPES[name], generator=generator) for name in ("weight", "bias")}
         # As autograd gives those of a linear layer's weights.
@@ -50,13 +50,13 @@ def test_silos_at_different_steps_move_as_each_by_itself(training: Training, car
             optimizers[k].step()
         order = together.order(silos)
         index = None if order == list(range(SILOS)) else torch.tensor(order)
-        here = {name: tensor if index is None else tensor[index] for name, tensor in stacked.items()}
+        here = {name: tensor if index is None else tensor[index] for name, tensor in vectorized.items()}
         of_these = {name: gradient if index is None else gradient[index] for name, gradient in gradients.items()}
         together.step(order, index, here, of_these | {"unused": None})
         if index is not None:
             for name, tensor in here.items():
-                stacked[name][index] = tensor
-    for name, tensor in stacked.items():
+                vectorized[name][index] = tensor
+    for name, tensor in vectorized.items():
         for k in range(SILOS):
             assert torch.allclose(tensor[k], alone[k][name].detach(), rtol=0, atol=1e-6), (name, k)
     remembered = together.remembered()

@@ -78,7 +78,7 @@ def model(out: Path) -> Payload:
     return read_payload(out / "model" / "model.safetensors")
 
 
-def test_a_liar_is_named_in_rows_notes_and_on_the_page(tmp_path: Path) -> None:
+def test_a_malicious_silo_is_named_in_rows_notes_and_on_the_page(tmp_path: Path) -> None:
     told = Interrupted()
     run = lying(tmp_path / "run", progress=told)
     found = rows(run.folder)

@@ -1,7 +1,7 @@
-"""A silo whose caveat is another one than everybody's: Python imports this file by itself, on that machine alone.
+"""A malicious silo with a modified caveat: Python imports this file automatically, on that machine only.
 
-What it does says the file `lie` in its folder: "rows" claims 10^9 rows when it joins; "weights" sends, in turn, what it
-has trained times -10, times 100,000, and random numbers in its place.
+The file `attack` in the machine's folder selects the attack. "rows": the silo claims 10^9 rows when it joins.
+"weights": it sends its trained weights times -10, its weights times 100,000 and random numbers in turn.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 PLACE = "caveat.federation.silo.member"
-LIE = Path(os.environ["LIAR"]) / "lie"
+ATTACK = Path(os.environ["MALICIOUS_FOLDER"]) / "attack"
 
 
-class Liar(importlib.abc.MetaPathFinder):
-    """Changes the silo's side once it is imported."""
+class Corruption(importlib.abc.MetaPathFinder):
+    """Modify the silo's code when it is imported."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         if name != PLACE:
@@ -41,24 +41,24 @@ class Liar(importlib.abc.MetaPathFinder):
 def corrupt(side: Any) -> None:
     join, perform = side.join, side.perform
 
-    def lying_join(self: Any, terms: Any) -> dict[str, Any]:
+    def malicious_join(self: Any, terms: Any) -> dict[str, Any]:
         words = dict(join(self, terms))
-        if LIE.read_text() == "rows":
+        if ATTACK.read_text() == "rows":
             card = json.loads(words["card"])
             card["examples"]["train"], card["class_counts"] = 10**9, [5 * 10**8, 5 * 10**8]
             words["card"] = json.dumps(card)
         return words
 
-    def lying_perform(self: Any, terms: Any, order: Any, payload: Any) -> Any:
+    def malicious_perform(self: Any, terms: Any, order: Any, payload: Any) -> Any:
         update = perform(self, terms, order, payload)
-        if LIE.read_text() == "weights" and "model" in update.payload and update.payload["model"]:
-            lie = (lambda x: -10 * x, lambda x: 100_000 * x, lambda x: x.normal_())[order.t % 3]
+        if ATTACK.read_text() == "weights" and "model" in update.payload and update.payload["model"]:
+            change = (lambda x: -10 * x, lambda x: 100_000 * x, lambda x: x.normal_())[order.t % 3]
             for name, tensor in update.payload["model"].items():
                 if tensor.is_floating_point():
-                    update.payload["model"][name] = lie(tensor.clone())
+                    update.payload["model"][name] = change(tensor.clone())
         return update
 
-    side.join, side.perform = lying_join, lying_perform
+    side.join, side.perform = malicious_join, malicious_perform
 
 
-sys.meta_path.insert(0, Liar())
+sys.meta_path.insert(0, Corruption())

@@ -13,9 +13,9 @@ from ..engines.allocator import use_huge_pages
 from .console import check_written, outlets
 from .finished import evaluate, export, join, predict, report
 from .flower import flower
-from .listing import config_, data, list_, new
 from .many_runs import audit, compare, ood, reproduce
 from .plan import plan
+from .preparing import config_, data, list_, new
 from .running import resume, rollback, run
 
 

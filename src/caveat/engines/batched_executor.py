@@ -11,7 +11,7 @@ from ..core.aggregation import all_finite
 from ..core.devices import brought_all, deterministic
 from ..files.schema import KeptState
 from ..training.vectorized_fit import Mask, StackedData, carried_out
-from ..training.vectorized_replay import Ended, NotStackable, StackedWork, Tree
+from ..training.vectorized_replay import Ended, NotVectorizable, Tree, VectorizedTask
 from .executor import Executor
 from .placement import one_thread
 
@@ -31,7 +31,7 @@ class ChunkOrder:
     """The state that each silo has kept, if any."""
     needed: Collection[int]
     """Rounds whose states stay on disk."""
-    stacked: Mapping[str, bool]
+    vectorized: Mapping[str, bool]
     """The names (see `BatchedExecutor.name`) of batched tasks, and whether their batches are padded."""
 
 
@@ -74,12 +74,12 @@ class BatchedExecutor:
             forms.setdefault(form(before[silo]), []).append(silo)
         for silos in forms.values():
             states = [before[silo] for silo in silos]
-            if len(silos) < 2 or self.name(order.address, silos[0], states[0]) not in order.stacked:
+            if len(silos) < 2 or self.name(order.address, silos[0], states[0]) not in order.vectorized:
                 self._one_by_one(order, silos, done)
                 continue
             try:
-                padded = order.stacked[self.name(order.address, silos[0], states[0])]
-                ended = self.stacked(order.t, order.address, order.sent, silos, states, padded)
+                padded = order.vectorized[self.name(order.address, silos[0], states[0])]
+                ended = self.vectorized(order.t, order.address, order.sent, silos, states, padded)
             except Exception as error:
                 self.masks.clear()  # stored dropout masks may be outdated
                 done.one_by_one[self.name(order.address, silos[0], states[0])] = why(error)
@@ -94,12 +94,12 @@ class BatchedExecutor:
         own = self.architecture.get(id(self.executor.own.get(silo)), 0)
         return address + (f" ({', '.join(groups)})" if groups else "") + (f" of model {own}" if own else "")
 
-    def stacked(
+    def vectorized(
         self, t: int, address: str, sent: Payload, silos: Sequence[SiloId], states: Sequence[State], padded: bool
     ) -> Ended:
         """Run the task at silos of one architecture with states of one form; store nothing.
 
-        Raises NotStackable, or any error of a task that cannot be batched. Also raises for values that are not finite,
+        Raises NotVectorizable, or any error of a task that cannot be batched. Also raises for non-finite values,
         because running silo by silo can tell which silo has them.
         """
         executor = self.executor
@@ -112,16 +112,16 @@ class BatchedExecutor:
             data = StackedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
             batched: Tree = {"state": brought_all(stack(states), device), "examples": counts}
-            stacked = StackedWork(task, brought_all(sent, device), context)
+            vectorized = VectorizedTask(task, brought_all(sent, device), context)
             with seeded(executor.seed, name, t, silos[0], device=device), deterministic(device):
-                ended = carried_out(stacked, batched, data, masks)
+                ended = carried_out(vectorized, batched, data, masks)
             self.has_padded = data.has_padded
         for tree in (ended.payload, ended.state):
             for tensors in tree.values():
                 for each, tensor in tensors.items():
                     tensors[each] = tensor = tensor.detach().contiguous().cpu()
                     if not all_finite(tensor):
-                        raise NotStackable(f"{each} is not finite at one of the silos")
+                        raise NotVectorizable(f"{each} is not finite at one of the silos")
         return ended
 
     def _on_device(self, silos: Sequence[SiloId], t: int) -> tuple[torch.device, SiloContext, list[Data]]:
@@ -184,6 +184,6 @@ KNOWN = {
 def why(error: Exception) -> str:
     """Return why a task is not batched, as a phrase."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    if isinstance(error, NotStackable):
+    if isinstance(error, NotVectorizable):
         return text
     return next((text for known, text in KNOWN.items() if known in str(error)), f"{type(error).__name__}: {text[:200]}")

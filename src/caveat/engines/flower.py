@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo import SiloInfo
-from ..files.schema import NO_PART, KeptState, StackedRecord
+from ..files.schema import NO_PART, KeptState, VectorizedRecord
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
@@ -104,7 +104,7 @@ class FlowerEngine:
     """Number of rollbacks to an earlier round."""
     untrained: frozenset[SiloId] = field(default=frozenset(), init=False)
     """Silos that had joined when training ended, but without any aggregated update."""
-    stacked: dict[str, StackedRecord] = field(default_factory=dict, init=False)
+    vectorized: dict[str, VectorizedRecord] = field(default_factory=dict, init=False)
     """Empty: silos are not batched."""
 
     @property

@@ -12,14 +12,14 @@ import torch
 
 from ..core import ConfigurationError, Payload, Replies, SiloId, Weights
 from ..core.aggregation import size
-from ..files.schema import KeptState, StackedRecord, as_json
+from ..files.schema import KeptState, VectorizedRecord, as_json
 from .allocator import keep_freed_memory
 from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed
 from .norms import Admission
 from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
 from .shared_buffer import SharedBuffer
-from .vectorization import Stacking
+from .vectorization import Vectorization
 from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
 
@@ -37,13 +37,13 @@ class SingleMachineEngine:
         workers: int = 1,
         devices: Sequence[torch.device] = (),
         rebuild: Rebuild | None = None,
-        stacking: Stacking | None = None,
+        vectorization: Vectorization | None = None,
     ) -> None:
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.devices = devices or [executor.device]
         self.executor = executor
-        self.stacking, self.batched = stacking or Stacking("off"), BatchedExecutor(executor)
+        self.vectorization, self.batched = vectorization or Vectorization("off"), BatchedExecutor(executor)
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
         self.examples: Mapping[SiloId, int] | None = None
@@ -90,13 +90,13 @@ class SingleMachineEngine:
         self.down.close()
 
     @property
-    def stacked(self) -> dict[str, StackedRecord]:
+    def vectorized(self) -> dict[str, VectorizedRecord]:
         """Decisions about tasks that are batched over silos, so far."""
-        return self.stacking.works
+        return self.vectorization.works
 
-    @stacked.setter
-    def stacked(self, works: dict[str, StackedRecord]) -> None:
-        self.stacking.works = works
+    @vectorized.setter
+    def vectorized(self, works: dict[str, VectorizedRecord]) -> None:
+        self.vectorization.works = works
 
     def begin(
         self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
@@ -130,10 +130,13 @@ class SingleMachineEngine:
 
         Raises SiloError if a task fails.
         """
-        chunks, stacked = self.stacking.plan(self.batched, t, address, payload, cohort, self.examples, self.states)
+        chunks, vectorized = self.vectorization.plan(
+            self.batched, t, address, payload, cohort, self.examples, self.states
+        )
         if chunks:
             orders = [
-                ChunkOrder(t, address, payload, silos, self._states_of(silos), self.needed, stacked) for silos in chunks
+                ChunkOrder(t, address, payload, silos, self._states_of(silos), self.needed, vectorized)
+                for silos in chunks
             ]
             return self._exchange_chunks(orders, linear, admission)
         collector = self._collector(payload, cohort, linear, admission)
@@ -215,5 +218,5 @@ class SingleMachineEngine:
                 done = self.batched.carry_out(order)
                 take(number, [summed(part) for part in done.parts] if adds_up else done.parts, done)
         for each in reasons:
-            self.stacking.fell_back(orders[0].t, each)
+            self.vectorization.fell_back(orders[0].t, each)
         return replies.replies(len(self.silos))

@@ -23,9 +23,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from ..core import Data, Payload, SiloId, State, seeded
 from ..core.aggregation import size
 from ..core.devices import CPU
-from ..files.schema import KeptState, StackedRecord
+from ..files.schema import KeptState, VectorizedRecord
 from ..training.modules import learning
-from ..training.vectorized_replay import NotStackable
+from ..training.vectorized_replay import NotVectorizable
 from .batched_executor import BatchedExecutor, form, one_of, why
 from .executor import Executor
 from .placement import one_thread
@@ -53,22 +53,22 @@ class TaskSample:
 def check_same(sample: TaskSample) -> int:
     """Return the bytes that autograd stores for a training step, per silo, in float32.
 
-    Raises NotStackable, or an error of the task, unless batched silos give the results of each silo by itself. Both are
+    Raises NotVectorizable, or an error of the task, unless batched silos give the results of each silo alone. Both are
     computed in float64, so rounding can neither hide a difference nor cause one.
     """
     single, saved, t = _exact(sample.executor, sample.silos), _Saved(), sample.t
     sent, states = in_float64(sample.sent), [in_float64(state) for state in sample.states]
     batched = BatchedExecutor(single)
     with saved_tensors_hooks(saved.pack, saved.unpack):
-        ended = batched.stacked(t, sample.address, sent, sample.silos, states, sample.padded)
+        ended = batched.vectorized(t, sample.address, sent, sample.silos, states, sample.padded)
     if sample.padded and not batched.has_padded:
-        raise NotStackable("no batches of different sizes occurred")
+        raise NotVectorizable("no batches of different sizes occurred")
     name, task = single.find_task(t, sample.address)
     for k, (silo, state) in enumerate(zip(sample.silos, states, strict=True)):
         with one_thread(), seeded(single.seed, name, t, silo):
             update, after = task(sent, state, single.context(silo, t))
         if update.examples != ended.examples[k]:
-            raise NotStackable("its numbers of examples differ")
+            raise NotVectorizable("its numbers of examples differ")
         for one, other in ((update.payload, ended.payload), (after, ended.state)):
             _compare(one, one_of(other, k))
     return saved.most // len(sample.silos) // 2  # float32 is half as wide
@@ -101,17 +101,17 @@ class _Counted:
 
 def _compare(one: Payload, other: Payload) -> None:
     if {group: set(tensors) for group, tensors in one.items()} != {group: set(named) for group, named in other.items()}:
-        raise NotStackable("its tensors differ")
+        raise NotVectorizable("its tensors differ")
     for group, tensors in one.items():
         for name, tensor in tensors.items():
             there = other[group][name]
             if there.shape != tensor.shape or there.dtype != tensor.dtype:
-                raise NotStackable(f"{group}/{name} is {tuple(there.shape)} {there.dtype} instead of {tensor.dtype}")
+                raise NotVectorizable(f"{group}/{name} is {tuple(there.shape)} {there.dtype} instead of {tensor.dtype}")
             if not tensor.numel():
                 continue
             off, most = (there.double() - tensor.double()).abs().max().item(), tensor.double().abs().max().item()
             if not off <= TOLERANCE * max(most, 1e-3):
-                raise NotStackable(f"{group}/{name} differs by {off:.2g}, with numbers up to {most:.2g}")
+                raise NotVectorizable(f"{group}/{name} differs by {off:.2g}, with numbers up to {most:.2g}")
 
 
 def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
@@ -162,13 +162,13 @@ TIMES = 8
 """Numbers in memory per parameter of a silo in training, including those of a step."""
 
 
-class Stacking:
+class Vectorization:
     """Decides which tasks of a run are batched: once per task, before the first round that depends on it."""
 
-    def __init__(self, mode: Mode, works: dict[str, StackedRecord] | None = None) -> None:
+    def __init__(self, mode: Mode, works: dict[str, VectorizedRecord] | None = None) -> None:
         """`works` are the decisions in a checkpoint."""
         self.mode = mode
-        self.works: dict[str, StackedRecord] = {} if works is None else works
+        self.works: dict[str, VectorizedRecord] = {} if works is None else works
         """By `BatchedExecutor.name` of the task."""
 
     def plan(
@@ -193,36 +193,36 @@ class Stacking:
             return id(executor.own.get(silo)), silo in kept
 
         found = chunks(cohort, sent, examples, kind)
-        stacked = dict[str, StackedRecord]()
+        vectorized = dict[str, VectorizedRecord]()
         for silos in {kind(silos[0]): silos for silos in reversed(found) if len(silos) > 1}.values():
             name = batched.name(address, silos[0], executor.state(silos[0], kept.get(silos[0])))
             if name not in self.works:
                 count = sum(executor.own.get(silo) is executor.own.get(silos[0]) for silo in cohort)
                 made = self._decision(_sampled(executor, t, address, sent, silos, kept), count)
-                logger.info("round %d, %s: %s", t, name, "stacked" if made.stacked else f"one by one: {made.why}")
+                logger.info("round %d, %s: %s", t, name, "vectorized" if made.vectorized else f"one by one: {made.why}")
                 self.works[name] = made
-            if self.works[name].stacked:
-                stacked[name] = self.works[name]
-        if not stacked:
+            if self.works[name].vectorized:
+                vectorized[name] = self.works[name]
+        if not vectorized:
             return [], {}
-        found = chunks(cohort, sent, examples, kind, max(record.bytes for record in stacked.values()))
-        return found, {name: record.padded for name, record in stacked.items()}
+        found = chunks(cohort, sent, examples, kind, max(record.bytes for record in vectorized.values()))
+        return found, {name: record.padded for name, record in vectorized.items()}
 
-    def _decision(self, sample: TaskSample, count: int) -> StackedRecord:
+    def _decision(self, sample: TaskSample, count: int) -> VectorizedRecord:
         """Decide on a task by a few silos; `count` silos of their architecture take part in the round."""
         if self.mode == "auto" and count < SILOS:
             reason = f"{count} silos of one architecture take part in a round, expected at least {SILOS}"
-            return StackedRecord(stacked=False, why=reason)
+            return VectorizedRecord(vectorized=False, why=reason)
         try:
             padded, kept = _checked(sample)
         except Exception as error:
             # Catch any error: silo by silo, the task raises a clearer error or succeeds.
-            return StackedRecord(stacked=False, why=why(error))
+            return VectorizedRecord(vectorized=False, why=why(error))
         step = 4 * _learnt(sample) + kept
         if self.mode == "auto" and step > STEP:
             reason = f"a training step takes {step / 1e6:.2f} MB per silo, expected at most {STEP / 1e6:.2f}"
-            return StackedRecord(stacked=False, why=reason, bytes=kept)
-        return StackedRecord(stacked=True, padded=padded, bytes=kept)
+            return VectorizedRecord(vectorized=False, why=reason, bytes=kept)
+        return VectorizedRecord(vectorized=True, padded=padded, bytes=kept)
 
     def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
         """Record why silos were run one by one in round t although their task was to be batched, by task."""

@@ -204,7 +204,7 @@ def as_order(order: ChunkOrder, down: dict[str, Any], linear: bool) -> dict[str,
     """Return a request for a chunk as JSON; `down` locates its payload in the buffer."""
     return {
         "t": order.t, "task": order.address, "down": down, "silos": list(order.silos), "needed": list(order.needed),
-        "kept": [as_json(kept) for kept in order.kept.values()], "stacked": dict(order.stacked), "linear": linear,
+        "kept": [as_json(kept) for kept in order.kept.values()], "vectorized": dict(order.vectorized), "linear": linear,
     }  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer
     kept = {each["silo"]: KeptState.model_validate(each) for each in message["kept"]}
     order = ChunkOrder(
         message["t"], message["task"], down.read(message["down"]), message["silos"], kept, message["needed"],
-        message["stacked"],
+        message["vectorized"],
     )  # fmt: skip
     done = batched.carry_out(order)
     parts = []

@@ -1,4 +1,7 @@
-"""What every order tells a silo in addition to its task, since every message may go to a new process."""
+"""The terms of a federation: its configuration, its silos and their schema agreement, sent with every request.
+
+Every request has them because Flower may start a new process at the silo for each message.
+"""
 
 from __future__ import annotations
 

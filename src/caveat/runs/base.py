@@ -17,7 +17,7 @@ from ..engines.executor import Executor
 from ..engines.rounds import Transport
 from ..engines.vectorization import Mode
 from ..files import RUN, SiloStore, write_record
-from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptState, RunFile, StackedRecord
+from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptState, RunFile, VectorizedRecord
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
 from ..wrappers.evaluation import Evaluated
@@ -33,7 +33,7 @@ FIXED = (RUN, "splits.json", PREPARATION)
 class Engine(Transport, Protocol):
     """A transport with further operations that a run needs."""
 
-    stacked: dict[str, StackedRecord]
+    vectorized: dict[str, VectorizedRecord]
     """Decisions about tasks that are batched over silos, so far, see `engines.vectorization`."""
 
     @property

@@ -19,7 +19,7 @@ from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
 from .robust import norms_of, say_unbounded
-from .summary import check_stacked, not_batched
+from .summary import check_vectorized, not_batched
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
         _check_samples(run, module)
         finish(run, progress)
         summary = read(run.folder / "summary.json", Summary)
-        for line in not_batched(summary.stacked):
+        for line in not_batched(summary.vectorized):
             progress.note(line)
         if isinstance(progress, ProgressWithCallbacks):
             progress.finish(as_json(summary))
@@ -73,11 +73,11 @@ def finish(run: BaseRun, progress: Progress) -> None:
     context, saved = run.server_context(), store.load()
     if saved is None:
         server = run.first_state(context)
-        start, run_state = 0, RunState(stacking=run.vectorized)
+        start, run_state = 0, RunState(vectorization=run.vectorized)
     else:
         start, server = saved.checkpoint.t + 1, saved.server
         run_state = RunState.model_validate(saved.checkpoint.model_dump(include=set(RunState.model_fields)))
-        check_stacked(run.folder, run.vectorized, run_state.stacking)
+        check_vectorized(run.folder, run.vectorized, run_state.vectorization)
         if saved.damage:
             warnings.warn(f"{saved.damage}; continuing from the previous checkpoint", DataWarning, stacklevel=2)
     norms = norms_of(run, run_state)
@@ -90,7 +90,7 @@ def finish(run: BaseRun, progress: Progress) -> None:
             recorder.check_trained(saved)
         engine.begin(start, counted, kept, len(run_state.rollbacks))
         recorder.end_training(start)
-        engine.stacked = run_state.stacked  # stored in every checkpoint
+        engine.vectorized = run_state.vectorized  # stored in every checkpoint
         recorder.keep_trained(start - 1)
         engine.keep(store.needed)
         run_state.seconds["engine"] += time.perf_counter() - began

@@ -20,7 +20,7 @@ from ..data.silos import Population
 from ..data.splits import NAMES
 from ..engines.executor import Executor
 from ..engines.process_pool import SingleMachineEngine
-from ..engines.vectorization import Stacking
+from ..engines.vectorization import Vectorization
 from ..engines.worker_process import Rebuild
 from ..files import SiloStore, read, read_rows, write_json
 from ..files.schema import Features, Gallery, RunFile, Summary, as_json
@@ -105,7 +105,9 @@ class LocalRun(AnsweringRun):
         return self.executor_of(silos, self.participants, SiloStore(self.folder / "state" / "silos"))
 
     def engine(self) -> SingleMachineEngine:
-        return SingleMachineEngine(self.executor(), self.workers, self.devices, self.rebuild, Stacking(self.vectorized))
+        return SingleMachineEngine(
+            self.executor(), self.workers, self.devices, self.rebuild, Vectorization(self.vectorized)
+        )
 
     @property
     def rebuild(self) -> Rebuild | None:

@@ -32,10 +32,10 @@ from ..files.schema import (
     Selective,
     SiloRecord,
     SiloStream,
-    StackedRecord,
     Stream,
     Summary,
     Traffic,
+    VectorizedRecord,
     Worst,
     as_json,
 )
@@ -44,7 +44,7 @@ from .base import BaseRun
 from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, own_records, summarize_streams
 
 
-def check_stacked(folder: Path, mode: str, kept: str) -> None:
+def check_vectorized(folder: Path, mode: str, kept: str) -> None:
     """Raise ConfigurationError unless the mode is that of the checkpoint, because rounding differs between modes."""
     if mode != kept:
         raise ConfigurationError(
@@ -54,22 +54,22 @@ def check_stacked(folder: Path, mode: str, kept: str) -> None:
         )
 
 
-def training_tasks(decided: Mapping[str, StackedRecord], method: Method) -> dict[str, StackedRecord]:
+def training_tasks(decided: Mapping[str, VectorizedRecord], method: Method) -> dict[str, VectorizedRecord]:
     """Return the decisions on batching for tasks that train or were batched, by name and the groups that silos kept."""
     training = {step.name for step in method.schedule() if step.trains}
     found = {}
     for address, record in decided.items():
         path, space, groups = address.partition(" ")
         name = path.rpartition(".")[2]
-        if record.stacked or name in training:
+        if record.vectorized or name in training:
             found[name + space + groups] = record
     return found
 
 
-def not_batched(tasks: Mapping[str, StackedRecord]) -> list[str]:
+def not_batched(tasks: Mapping[str, VectorizedRecord]) -> list[str]:
     """Return a note for each task that was to be batched and was not."""
     return [
-        f"{name}: {'some ' if record.stacked else ''}silos were trained one after the other: {record.why}"
+        f"{name}: {'some ' if record.vectorized else ''}silos were trained one after the other: {record.why}"
         for name, record in tasks.items()
         if record.why
     ]
@@ -173,7 +173,7 @@ def summarize(
         reset=run_state.reset,
         rollbacks=run_state.rollbacks,
         largest=run_state.largest,
-        stacked=training_tasks(run_state.stacked, method),
+        vectorized=training_tasks(run_state.vectorized, method),
     )
 
 

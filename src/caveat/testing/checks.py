@@ -292,7 +292,7 @@ def weights_left_in_the_workspace_mean_nothing(trial: CheckedMethod) -> None:
     names = ("method", "module", "silos", "states", "seed", "own")
     other.place = Poisoned(**{name: getattr(other.place, name) for name in names})
     other.run()
-    trial.same_as_whole(other, "the result depends on weights left in site.module or site.own")
+    trial.same_as_whole(other, "the result depends on weights left in context.module or context.own")
 
 
 class Backwards(SingleMachineEngine):

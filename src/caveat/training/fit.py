@@ -178,7 +178,7 @@ class Training:
         has none.
         """
         if isinstance(context, StackedContext):
-            return self._fit_stacked(context, loss, correct, frozen, moments, undecayed)
+            return self._fit_vectorized(context, loss, correct, frozen, moments, undecayed)
         learns = learning(context.module)
         if context.fitted is not None:
             frozen = frozen | (learns.keys() - context.fitted)
@@ -214,7 +214,7 @@ class Training:
                 carried.update(moments.tensors)
         return steps
 
-    def _fit_stacked(
+    def _fit_vectorized(
         self,
         context: StackedContext,
         loss: Loss,

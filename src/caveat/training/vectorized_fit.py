@@ -20,7 +20,7 @@ from ..core import Data, Tensors
 from ..core.devices import brought
 from .modules import learning, to_train
 from .optimizers import StackedOptimizer
-from .vectorized_replay import Ended, FitCall, NotStackable, StackedWork, Trained, Tree, chosen
+from .vectorized_replay import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
 
 IGNORED = -100
 """A label that `torch.nn.functional.cross_entropy` leaves out of its mean."""
@@ -46,9 +46,9 @@ class StackedData:
     def __post_init__(self) -> None:
         xs = [silo.x for silo in self.silos]
         if any(type(silo).batch is not Data.batch for silo in self.silos):
-            raise NotStackable("training data are changed at random as they are taken")
+            raise NotVectorizable("training data are changed at random as they are taken")
         if not all(isinstance(x, Tensor) for x in xs):
-            raise NotStackable("inputs are read as they are needed")
+            raise NotVectorizable("inputs are read as they are needed")
         self.labels = [silo.y for silo in self.silos]
         self.x, self.y = torch.cat(xs), torch.cat(self.labels)
         counts = [len(y) for y in self.labels]
@@ -85,7 +85,7 @@ class Begun(NamedTuple):
 class StackedFit:
     """Training of K silos in the middle of a task."""
 
-    def __init__(self, task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
+    def __init__(self, task: VectorizedTask, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
         """`silos` hold "state" and "examples"; `masks` earlier dropout masks, by number of the call and size."""
         self.task, self.silos, self.data, self.masks = task, silos, data, masks
         self.count = len(data.silos)
@@ -110,7 +110,7 @@ class StackedFit:
             return found
         call = calls[0]
         if call.training.precision != "float32":
-            raise NotStackable(f"training.precision = {call.training.precision!r}")
+            raise NotVectorizable(f"training.precision = {call.training.precision!r}")
         trained = {name: _own(t) for name, t in found["parameters"].items()}
         buffers = {name: _own(t) for name, t in found["buffers"].items()}
         optimizer = call.training.make_optimizer({}, call.training.rate(self.task.context))
@@ -187,7 +187,7 @@ class StackedFit:
 
         found = self.task.replay(loss, silos | {"masks": masks}, index)
         if isinstance(found, Ended):
-            raise NotStackable("it trains in one pass and not in another")
+            raise NotVectorizable("it trains in one pass and not in another")
         losses: Tensor = found["loss"]
         return losses
 
@@ -246,8 +246,8 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def carried_out(task: StackedWork, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
-    """Run a task with all its calls of fit. Raises NotStackable for one without any."""
+def carried_out(task: VectorizedTask, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
+    """Run a task with all its calls of fit. Raises NotVectorizable for one without any."""
     while True:
         fit = StackedFit(task, silos, data, masks)
         begun = fit.begin()
@@ -256,7 +256,7 @@ def carried_out(task: StackedWork, silos: Tree, data: StackedData, masks: dict[o
         elif task.trained:
             return begun
         else:
-            raise NotStackable("it trains nothing")
+            raise NotVectorizable("it trains nothing")
 
 
 class Mask(NamedTuple):
@@ -289,13 +289,13 @@ class Masking(TorchFunctionMode):
         if self.masks is None:
             return x
         if len(self.found) > len(self.known) or self.known[len(self.found) - 1] != mask:
-            raise NotStackable("it drops other units than before")
+            raise NotVectorizable("it drops other units than before")
         return x * self.masks[len(self.found) - 1]
 
     def check(self) -> None:
-        """Raise NotStackable unless all masks were used."""
+        """Raise NotVectorizable unless all masks were used."""
         if len(self.found) != len(self.known):
-            raise NotStackable("it drops other units than before")
+            raise NotVectorizable("it drops other units than before")
 
 
 def drawn(
@@ -304,7 +304,7 @@ def drawn(
     """Return a (K, *shape) tensor for each mask, with every silo's part drawn by its generator on the CPU.
 
     On another device all are drawn at once by its own generator. `sizes` are the examples of silos' batches, of which
-    the largest has the shape of the mask: smaller ones draw less. Raises NotStackable if examples are not along the
+    the largest has the shape of the mask: smaller ones draw less. Raises NotVectorizable if examples are not along the
     first axis.
     """
     if device.type != "cpu":
@@ -312,7 +312,7 @@ def drawn(
         return [each.bernoulli_(1 - mask.p).div_(1 - mask.p) for mask, each in zip(masks, whole, strict=True)]
     most, even = max(sizes), min(sizes) == max(sizes)
     if not even and any(not mask.shape or mask.shape[0] % most for mask in masks):
-        raise NotStackable("what it drops is not along its examples")
+        raise NotVectorizable("what it drops is not along its examples")
     make = torch.empty if even else torch.zeros
     found = [make(len(generators), *mask.shape, dtype=mask.dtype) for mask in masks]
     parts = [each.unbind() for each in found]

@@ -23,7 +23,7 @@ Tree = dict[str, Any]
 """Tensors (K, ...) in nested dictionaries and lists, which vmap maps over."""
 
 
-class NotStackable(Exception):
+class NotVectorizable(Exception):
     """A task needs something that vectorized silos cannot give, named by the text."""
 
 
@@ -39,7 +39,7 @@ class Hidden:
         return self._refuse()
 
     def _refuse(self, *args: object) -> Any:
-        raise NotStackable(f"it reads site.{self.name}, which is each silo's own")
+        raise NotVectorizable(f"it reads context.{self.name}, which is each silo's own")
 
     __repr__ = __str__ = __format__ = __eq__ = __hash__ = __len__ = __iter__ = __int__ = __index__ = _refuse
 
@@ -58,14 +58,14 @@ class NoData(Data):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("x", "y", "batch", "labelled", "part"):
-            raise NotStackable(f"it reads site.{self.name}, which stacked silos do not show")
+            raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not show")
         return super().__getattribute__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        raise NotStackable(f"it reads site.{self.name}, which stacked silos do not show")
+        raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not show")
 
     def __len__(self) -> int:
-        raise NotStackable(f"it asks for len(site.{self.name}), which differs among stacked silos")
+        raise NotVectorizable(f"it asks for len(context.{self.name}), which differs among vectorized silos")
 
     def __repr__(self) -> str:
         return f"NoData({self.name!r})"
@@ -143,7 +143,7 @@ class _Reached(Exception):
         self.call = call
 
 
-class StackedWork:
+class VectorizedTask:
     """A client task at silos of one architecture whose states have the same form."""
 
     def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
@@ -181,7 +181,7 @@ class StackedWork:
         with self.swaps.loading():
             made: Tree = vmap(of_one, randomness="error")(silos)
         if before != [tensor._version for tensor in kept]:
-            raise NotStackable("it changes its arguments' tensors in place")
+            raise NotVectorizable("it changes its arguments' tensors in place")
         return Ended(made["payload"], made["examples"], made["state"]) if ended else made
 
     def _carry_out(self, silo: Tree) -> tuple[Update, State]:

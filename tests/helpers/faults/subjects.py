@@ -28,8 +28,8 @@ VARIANTS = {
     "fedbabu-guaranteed": "method.name=fedbabu uncertainty.policy=guaranteed uncertainty.risk=0.9",
     "fedavg-noise": "method.name=fedavg privacy.clip_norm=1 privacy.noise_multiplier=0.3",
     "fedavg-newcomers": 'method.name=fedavg federation.newcomers=["silo-2"] uncertainty.policy=switch',
-    "fedavg-stacked": "method.name=fedavg engine.vectorized=on",
-    "scaffold-stacked": "method.name=scaffold engine.vectorized=on federation.participation=0.7",
+    "fedavg-vectorized": "method.name=fedavg engine.vectorized=on",
+    "scaffold-vectorized": "method.name=scaffold engine.vectorized=on federation.participation=0.7",
 }
 
 

@@ -1,7 +1,7 @@
 """The daemon of a silo: a process that has imported caveat and torch once, and forks for each message.
 
 Flower starts a process for every message, and most of its time goes to importing torch. At a silo that `silo.sh` has
-started, that process is `flower_proxy.py`: it sends its arguments, folder, environment and open files to the daemon
+started, that process is `daemon_client.py`: it sends its arguments, folder, environment and open files to the daemon
 over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist between
 messages: no data, models or states, and no code that a run brings along.
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...engines.allocator import use_huge_pages
-from .flower_proxy import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
+from .daemon_client import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""

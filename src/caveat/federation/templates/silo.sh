@@ -25,7 +25,7 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 # has imported torch once, and starts and ends with the node.
 own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/silo
 mkdir -p "$FLWR_HOME/bin"
-printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/flower_proxy.py" "$FLWR_HOME" "$command" \
+printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/daemon_client.py" "$FLWR_HOME" "$command" \
     >"$FLWR_HOME/bin/flwr-clientapp"
 chmod 700 "$FLWR_HOME/bin/flwr-clientapp"
 attend() {

@@ -74,9 +74,9 @@ from .progress import Reset as Reset
 from .progress import Rollback as Rollback
 from .progress import RoundRow as RoundRow
 from .progress import RunState as RunState
-from .progress import StackedRecord as StackedRecord
 from .progress import Sums as Sums
 from .progress import TensorForm as TensorForm
+from .progress import VectorizedRecord as VectorizedRecord
 from .progress import purpose as purpose
 from .record import FROM_FILE as FROM_FILE
 from .record import SCHEMA as SCHEMA

@@ -132,12 +132,12 @@ class KeptState(Record):
     sha256: str | None = None  # of its file; None where the silo begins afresh after that round
 
 
-class StackedRecord(Record):
+class VectorizedRecord(Record):
     """Whether a task runs for many silos at once, in one batched call."""
 
     OMITTED: ClassVar = frozenset({"why", "padded", "bytes"})
 
-    stacked: bool
+    vectorized: bool
     why: str = ""  # why not
     padded: bool = False  # batches of different sizes are filled up with examples that do not count
     bytes: Size = 0  # that a step of training keeps for each silo
@@ -183,7 +183,9 @@ class RunState(Record):
     """The counters of a run in progress."""
 
     model_config = ConfigDict(frozen=False)
-    OMITTED: ClassVar = frozenset({"best", "worse", "stopped", "stacking", "stacked", "norms", "rollbacks", "largest"})
+    OMITTED: ClassVar = frozenset(
+        {"best", "worse", "stopped", "vectorization", "vectorized", "norms", "rollbacks", "largest"}
+    )
 
     number: int = 0
     """Training rounds so far."""
@@ -202,9 +204,9 @@ class RunState(Record):
     rollbacks: list[Rollback] = []
     largest: list[LargestPart] = []
     milestones: list[dict[str, Figure]] = []
-    stacking: str = "off"
+    vectorization: str = "off"
     """`engine.vectorized`, with which the run continues."""
-    stacked: dict[str, StackedRecord] = {}
+    vectorized: dict[str, VectorizedRecord] = {}
     """The tasks that run for many silos at once, by address and stored state."""
     norms: dict[str, dict[str, list[float]]] = {}
     """Median norms of updates in the last rounds, by address and part."""

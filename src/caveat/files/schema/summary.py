@@ -21,7 +21,7 @@ from .figures import (
     Stream,
     Traffic,
 )
-from .progress import LargestPart, Reset, Rollback, StackedRecord, Sums
+from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 from .record import Figure, File, Record, Size
 
 
@@ -142,7 +142,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "stacked", "metrics", "rollbacks", "largest",
+        "vectorized", "metrics", "rollbacks", "largest",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -181,7 +181,7 @@ class Summary(File):
     reset: list[Reset] = []  # silos that began afresh, since their states were lost
     largest: list[LargestPart] = []  # of a federation's sums after training, whose inputs most of them are of
     rollbacks: list[Rollback] = []  # that it went back to an earlier round, by command
-    stacked: dict[str, StackedRecord] = {}  # by work, where silos were to be trained side by side
+    vectorized: dict[str, VectorizedRecord] = {}  # by work, where silos were to be trained side by side
     files: Sums = {}
 
     @property

@@ -22,7 +22,7 @@ from ...core.devices import brought
 from ...engines.batched_executor import ChunkOrder
 from ...engines.placement import one_thread
 from ...engines.rounds import FinishedRound, owned
-from ...engines.vectorization import Mode, Stacking
+from ...engines.vectorization import Mode, Vectorization
 from ...files import ServerStore, hashes
 from ...files.schema import RunState
 from ...training.fit import Training, watched_by
@@ -122,7 +122,7 @@ def rehearse(run: LocalRun, sizes: Sizes, cohort: int) -> Rehearsal:
     with rehearsal_of(run, sample) as runner:
         found = runner.rehearse()
     encoding, rows = encoding_of(run, sizes, sample[0])
-    return replace(found, encoding=encoding, rows=rows, gain=stacked_gain(run, sizes, cohort))
+    return replace(found, encoding=encoding, rows=rows, gain=vectorization_gain(run, sizes, cohort))
 
 
 def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
@@ -285,11 +285,11 @@ class RehearsalRunner:
         silos = list(engine.silos)[:cohort]
         state = engine.states.get(self.sample[0])  # represents the states of all silos
         kept = {} if state is None else dict.fromkeys(silos, state)
-        sent, stacking = step.broadcast(self.server), Stacking(mode)
-        chunks, stacked = stacking.plan(engine.batched, t, step.address, sent, silos, engine.examples, kept)
+        sent, vectorization = step.broadcast(self.server), Vectorization(mode)
+        chunks, vectorized = vectorization.plan(engine.batched, t, step.address, sent, silos, engine.examples, kept)
         if not chunks:
             return None
-        order = ChunkOrder(t, step.address, sent, chunks[0], kept, (), stacked)
+        order = ChunkOrder(t, step.address, sent, chunks[0], kept, (), vectorized)
         few = chunks[0][:: max(1, len(chunks[0]) // STEPS)][:STEPS]
 
         def one_by_one() -> None:
@@ -304,7 +304,7 @@ class RehearsalRunner:
         return busy * (one / len(few)) / (other / len(chunks[0]))
 
 
-def stacked_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
+def vectorization_gain(run: LocalRun, sizes: Sizes, cohort: int) -> float | None:
     """Return the speed-up of training rounds by batching silos, from a few training steps; None if not batched."""
     method: Any = run.spec.method
     training = vars(method).get("training")

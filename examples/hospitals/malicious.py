@@ -1,4 +1,4 @@
-"""What becomes of a federation in which one machine's silo lies: it is named, and the others have their model."""
+"""A federation with one malicious silo: the server names it, and the other silos get their model."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from pathlib import Path
 
 from machines import Failed, Machine, wait_for
 
-LIAR = "liar"
-FOLDER = Path(__file__).parent / LIAR
-"""What its machine imports, which changes what it sends."""
+MALICIOUS = "malicious"
+FOLDER = Path(__file__).parent / "byzantine"
+"""Folder that the malicious machine imports from; its code changes what the silo sends."""
 WEIGHTS = ("rounds=3", "federation.min_available_silos=4", "federation.quorum=3")
 WITHOUT = (*WEIGHTS, "federation.start_timeout=120")
-"""The same for a run that goes on without the fourth, for which it waits so many seconds."""
+"""The same for a run that continues without the fourth silo, after waiting that many seconds for it."""
 ROWS = ("rounds=1", "federation.min_available_silos=4", "federation.quorum=3", "federation.start_timeout=20")
-"""What the server's configuration says beside its file: a fourth silo is waited for."""
+"""Overrides of the server's configuration: it waits for a fourth silo."""
 
 
 @dataclass(frozen=True)
-class Lie:
-    """What the liar does, and what has to be said of it."""
+class Attack:
+    """What the malicious silo does, and how the server must report it."""
 
     name: str
     options: tuple[str, ...]
     check: Callable[[Path, str], str]
-    """Of the run's folder and what the server has said: raises Failed, or says in a line what was found."""
+    """Checks the run's folder and the server's log. Returns the finding in one line, or raises Failed."""
 
 
-def tell_lies(server: Machine, method: str, liar: Machine) -> Iterator[str]:
-    """Two runs with a liar among the silos; what was found, a line each. Raises Failed where one does not end well."""
-    for lie in (Lie("weights", WEIGHTS, _named_each_round), Lie("rows", ROWS, _set_aside)):
-        (liar.folder / "lie").write_text(lie.name)
-        run = server.folder / "runs" / f"{method}-{lie.name}"
-        server.start(lie.name, "./run.sh", f"runs/{run.name}", *lie.options)
-        wait_for("a run with a liar ends", 400, lambda lie=lie: server.ended(lie.name) is not None)
-        if status := server.ended(lie.name):
-            raise Failed(f"a run with a liar ended with status {status}; see {server.log(lie.name)}")
-        found = lie.check(run, server.log(lie.name).read_text())
+def attack(server: Machine, method: str, malicious: Machine) -> Iterator[str]:
+    """Make two runs with a malicious silo and yield a line of findings each. Raises Failed if one does not end well."""
+    for each in (Attack("weights", WEIGHTS, _named_each_round), Attack("rows", ROWS, _set_aside)):
+        (malicious.folder / "attack").write_text(each.name)
+        run = server.folder / "runs" / f"{method}-{each.name}"
+        server.start(each.name, "./run.sh", f"runs/{run.name}", *each.options)
+        wait_for("a run with a malicious silo ends", 400, lambda each=each: server.ended(each.name) is not None)
+        if status := server.ended(each.name):
+            raise Failed(f"a run with a malicious silo ended with status {status}; see {server.log(each.name)}")
+        found = each.check(run, server.log(each.name).read_text())
         _sound(run)
         yield found
 
 
 def go_back(server: Machine, method: str) -> str:
-    """The run with false weights goes back by two rounds, and on without the liar; what was found, in a line.
+    """Roll the run with false weights back by two rounds and continue it without the malicious silo.
 
-    Raises Failed unless the rounds after that one are made again by the others alone, and the run is complete.
+    Return the finding in one line. Raises Failed unless the other silos alone repeat those rounds and complete the run.
     """
     run = server.folder / "runs" / f"{method}-weights"
     before = _counted(run)
@@ -61,14 +61,14 @@ def go_back(server: Machine, method: str) -> str:
     if status := server.ended("back"):
         raise Failed(f"a run that went back ended with status {status}; see {server.log('back')}")
     after = _counted(run)
-    if after != {place for place in before if place[0] <= to or place[1] != LIAR}:
+    if after != {place for place in before if place[0] <= to or place[1] != MALICIOUS}:
         raise Failed(f"rounds and silos of {run.name} are {sorted(after)}")
     _sound(run)
-    return f"back to round {to} by command: {len({n for n, _ in after}) - to} rounds made again without {LIAR}"
+    return f"back to round {to} by command: {len({n for n, _ in after}) - to} rounds made again without {MALICIOUS}"
 
 
 def _counted(run: Path) -> set[tuple[int, str]]:
-    """The rounds, and the silos that sent something in them that was counted."""
+    """The rounds and silos whose updates were aggregated."""
     lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
     return {(line["round"], line["silo"]) for line in lines if "silo" in line}
 
@@ -76,20 +76,20 @@ def _counted(run: Path) -> set[tuple[int, str]]:
 def _named_each_round(run: Path, said: str) -> str:
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     bounded = {line["round"]: line["times_bound"] for line in lines if line.get("times_bound") is not None
-               and line["silo"] == LIAR}  # fmt: skip
+               and line["silo"] == MALICIOUS}  # fmt: skip
     if len(bounded) < 3:
-        raise Failed(f"the liar exceeded the bound in rounds {sorted(bounded)}, expected three")
-    if said.count(f"{LIAR}: its update was") < 3:
-        raise Failed("the log does not name the liar in each round")
+        raise Failed(f"the malicious silo exceeded the bound in rounds {sorted(bounded)}, expected three")
+    if said.count(f"{MALICIOUS}: its update was") < 3:
+        raise Failed("the log does not name the malicious silo in each round")
     times = ", ".join(f"{bounded[number]:,.0f}" for number in sorted(bounded))
     return f"weights times -10, times 100,000 and random: {times} times the bound, each named, and the run is complete"
 
 
 def _set_aside(run: Path, said: str) -> str:
-    if f"silo {LIAR} is set aside" not in said:
+    if f"silo {MALICIOUS} is set aside" not in said:
         raise Failed("a silo that says to have 10^9 rows was not set aside")
     splits = json.loads((run / "splits.json").read_text())
-    if LIAR in json.dumps(splits):
+    if MALICIOUS in json.dumps(splits):
         raise Failed("a silo that says to have 10^9 rows took part")
     return "10^9 rows at the greeting: named, set aside, and the run is complete with the others"
 

@@ -32,7 +32,7 @@ def tables(count: int = 6, **more: Any) -> caveat.data.Silos:
 
 
 def trained(folder: Path, method: Any = None, silos: caveat.data.Silos | None = None, **more: Any) -> caveat.Run:
-    """A run of three rounds in which all is stacked that can be."""
+    """A run of three rounds in which all is vectorized that can be."""
     given = {"rounds": 3, "training": SGD, "uncertainty": TEMPERED, "vectorized": "on", "out": folder} | more
     return caveat.run(silos or tables(), method or caveat.SCAFFOLD(), **given)
 
@@ -48,7 +48,7 @@ class Ends(Silent):
             raise KeyboardInterrupt
 
 
-def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: Path) -> None:
+def test_a_run_says_which_works_were_vectorized_and_why_others_were_not(tmp_path: Path) -> None:
     training = caveat.Training(batch_size=8, optimizer="sgd", lr=0.05)
     uncertainty = caveat.Uncertainty(temperature_scaling=False, familiarity=False)
     found = caveat.run(
@@ -60,14 +60,14 @@ def test_a_run_says_which_works_were_stacked_and_why_others_were_not(tmp_path: P
         vectorized="on",
         out=tmp_path / "run",
     )
-    stacked = found.summary["stacked"]
-    assert stacked["train"]["stacked"]
-    assert stacked["train (previous)"] == {
-        "stacked": False, "why": "it reads site.train, which stacked silos do not show",
+    vectorized = found.summary["vectorized"]
+    assert vectorized["train"]["vectorized"]
+    assert vectorized["train (previous)"] == {
+        "vectorized": False, "why": "it reads context.train, which vectorized silos do not show",
     }  # fmt: skip
     kept = json.loads((tmp_path / "run" / "state" / "checkpoint.json").read_text())
-    assert kept["stacking"] == "on"
-    assert len(kept["stacked"]) == 2
+    assert kept["vectorization"] == "on"
+    assert len(kept["vectorized"]) == 2
 
 
 @pytest.mark.parametrize(("began", "other"), [("on", "off"), ("off", "auto")])
@@ -105,8 +105,8 @@ def test_an_interrupted_run_comes_to_the_same_bits(
     trained(tmp_path / "run", participation=0.7, workers=after)
     assert "temperature" in tried
     assert "train" not in tried
-    kept = json.loads((undisturbed / "state" / "checkpoint.json").read_text())["stacked"]
-    assert any(record["stacked"] for record in kept.values())
+    kept = json.loads((undisturbed / "state" / "checkpoint.json").read_text())["vectorized"]
+    assert any(record["vectorized"] for record in kept.values())
     assert bits(tmp_path / "run") == bits(undisturbed)
 
 
@@ -145,11 +145,14 @@ def test_training_ends_early_and_callbacks_are_told(tmp_path: Path) -> None:
     assert told.rounds[-1] >= ended
     assert any(f"early stopping after round {ended}" in note for note in told.notes)
     assert "train (previous): silos were trained one after the other" in " ".join(told.notes)
-    assert told.results[0]["stacked"] == run.summary["stacked"]
-    assert run.summary["stacked"]["train"] == {"stacked": True, "bytes": run.summary["stacked"]["train"]["bytes"]}
+    assert told.results[0]["vectorized"] == run.summary["vectorized"]
+    assert run.summary["vectorized"]["train"] == {
+        "vectorized": True,
+        "bytes": run.summary["vectorized"]["train"]["bytes"],
+    }
 
 
-def test_methods_beside_it_are_stacked_too_and_more_rounds_can_follow(tmp_path: Path) -> None:
+def test_methods_beside_it_are_vectorized_too_and_more_rounds_can_follow(tmp_path: Path) -> None:
     more = [
         *TINY[1:],
         "baselines=['fedper']",
@@ -164,7 +167,7 @@ def test_methods_beside_it_are_stacked_too_and_more_rounds_can_follow(tmp_path: 
     assert done.exit_code == 0, done.output
     for part in (".", "baselines/fedper"):
         found = json.loads((tmp_path / "two" / part / "summary.json").read_text())
-        assert all(record["stacked"] for record in found["stacked"].values())
+        assert all(record["vectorized"] for record in found["vectorized"].values())
     assert model(tmp_path / "one") == model(tmp_path / "two")
     assert model(tmp_path / "one" / "baselines" / "fedper") == model(tmp_path / "two" / "baselines" / "fedper")
 
@@ -188,24 +191,24 @@ def mapped(folder: Path) -> caveat.data.Silos:
 
 
 @pytest.mark.parametrize("kind", ["augment", "lazy", "bfloat16"])
-def test_what_is_never_stacked_is_trained_one_after_the_other_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_what_is_never_vectorized_is_trained_one_after_the_other_to_the_same_bits(kind: str, tmp_path: Path) -> None:
     silos = {"augment": lambda: tables(3, augment=noisy), "lazy": lambda: mapped(tmp_path)}.get(kind, tables)()
     training = replace(SGD, precision="bfloat16") if kind == "bfloat16" else SGD
     given: dict[str, Any] = {"method": caveat.FedAvg(), "silos": silos, "training": training, "rounds": 1}
-    stacked, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", vectorized="off", **given)
+    vectorized, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", vectorized="off", **given)
     why = {
         "augment": "training data are changed at random as they are taken",
         "lazy": "inputs are read as they are needed",
         "bfloat16": "training.precision = 'bfloat16'",
     }
-    assert stacked.summary["stacked"] == {"train": {"stacked": False, "why": why[kind]}}
-    assert model(stacked.folder) == model(apart.folder)
+    assert vectorized.summary["vectorized"] == {"train": {"vectorized": False, "why": why[kind]}}
+    assert model(vectorized.folder) == model(apart.folder)
 
 
 def test_without_it_a_folder_says_nothing_of_it(finished: tuple[Path, object]) -> None:
     folder, _ = finished
-    assert "stacking" not in json.loads((folder / "state" / "checkpoint.json").read_text())
-    assert "stacked" not in json.loads((folder / "summary.json").read_text())
+    assert "vectorization" not in json.loads((folder / "state" / "checkpoint.json").read_text())
+    assert "vectorized" not in json.loads((folder / "summary.json").read_text())
 
 
 def test_another_mode_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 It is started as a file and needs only Python's standard library, since every message starts it again. Without a daemon
 that can take the message, this process becomes Flower's own command, which takes seconds longer and does the same.
 
-    python -IS flower_proxy.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
+    python -IS daemon_client.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
 """
 
 import contextlib

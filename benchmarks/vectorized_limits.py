@@ -1,6 +1,6 @@
-"""What limits a stacked round of 100 silos: where its time goes, beside what this machine's memory and a core give.
+"""What limits a vectorized round of 100 silos: where its time goes, beside what this machine's memory and a core give.
 
-python benchmarks/stacked_limits.py       one worker, one thread, the round "hundred" of benchmarks/stacked.py
+python benchmarks/vectorized_limits.py       one worker, one thread, the round "hundred" of benchmarks/vectorized.py
 
 Numbers are computed for steps: a step of a linear layer multiplies matrices three times (forward, and backward by
 inputs and weights), and Adam reads parameter, gradient and two moments and writes three of them.
@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import torch
 from jobs import one_thread, rounds, seconds
-from stacked import JOBS
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
+from vectorized import JOBS
 
-from caveat.engines.vectorization import Stacking
+from caveat.engines.vectorization import Vectorization
 from caveat.methods import FedAvg
 from caveat.training.fit import Training
 
@@ -60,7 +60,7 @@ def main() -> None:
     job, case = JOBS["hundred"].job, JOBS["hundred"]
     silos, training = case.data(job), Training(batch_size=job.batch, **case.training)  # type: ignore[arg-type]
     method = FedAvg(rounds=10**5, training=training)
-    with one_thread(), rounds(job, method, silos, 1, Stacking("on")) as round:
+    with one_thread(), rounds(job, method, silos, 1, Vectorization("on")) as round:
         for _ in range(3):
             round()
         whole = fastest(round, ROUNDS)

@@ -1,6 +1,6 @@
 """What a round gains where silos are trained side by side, over the same round one silo after the other.
 
-python benchmarks/stacked.py [JOB ...]      jobs: see JOBS; all by default. Two workers on both sides, rounds in turns.
+python benchmarks/vectorized.py [JOB ...]      jobs: see JOBS; all by default. Two workers on both sides.
 
 Behind each ratio are the kB that a silo's step of training takes, and whether `vectorized = "auto"` stacks by its rule.
 """
@@ -20,7 +20,7 @@ from torch import nn
 
 from caveat.core import Data, Silo
 from caveat.data.silos import Population, SilosByName
-from caveat.engines.vectorization import SILOS, STEP, Stacking
+from caveat.engines.vectorization import SILOS, STEP, Vectorization
 from caveat.methods import FedAvg
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.nn.models import ModelSettings
@@ -115,7 +115,7 @@ def measured(case: Case) -> str:
     """The ratio of a case, both sides in milliseconds, and what "auto" does."""
     job, silos = case.job, case.data(case.job)
     method = FedAvg(rounds=10**5, training=Training(batch_size=job.batch, **case.training))  # type: ignore[arg-type]
-    on, auto = Stacking("on"), Stacking("auto")
+    on, auto = Vectorization("on"), Vectorization("auto")
     with (
         one_thread(),
         rounds(job, method, silos, 2, asked=case.asked) as apart,
@@ -127,7 +127,7 @@ def measured(case: Case) -> str:
     (kept,), (decided,) = (each.works.values() for each in (on, auto))
     step = 4 * sum(parameter.numel() for parameter in job.module().parameters()) + kept.bytes
     milliseconds = f"{1e3 * median(one):.1f} and {1e3 * median(other):.1f} ms"
-    said = "stacked" if decided.stacked else f"not stacked: {decided.why}"
+    said = "vectorized" if decided.vectorized else f"not vectorized: {decided.why}"
     return f"{ratio(one, other):.2f} x ({milliseconds}; a step of {step / 1e3:.0f} kB; {said})"
 
 
