@@ -1,17 +1,16 @@
-"""Put the tables of `caveat reproduce` into the pages of docs/results, between the marks of each.
+"""Write the tables of `caveat reproduce` as pages of docs/results/tables.
 
     CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
-    python benchmarks/results.py OUT                           # what OUT lacks keeps what its page has
+    python benchmarks/results.py OUT                           # tables that OUT lacks keep their page
 
-The words between the tables are written by hand; every number in a table comes from OUT/TABLE/comparison.json. A
-table that is too wide for a line becomes several.
+The words in the other pages of docs/results are written by hand; every number in a table comes from
+OUT/TABLE/comparison.json. A table that is too wide for a line becomes several.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from wrapped import wrapped
@@ -22,54 +21,41 @@ from caveat.analysis.reproduce import PaperTable
 from caveat.files import read_comparison
 from caveat.files.schema import Comparison, TuningReport
 
-SHOWN = 3
-"""Measures of a table that are not folded away."""
 PAGES = Path(__file__).parent.parent / "docs" / "results"
 
 
 def main(out: Path, pages: Path = PAGES) -> None:
-    texts = {page: page.read_text() for page in sorted(pages.glob("*.md"))}
     for name in reproduce.tables():
         path = out / name / "comparison.json"
         if path.exists():
-            page = page_of(name, texts)
-            texts[page] = placed(texts[page], name, section(name, read_comparison(path)))
-    for page, text in texts.items():
-        page.write_text(text)
+            page = page_of(name, pages)
+            (pages / "tables" / f"{name}.md").write_text(section(name, page, read_comparison(path)))
 
 
-def page_of(name: str, texts: Mapping[Path, str]) -> Path:
-    """The page that has a place for a table."""
-    for page, text in texts.items():
-        if f"<!-- {name} -->" in text:
+def page_of(name: str, pages: Path = PAGES) -> Path:
+    """The page with a table's verdict."""
+    for page in sorted(pages.glob("*.md")):
+        if f"(tables/{name}.md)" in page.read_text():
             return page
-    raise SystemExit(f"no page has a place for {name}: add the lines <!-- {name} --> and <!-- end of {name} --> to one")
+    raise SystemExit(f"no page of {pages} has a link to tables/{name}.md: add one, with the table's verdict")
 
 
-def placed(text: str, name: str, body: str) -> str:
-    """The page with that body between the table's marks."""
-    mark, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, rest = text.split(mark, 1)
-    return f"{before}{mark}\n{body}{end}{rest.split(end, 1)[1]}"
-
-
-def section(name: str, record: Comparison) -> str:
+def section(name: str, page: Path, record: Comparison) -> str:
     table = reproduce.named(name)
     scale = re.search(r"\((\w+) scale\)$", record.title)
     seeds, done, tuning = len(record.seeds), len(record.runs(status="done")), record.tuning
     parts = [
+        f"# {name}",
+        f"Made by the command below; the verdicts are in [{page.stem}](../{page.name}).",
         f"`caveat reproduce {name} --scale {scale[1] if scale else 'cpu'} --seeds {seeds} --out DIR`",
         f"{table.source}. {table.differs}",
         f"{seeds} seed{'s' * (seeds > 1)}, {done} of {len(record.cells)} runs done. Mean and 95 % intervals over seeds "
         f"and silos, in square brackets the paper's.{'' if tuning is None else tried(tuning)}{refined(table)}",
         *contrasts(record),
-        *measured(record)[:SHOWN],
-        "<details><summary>Everything else that was measured, costs and tests</summary>",
-        *measured(record)[SHOWN:],
+        *measured(record),
         *about(record),
-        "</details>\n",
     ]
-    return wrapped("\n\n".join(parts))
+    return wrapped("\n\n".join(parts)) + "\n"
 
 
 def tried(tuning: TuningReport) -> str:

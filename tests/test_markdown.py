@@ -133,28 +133,38 @@ def test_prose_is_wrapped_and_still_says_the_same() -> None:
     assert found.split("```")[1] == text.split("```")[1]
 
 
-def test_the_tables_of_a_comparison_are_put_into_the_page_with_every_figure(tmp_path: Path) -> None:
+def test_the_tables_of_a_comparison_are_written_with_every_figure(tmp_path: Path) -> None:
     record = fake_comparison(settings=[f"{angle} degrees" for angle in range(0, 90, 15)])
     record["tuning"]["seeds"] = [0]
     for cell in record["cells"]:
         cell |= {"tuned": {key: str(value) for key, value in cell["tuned"].items()}, "tuning": []}
     (tmp_path / "uefl-domains").mkdir()
     (tmp_path / "uefl-domains" / "comparison.json").write_text(json.dumps(record))
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "other.md").write_text("nothing of it\n")
-    page = tmp_path / "pages" / "results.md"
-    page.write_text("before\n<!-- uefl-domains -->\nold\n<!-- end of uefl-domains -->\nafter\n")
-    results.main(tmp_path, page.parent)
-    text = page.read_text()
+    pages = tmp_path / "pages"
+    (pages / "tables").mkdir(parents=True)
+    (pages / "other.md").write_text("nothing of it\n")
+    with pytest.raises(SystemExit, match=r"no page of .* has a link to tables/uefl-domains\.md"):
+        results.main(tmp_path, pages)
+    (pages / "uefl.md").write_text("verdict, and [uefl-domains](tables/uefl-domains.md)\n")
+    results.main(tmp_path, pages)
+    text = (pages / "tables" / "uefl-domains.md").read_text()
     assert max(map(len, text.split("\n"))) <= WIDTH
-    assert "old" not in text
-    assert text.startswith("before\n<!-- uefl-domains -->\n`caveat reproduce uefl-domains")
-    assert text.endswith("</details>\n<!-- end of uefl-domains -->\nafter\n")
+    assert text.startswith("# uefl-domains\n")
+    assert "[uefl](../uefl.md)" in text
     assert figures(text) == figures(markdown(read_comparison(tmp_path / "uefl-domains")))
-    assert (tmp_path / "pages" / "other.md").read_text() == "nothing of it\n"
-    page.write_text("no place\n")
-    with pytest.raises(SystemExit, match="no page has a place for uefl-domains"):
-        results.main(tmp_path, page.parent)
+    assert sorted(path.name for path in pages.rglob("*.md")) == ["other.md", "uefl-domains.md", "uefl.md"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if re.fullmatch(r"docs/results/[\w-]+\.md", page)])
+def test_a_page_of_results_has_at_most_200_lines(page: str) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("table", sorted(path.stem for path in (ROOT / "docs" / "results" / "tables").glob("*.md")))
+def test_the_page_of_a_table_names_its_command_and_has_a_page_with_its_verdict(table: str) -> None:
+    text = (ROOT / "docs" / "results" / "tables" / f"{table}.md").read_text()
+    assert f"`caveat reproduce {table} --scale" in text
+    assert f"](../{results.page_of(table).name})" in text
 
 
 def test_a_table_says_which_rows_tried_a_key_of_their_own() -> None:
