@@ -248,14 +248,11 @@ def reported(named: bool = False) -> Iterator[Reporter]:
 
     `named` is for commands whose data are named on the command line: missing data are then wrong usage.
     """
-    from ..core import DataWarning
-    from ..core.errors import CallbackWarning
-
     reporter = Reporter()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("default", DataWarning)
-            warnings.simplefilter("default", CallbackWarning)
+            for category in _own_warnings():
+                warnings.simplefilter("default", category)
             warnings.showwarning = _warn_with(warnings.showwarning)
             yield reporter
     except KeyboardInterrupt:
@@ -289,16 +286,20 @@ def say_lacking(run: RunFolder) -> None:
         typer.echo(escaped(f"{run.path}: baselines missing: {names}; run them with `caveat resume`"), err=True)
 
 
+def _own_warnings() -> tuple[type[Warning], ...]:
+    from ..core import DataWarning, ResultWarning
+    from ..core.errors import CallbackWarning
+
+    return DataWarning, ResultWarning, CallbackWarning
+
+
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a function that shows each warning of caveat once, as one line, and all others with `otherwise`."""
     shown = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        from ..core import DataWarning
-        from ..core.errors import CallbackWarning
-
         line = f"warning: {' '.join(str(message).splitlines())}"
-        if not issubclass(category, DataWarning | CallbackWarning):
+        if not issubclass(category, _own_warnings()):
             otherwise(message, category, *where, **more)
         elif line not in shown:
             shown.add(line)

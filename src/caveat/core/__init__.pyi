@@ -14,8 +14,10 @@ from .errors import ConfigurationErrors as ConfigurationErrors
 from .errors import DataError as DataError
 from .errors import DataWarning as DataWarning
 from .errors import Refused as Refused
+from .errors import ResultWarning as ResultWarning
 from .errors import RunError as RunError
 from .method import Aggregate as Aggregate
+from .method import Caution as Caution
 from .method import Function as Function
 from .method import Method as Method
 from .method import Round as Round

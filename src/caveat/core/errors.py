@@ -89,6 +89,10 @@ class DataWarning(UserWarning):
     """Usable but unusual data or custom models. The text names file, silo or key, and what is unusual."""
 
 
+class ResultWarning(UserWarning):
+    """A run that finished with a result of little use, such as a collapsed model. The text says what was found."""
+
+
 class CallbackWarning(UserWarning):
     """A callback of a run failed; the run continues without it."""
 

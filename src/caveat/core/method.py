@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, final, get_args
+from typing import ClassVar, Literal, NamedTuple, TypeVar, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .aggregation import Payload, Replies, State, Tensors, Update
+from .aggregation import Payload, Replies, SiloId, State, Tensors, Update
 from .errors import ConfigurationError
 from .prediction import Answers, Decision, Prediction
 from .silo import SiloContext, SiloInfo
@@ -121,6 +121,19 @@ def horizon(rounds: Iterable[Round]) -> int:
     return max((t + 1 for t, step in enumerate(rounds) if step.trains), default=0)
 
 
+class Caution(NamedTuple):
+    """A warning about the result of a finished run."""
+
+    kind: str
+    """What kind of warning it is, an identifier such as "unused_codewords"."""
+    text: str
+    """What was found, with numbers, and on which split: a sentence."""
+    advice: str = ""
+    """What to try: a sentence."""
+    silos: tuple[SiloId, ...] = ()
+    """The silos concerned; empty for the whole run."""
+
+
 class Method:
     """A federated method. Subclasses are frozen dataclasses whose fields are hyperparameters and nothing else.
 
@@ -214,6 +227,13 @@ class Method:
     def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         """Return entries of a silo's summary from the sums of `describe`'s numbers."""
         return {}
+
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]]) -> Iterable[Caution]:
+        """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split.
+
+        A warning needs enough inputs: chance must hardly ever cause it.
+        """
+        return ()
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Return intermediate features of a silo's model for inputs (N, ...), for plots: (N, T, D) tokens of the

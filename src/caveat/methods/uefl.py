@@ -22,7 +22,19 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..core import ConfigurationError, Decision, Payload, Replies, Round, SiloContext, State, Tensors, Update
+from ..core import (
+    Caution,
+    ConfigurationError,
+    Decision,
+    Payload,
+    Replies,
+    Round,
+    SiloContext,
+    SiloId,
+    State,
+    Tensors,
+    Update,
+)
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..nn.codebook import Codebook, Discretised, kmeans, nearest
 from ..nn.dropout import mc_dropout
@@ -34,6 +46,9 @@ from .fedavg import FedAvg
 
 SEGMENTS = 16
 """Default number of segments of a token: with fewer, codebooks of the paper's size have too few codes."""
+
+COLLAPSED, EACH = 0.1, 4
+"""Share of used codewords up to which a codebook has collapsed, and segments that a used codeword should have."""
 
 
 @frozen_settings
@@ -274,6 +289,20 @@ class UEFL(FedAvg):
         with torch.no_grad():
             tokens = module.encoder(x)
             return {"encoder": tokens, "discretised": module.codebook(tokens)}
+
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]]) -> Iterator[Caution]:
+        """Warn of a collapsed codebook: hardly any codewords are used, the silos' own included."""
+        use = torch.stack([sums["use"] for sums in silos.values()])
+        shared, own = use[:, : self.shared].sum(0), use[:, self.shared :]
+        used = int((shared > 0).sum() + (own > 0).sum())
+        words = self.shared + int(sum(sums["own"] for sums in silos.values()))
+        if used <= COLLAPSED * min(words, float(use.sum()) / EACH):
+            yield Caution(
+                "unused_codewords",
+                f"{used} of {words} codewords are used on the validation splits, so the head sees almost the same "
+                "tokens for all inputs.",
+                "Try a lower training.lr, method.normalize = true, or fewer method.codewords.",
+            )
 
     def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         use, own = sums["use"], int(sums["own"])

@@ -7,7 +7,7 @@ from collections import Counter
 
 from torch import nn
 
-from ..core import DataWarning
+from ..core import DataWarning, ResultWarning
 from ..engines import rounds
 from ..engines.placement import one_thread
 from ..files import ServerStore, read
@@ -50,6 +50,8 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
             progress.finish(as_json(summary))
     finally:
         progress.end()
+    for each in summary.warnings:
+        warnings.warn(f"{title}: {each.sentences}", ResultWarning, stacklevel=2)
 
 
 def _check_samples(run: BaseRun, module: nn.Module) -> None:

@@ -53,6 +53,7 @@ from ..wrappers.base import find
 from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
+from .result_warnings import RunResult, result_warnings
 from .robust import largest_part, noted_rows, rollback_advice
 from .summary import count, rows, summarize
 
@@ -247,7 +248,8 @@ class Recorder:
         self._sync()
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         summary = summarize(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
-        complete = summary.model_copy(update={"files": sums_of_folder(self.run.folder)})
+        found = result_warnings(RunResult(self.run, summary, final["validation"], final["test"]))
+        complete = summary.model_copy(update={"warnings": found, "files": sums_of_folder(self.run.folder)})
         write_record(self.run.folder / "summary.json", complete, lasting=True)
 
     def fail(self, error: Exception) -> None:

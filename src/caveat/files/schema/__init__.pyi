@@ -115,4 +115,5 @@ from .summary import Selective as Selective
 from .summary import SiloRecord as SiloRecord
 from .summary import Summary as Summary
 from .summary import SureError as SureError
+from .summary import WarningRecord as WarningRecord
 from .summary import Worst as Worst

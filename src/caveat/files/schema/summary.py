@@ -79,6 +79,21 @@ class SourceRecord(Record):
     prior_precision: dict[str, float] = {}  # of the last layers that silos share, by model
 
 
+class WarningRecord(Record):
+    """A warning about the result, such as a collapsed model."""
+
+    OMITTED: ClassVar = frozenset({"silos"})
+
+    kind: str
+    text: str  # what was found, and on which split
+    advice: str = ""  # what to try
+    silos: list[str] = []  # the silos concerned; empty for the whole run
+
+    @property
+    def sentences(self) -> str:
+        return f"{self.text} {self.advice}".rstrip()
+
+
 class SiloRecord(Record):
     """The final metrics of one silo, and its method's entries."""
 
@@ -142,7 +157,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "vectorized", "metrics", "rollbacks", "largest",
+        "vectorized", "metrics", "rollbacks", "largest", "warnings",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -154,6 +169,7 @@ class Summary(File):
     rounds_run: int
     stopped: bool = False  # before the last round, since validation had not improved
     complete: bool
+    warnings: list[WarningRecord] = []
     classes: list[str] | None = None
     silos: list[SiloRecord]
     absent: list[str] = []  # silos that gave no test figures

@@ -177,6 +177,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "can_go_back": can_go_back(run.path),
         "went_back": went_back(run),
         "lacking": lacking(run),
+        "warnings": run.summary.warnings if run.summary else (),
         "newcomers": newcomers(run),
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),

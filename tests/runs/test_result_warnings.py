@@ -1,0 +1,39 @@
+"""Warnings about results: what is warned of, where it is shown, and that nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from own_runs import run, three_silos
+
+import caveat
+from caveat.core import ResultWarning
+from caveat.html.run.page import write_report
+
+
+def test_sets_that_hold_all_classes_are_said_where_a_user_looks(tmp_path: Path) -> None:
+    with pytest.warns(ResultWarning, match=r"^FedAvg: Every prediction set of test inputs holds all classes at s0, s1"):
+        done = run(three_silos(), tmp_path / "run", uncertainty=caveat.Uncertainty(set_coverage=0.99))
+    (found,) = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    assert (found["kind"], found["silos"]) == ("full_sets", ["s0", "s1", "s2"])
+    assert "fewer than 99 calibration inputs" in found["text"]
+    assert "set_coverage" in found["advice"]
+    assert done.summary["warnings"] == [found]
+    assert found["text"] in write_report(tmp_path / "run").read_text()
+
+
+def test_sets_from_enough_rows_are_not_warned_of(tmp_path: Path) -> None:
+    assert "warnings" not in run(three_silos(), tmp_path, uncertainty=caveat.Uncertainty(set_coverage=0.5)).summary
+
+
+@pytest.mark.parametrize(("tokens", "used", "warns"), [(400, 2, True), (400, 20, False), (15, 1, False)])
+def test_a_codebook_of_which_hardly_any_word_is_used_has_collapsed(tokens: int, used: int, warns: bool) -> None:
+    """With a few tokens, a few codewords are all that can be used."""
+    method = caveat.UEFL(codewords=32, iterations=1)
+    use = torch.zeros(32)
+    use[:used] = tokens / used
+    silos = {name: {"use": use, "own": torch.tensor(0.0)} for name in ("a", "b")}
+    assert [each.kind for each in method.cautions(silos)] == ["unused_codewords"] * warns
