@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,50 @@ def test_what_is_unusual_is_a_line_on_standard_error(nowhere: Path) -> None:
     result = caveat("run", *sets(*TABLE), "--quiet", "--out", "run")
     assert result.exit_code == 0
     assert result.stderr == "warning: 1 of 2 features are the same in all samples: 'flat'\n"
+
+
+RUN = ("--quiet", *sets(*TINY[1:], "data.shift.angles=[]", "training.batch_size=8", "data.n_silos=2"))
+
+
+def test_advice_for_data_of_the_command_line_is_an_option_that_works(nowhere: Path) -> None:
+    """Each refusal ends in the options that mend it, for `run` and for `data`."""
+    lines = ["dose;weight;code;ill"]
+    lines += [f"{row * 37 % 1000},{row % 7};{row % 50} kg;0{row % 3}1;{'ny'[row // 3 % 2]}" for row in range(200)]
+    (nowhere / "a b.csv").write_text("\n".join(lines) + "\n")
+    for command in (("data", "a b.csv", "--target", "ill"), ("run", "a b.csv", "--target", "ill", *RUN)):
+        given: list[str] = []
+        for _ in range(4):
+            result = caveat(*command, *given)
+            if result.exit_code == 0:
+                break
+            *_, error = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+            options = shlex.split(error.partition(" (as an option: ")[2].removesuffix(")"))
+            assert options[0::2] == ["--set"] * (len(options) // 2)
+            given += options
+        assert given == [
+            "--set", 'data.decimal = ","', "--set", 'data.rename_columns.weight = { unit = "kg" }'
+        ]  # fmt: skip
+        assert 'codes; set data.numeric = ["code"] if not (as an option: --set \'data.numeric = ' in result.stderr
+
+
+def test_advice_for_data_of_a_configuration_is_a_line_of_it(nowhere: Path) -> None:
+    write(nowhere / "a.csv", ",")
+    (nowhere / "a.toml").write_text(
+        '[data]\nsource = "csv:a.csv"\ntarget = "ill"\nn_silos = 2\n[method]\nname = "fedavg"\n'
+    )
+    assert one_error(caveat("run", "a.toml"), 3).endswith(
+        'set data.decimal = ",", or data.categorical = ["dose"] if its values are codes'
+    )
+
+
+def test_data_takes_keys_of_a_configuration(nowhere: Path) -> None:
+    write(nowhere / "a b.csv", ",")
+    (nowhere / "c.csv").write_text((nowhere / "a b.csv").read_text().replace(",", "."))
+    found = caveat("data", "a b.csv", "c.csv", "--target", "ill", "--set", 'data.files."a b".decimal = ","', "--json")
+    assert found.exit_code == 0
+    assert json.loads(found.stdout)["columns"][0]["silos"][0]["range"] == [0.0, 999.6]
+    assert "--set training: expected a key of [data]" in one_error(caveat("data", "c.csv", "--set", "training.lr=1"), 2)
+    assert "no such setting" in one_error(caveat("data", "c.csv", "--set", "data.decimals=1"), 2)
 
 
 def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:

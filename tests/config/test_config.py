@@ -235,6 +235,13 @@ def test_set_takes_toml_and_bare_words(item: str, section: str, name: str, value
     assert getattr(getattr(load(None, [item]), section), name) == value
 
 
+def test_names_with_points_and_spaces_are_quoted_in_a_set() -> None:
+    own = ["data.source=csv:a", "data.target=y"]
+    found = load(None, [*own, 'data.files."south 2.1".decimal = ","', 'data.rename_columns."a=b".unit="kg"']).data
+    assert [(file.name, file.decimal) for file in found.files] == [("south 2.1", ",")]
+    assert [(column.own, column.unit) for column in found.rename_columns] == [("a=b", "kg")]
+
+
 def test_the_last_set_of_a_key_wins() -> None:
     assert load(None, ["seed=1", "seed=2"]).seed == 2
 

@@ -15,12 +15,13 @@ from data_samples import SEED, SILOS, TABLES, edit_csv, labeled_images, same, wr
 from PIL import Image
 
 from caveat import data
-from caveat.core import DataError
-from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
+from caveat.core import DataError, DataWarning
+from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema, unlike_silos
 from caveat.data.schemas import DataSchema, SharedSchema
 from caveat.data.settings import DataSettings, Normalize, OodSettings, Split
 from caveat.data.silos import Silos
 from caveat.data.splits import hashes
+from caveat.data.tables.dictionary import LabelCode, OwnColumn
 
 
 def wired(value: Any) -> Any:
@@ -233,3 +234,42 @@ def test_own_data_that_changed_since_the_agreement_are_refused(wards: list[Path]
     edit_csv(wards[0], 3, 4, "dead")
     with pytest.raises(DataError, match="silo 'a' has label 'dead'"):
         own_silos(own_settings(TABLES, f"csv:{wards[0]}"), SEED, "a", shared)
+
+
+def spelled(folder: Path, name: str, words: tuple[str, str], seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    lines = [f"{rng.normal():.3f},{words[row % 3 % 2]},{row % 4},{('no', 'yes')[row // 2 % 2]}" for row in range(60)]
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join(["age,sex,ward,ill", *lines]))
+    return path
+
+
+def test_other_spellings_are_told_at_the_silo_and_at_the_server(tmp_path: Path) -> None:
+    """From the categories that silos send anyway, without their origin at the silos; the advice works."""
+    words = {"north": ("M", "F"), "south": ("male", "female"), "west": ("male", "female")}
+    paths = {name: spelled(tmp_path, name, each, seed) for seed, (name, each) in enumerate(words.items())}
+    settings = DataSettings(source="on_site", target="ill", classes=("no", "yes"), categorical=("sex", "ward"))
+    sources = {name: f"csv:{path}" for name, path in paths.items()}
+    sent = schemas(settings, sources)
+    told = "column 'sex': silo 'north' has 'F', 'M', others have 'female', 'male': if they mean the same, set "
+    key = 'data.rename_columns.sex = { codes = { F = "female", M = "male" } }'
+    assert list(unlike_silos(sent)) == [told + key]
+    shared = shared_schema(sent, settings)
+    assert "north" not in json.dumps(shared.to_json())
+    with pytest.warns(DataWarning) as found:
+        own_silos(own_settings(settings, sources["north"]), SEED, "north", shared)
+    assert [str(each.message) for each in found] == [told + key]
+    codes = (LabelCode("F", "female"), LabelCode("M", "male"))
+    mended = own_settings(settings, sources["north"], rename_columns=(OwnColumn("sex", "sex", codes=codes),))
+    sent |= {"north": own_schema(mended, SEED, "north")}
+    assert list(unlike_silos(sent)) == []
+    own_silos(mended, SEED, "north", shared_schema(sent, settings))
+
+
+def test_labels_of_other_spellings_are_told_at_the_server(tmp_path: Path) -> None:
+    kinds = {"a": ("ill", "well"), "b": ("krank", "gesund"), "c": ("ill", "well")}
+    for name, each in kinds.items():
+        write_images(tmp_path / name, {name: dict.fromkeys(each, 12)})
+    sent = schemas(DataSettings(source="on_site"), {name: f"images:{tmp_path / name}" for name in kinds})
+    (told,) = unlike_silos(sent)
+    assert told.startswith("labels: silo 'b' has 'gesund', 'krank', others have 'ill', 'well': if they mean the same")

@@ -75,6 +75,38 @@ def test_frames_are_prepared_as_csv_files_of_the_same_cells(tmp_path: Path) -> N
             assert torch.equal(getattr(one, split).y, getattr(other, split).y)
 
 
+def polars_frame(frame: Any) -> Any:
+    """The frame in polars, or else in narwhals, whose interface is a part of polars'."""
+    values = {name: [None if pd.isna(value) else value for value in frame[name]] for name in frame.columns}
+    values["code"] = [str(value) for value in values["code"]]
+    try:
+        import polars
+    except ImportError:
+        narwhals, pa = pytest.importorskip("narwhals"), pytest.importorskip("pyarrow")
+        values["code"] = pa.array(values["code"]).dictionary_encode()
+        return narwhals.from_native(pa.table(values), eager_only=True)
+    return polars.DataFrame(values).with_columns(polars.col("code").cast(polars.Categorical))
+
+
+def test_frames_of_polars_are_prepared_as_those_of_pandas() -> None:
+    day = pd.Timestamp("2024-12-01").date()
+    pandas = {
+        name: frame.assign(seen=[None if i % 8 == 0 else day + datetime.timedelta(i % 90) for i in range(len(frame))])
+        for name, frame in WARDS.items()
+    }
+    frames = {name: polars_frame(frame) for name, frame in pandas.items()}
+    one, other = (caveat.data.from_frames(each, target="outcome", seed=1) for each in (pandas, frames))
+    for expected, found in zip(one, other, strict=True):
+        for split in SPLITS:
+            assert torch.equal(getattr(expected, split).x, getattr(found, split).x)
+            assert torch.equal(getattr(expected, split).y, getattr(found, split).y)
+    run = caveat.run(other, caveat.FedAvg(rounds=1), training=caveat.Training(batch_size=16))
+    ask = run.predictor("north")
+    assert torch.equal(ask(frames["north"]).probs, ask(pandas["north"]).probs)
+    with pytest.raises(DataError, match="silo 'a': a Table, expected a name and a data frame of pandas or polars"):
+        caveat.data.from_frames({"a": pytest.importorskip("pyarrow").table({"x": [1]})}, target="x")
+
+
 def test_one_frame_has_a_column_of_silos() -> None:
     frame = pd.concat([each.assign(ward=name) for name, each in WARDS.items()], ignore_index=True)
     together = caveat.data.from_frames(frame, target="outcome", silo_column="ward")

@@ -2,126 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from written_tables import NAN, Cells, check, followed, read, same, write
 
-from caveat.core import DataError, DataWarning
-from caveat.data.checks import check_usual
-from caveat.data.settings import DataSettings
-from caveat.data.sources.tables import csv_source
-from caveat.data.tables.dictionary import as_lists
-
-NAN = float("nan")
-Cells = Sequence[object]
-ADVICE = re.compile(
-    r"""data\.(?:[\w-]+|"[^"]*")(?:\.(?:[\w-]+|"[^"]*"))* = (?:\{.*?\}+(?: \})*|\[.*?\]|"(?:[^"\\]|\\.)*"|false|true)"""
-)
-TIMES = 8
-"""How often the cells of a case are repeated."""
-
-
-class Found(NamedTuple):
-    """What was read: the column x, and the classes of y, per file; and the warnings."""
-
-    x: dict[str, list[object]]
-    y: dict[str, list[str]]
-    told: list[str]
-
-
-def read(folder: Path, keys: Mapping[str, Any]) -> Found:
-    paths = sorted(path for path in folder.iterdir() if path.suffix in (".csv", ".parquet"))
-    data = as_lists({"source": f"csv:{','.join(map(str, paths))}", "target": "y", **keys})
-    settings = TypeAdapter(DataSettings).validate_python(data)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        source = csv_source(paths, settings.reading)
-    x, y = {}, {}
-    for pool in source.pools:
-        y[pool.domain] = [pool.classes[code] for code in pool.y]
-        at = next((i for i, column in enumerate(pool.table) if column.name == "x"), None)
-        if at is None:
-            x[pool.domain] = []
-            continue
-        texts = pool.table[at].categories
-        values = pool.x[:, at].tolist()
-        x[pool.domain] = values if texts is None else [None if code < 0 else texts[int(code)] for code in values]
-    return Found(x, y, [str(each.message) for each in caught if issubclass(each.category, DataWarning)])
-
-
-def quoted(cell: object, separator: str) -> str:
-    text = str(cell)
-    return f'"{text}"' if separator in text or '"' in text else text
-
-
-def write(folder: Path, files: Mapping[str, Cells], labels: Mapping[str, Cells] | None = None) -> None:
-    """Write a file for each name: x as given, a plain number z, and the label y."""
-    for name, cells in files.items():
-        count = len(cells) * TIMES
-        y = list((labels or {}).get(name, ("no", "yes")))
-        rows = [(cells[i % len(cells)], i % 7, y[(i // 3) % len(y)]) for i in range(count)]
-        stem, _, kind = name.partition(".")
-        if kind == "parquet":
-            pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            pq.write_table(pa.table(dict(zip("xzy", columns, strict=True))), folder / name)
-        else:
-            lines = [",".join(quoted(cell, ",") for cell in row) for row in [("x", "z", "y"), *rows]]
-            (folder / f"{stem}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def merged(keys: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(keys)
-    for key, value in more.items():
-        made[key] = merged(made[key], value) if isinstance(value, dict) and isinstance(made.get(key), dict) else value
-    return made
-
-
-def followed(told: str, keys: Mapping[str, Any], option: int) -> dict[str, Any]:
-    """Return the keys with the lines of TOML that a message advises: the option of this number."""
-    found: list[dict[str, Any]] = []
-    end = None
-    for match in ADVICE.finditer(told):
-        if end is None or told[end : match.start()] != " and ":
-            found.append({})
-        found[-1] = merged(found[-1], tomllib.loads(match[0])["data"])
-        end = match.end()
-    assert len(found) > option, f"no option {option} in: {told}"
-    return merged(keys, found[option])
-
-
-def same(found: Sequence[object], expected: Cells) -> bool:
-    pairs = zip(found, [expected[i % len(expected)] for i in range(len(found))], strict=True)
-    return all(
-        a == b
-        or (a in (None, "") and b is None)
-        or (isinstance(a, float) and isinstance(b, int | float) and (a == np.float32(b) or (a != a and b != b)))
-        for a, b in pairs
-    )
-
-
-def check(folder: Path, keys: Mapping[str, Any], advised: Sequence[int], expected: Mapping[str, Cells]) -> Found:
-    """Follow the advice of a refusal after the other, and compare what is then read."""
-    keys = dict(keys)
-    for option in advised:
-        with pytest.raises(DataError) as refused:
-            read(folder, keys)
-        told = str(refused.value)
-        assert "\n" not in told
-        assert len(told) < 700, told
-        keys = followed(told, keys, option)
-    found = read(folder, keys)
-    for name, cells in expected.items():
-        assert same(found.x[name], cells) or not (found.x[name] or len(cells)), (keys, found.x[name][: len(cells)])
-    return found
-
+from caveat.core import DataError
 
 # Features of one file: cells, the advice to follow in turn (numbers of its options), and the values then read.
 
@@ -170,8 +58,8 @@ ONE = [
     ("point for missing", ["1.5", "."], [0], [1.5, NAN]),
     ("several marks for missing", ["1.5", "2", "n.a.", "--"], [0], [1.5, 2, NAN, NAN]),
     ("dash in a column of codes", ["1", "2", "-"], [1], ["1", "2", "-"]),
-    ("missing mark and comma", ["1,5", "2,25", "-"], [0, 0], [1.5, 2.25, NAN]),
-    ("missing mark and unit", ["5 kg", "7 kg", "-"], [0, 0], [5, 7, NAN]),
+    ("missing mark and comma", ["1,5", "2,25", "-"], [0], [1.5, 2.25, NAN]),
+    ("missing mark and unit", ["5 kg", "7 kg", "-"], [0], [5, 7, NAN]),
     ("case", ["Yes", "yes", "NO", "No"], [1], ["Yes", "yes", "NO", "No"]),
     ("case, merged", ["Yes", "Yes", "yes", "no"], [0], ["Yes", "Yes", "Yes", "no"]),
     ("truth values", ["True", "TRUE", "false"], [], ["True", "True", "False"]),
@@ -205,7 +93,7 @@ ONE = [
     ("two-digit years", ["31.12.99", "01.01.70"], [0], [10956, 0]),
     ("dates with gaps", ["1970-01-02", "", "NA"], [0], [1, NAN, NAN]),
     ("dates as categories", ["1970-01-02", "1970-01-03"], [1], ["1970-01-02", "1970-01-03"]),
-    ("times with gaps and a mark", ["14:15", "06:30", "-"], [0, 0], [14.25, 6.5, NAN]),
+    ("times with gaps and a mark", ["14:15", "06:30", "-"], [0], [14.25, 6.5, NAN]),
     ("typographic minus and comma", ["\u22125,5", "3,25"], [0], [-5.5, 3.25]),
     ("mixed thousands and decimals", ["1,234.5", "12.25"], [0], [1234.5, 12.25]),
     ("comma thousands and unit", ["$1,234.50", "$12"], [0], [1234.5, 12]),
@@ -237,14 +125,17 @@ SEVERAL = [
     ("thousands beside none", {"north": ["300,060", "1,954"], "south": ["300060", "1954"]}, {}, [0],
      {"north": [300060, 1954], "south": [300060, 1954]}),
     ("comma in both", {"north": NORTH, "south": NORTH}, {}, [0], {"north": [0.5, 1.25], "south": [0.5, 1.25]}),
-    ("three kinds", {"a": NORTH, "b": SOUTH, "c": ["1'200", "3.5"]}, {}, [0, 0],
+    ("three kinds", {"a": NORTH, "b": SOUTH, "c": ["1'200", "3.5"]}, {}, [0],
      {"a": [0.5, 1.25], "b": [0.5, 1.26], "c": [1200, 3.5]}),
     ("unit at one", {"north": ["68 kg", "70 kg"], "south": ["68", "70"]}, {}, [0],
      {"north": [68, 70], "south": [68, 70]}),
-    ("other units", {"north": ["68 kg", "70 kg"], "south": ["150 lb", "100 lb"]}, {}, [0, 0],
+    ("other units", {"north": ["68 kg", "70 kg"], "south": ["150 lb", "100 lb"]}, {}, [0],
      {"north": [68, 70], "south": [150, 100]}),
-    ("other dates", {"north": ["1970-01-02", "1970-01-03"], "south": ["02.01.1970", "31.01.1970"]}, {}, [0, 0],
+    ("other dates", {"north": ["1970-01-02", "1970-01-03"], "south": ["02.01.1970", "31.01.1970"]}, {}, [0],
      {"north": [1, 2], "south": [1, 30]}),
+    ("comma, limit and unit at different files",
+     {"a": ["0,5", "1,25", "-"], "b": ["<0.5", "2", "3.5"], "c": ["3 kg", "4 kg"]}, {}, [0],
+     {"a": [0.5, 1.25, NAN], "b": [0.5, 2, 3.5], "c": [3, 4]}),
     ("marks for missing at one", {"north": ["1", "-"], "south": ["1", "2"]}, {}, [0],
      {"north": [1, NAN], "south": [1, 2]}),
     ("int beside float", {"north": ["1", "0"], "south": ["1.0", "0.0"]}, {}, [], {"north": [1, 0], "south": [1, 0]}),
@@ -349,80 +240,6 @@ def test_a_class_is_one_however_it_is_written(
     if not advised or advised == [0]:
         counts = [sorted(map(each.count, names)) for each in found.y.values()]
         assert all(count == counts[0] for count in counts) or len(names) == 3
-
-
-# What is said of columns that can be read, but are hardly meant: a line each.
-
-
-def table(path: Path, rows: int = 60, **columns: Any) -> Path:
-    """Write columns, functions of the row, before the label y."""
-    made = {**columns, "y": columns.get("y", lambda row: ("no", "yes")[row // 2 % 2])}
-    lines = [",".join(made), *(",".join(str(of(row)) for of in made.values()) for row in range(rows))]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def told(folder: Path, **keys: Any) -> list[str]:
-    paths = sorted(folder.glob("*.csv"))
-    data = as_lists({"source": f"csv:{','.join(map(str, paths))}", "target": "y", **keys})
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        check_usual(csv_source(paths, TypeAdapter(DataSettings).validate_python(data).reading).pools)
-    return [str(each.message) for each in caught]
-
-
-def usual(row: int) -> object:
-    return row * 37 % 11
-
-
-UNUSUAL = [
-    ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has another value in every row"),
-    ("an index", {"a": {"Unnamed: 0": lambda row: row, "x": usual}}, r"column 'Unnamed: 0' has another value in every"),
-    ("ids that begin anew", {name: {"k": lambda row: row, "x": usual} for name in "ab"}, "column 'k' has another"),
-    ("long ids", {"a": {"mrn": lambda row: 30_000_000 + row * 13, "x": usual}}, "column 'mrn' has another value"),
-    ("a copy of the label", {"a": {"copy": lambda row: row // 2 % 2, "x": usual}}, "column 'copy' tells the label"),
-    ("a copy in words", {"a": {"copy": lambda row: "AB"[row // 2 % 2], "x": usual}}, "column 'copy' tells the label"),
-    ("a constant at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: 7, "x": usual}},
-     r"columns with one value at some silos, but not at others: 'w' \(b\)"),
-    ("missing at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: "", "x": usual}},
-     r"columns with one value at some silos, but not at others: 'w' \(b\)"),
-    ("other words at one silo", {"a": {"sex": lambda row: "MF"[row % 2], "x": usual},
-                                 "b": {"sex": lambda row: ("male", "female")[row % 2], "x": usual}},
-     r"column 'sex': only silo 'a' has 'F', 'M', others have 'female', 'male'; .* data\.files\.a\.rename_columns\.sex"),
-    ("other labels at one silo", {"a": {"x": usual, "y": lambda row: "MF"[row // 3 % 2]},
-                                  "b": {"x": usual, "y": lambda row: ("male", "female")[row // 3 % 2]}},
-     r"labels: only silo 'a' has 'F', 'M', others have 'female', 'male'; .* data\.files\.a\.label_codes\.F = "),
-    ("a header that is data", {"a": {"63": lambda row: row % 9, "1": usual, "145": lambda row: row % 13}},
-     r"the header line is '63,1,145,y'; is it a row of data\?"),
-    ("codes of leading zeros", {"a": {"icd": lambda row: f"0{row % 7}1", "x": usual}},
-     r"numbers with leading zeros are codes; set data\.numeric = \[\"icd\"\] if not"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "line"), [each[1:] for each in UNUSUAL], ids=[each[0] for each in UNUSUAL])
-def test_an_unusual_column_is_one_line(tmp_path: Path, files: dict[str, dict[str, Any]], line: str) -> None:
-    for name, columns in files.items():
-        table(tmp_path / f"{name}.csv", **columns)
-    (found,) = told(tmp_path)
-    assert re.search(line, found), found
-    if assigned := ADVICE.search(found):
-        assert told(tmp_path, **tomllib.loads(assigned[0])["data"]) in ([], [found]) or "codes" in assigned[0]
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"platelets": lambda row: 150_000 + row * 7919 % 100_003, "x": usual},
-        {"dose": lambda row: f"{row * 0.37:.2f}", "x": usual},
-        {"town": lambda row: ("north", "south")[row % 2], "x": usual},
-        {"0": usual, "1": lambda row: row % 13, "2": lambda row: row % 7},
-        {"2019": usual, "2020": lambda row: row % 13},
-    ],
-)
-def test_usual_columns_are_no_line(tmp_path: Path, columns: dict[str, Any]) -> None:
-    for name in "ab":
-        table(tmp_path / f"{name}.csv", **columns)
-    assert not told(tmp_path)
 
 
 # Advice never goes in a circle, whatever formats meet.

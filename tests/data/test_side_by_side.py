@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -46,12 +48,26 @@ def test_a_silo_with_another_unit_does_not_fit(values: dict[str, Any], odd: list
     ({"a": codes(50, 60), "b": codes(0, 0, 40, 50), "c": codes(30, 60)}, ["b"]),
     ({"a": codes(50, 60), "b": codes(45, 40, 10), "c": codes(30, 60)}, []),
     ({"a": codes(50, 60), "b": codes(90, 0), "c": codes(0, 60)}, []),
-    ({"a": codes(50), "b": codes(0, 70), "c": codes(50)}, ["b"]),
+    ({"a": codes(50), "b": codes(0, 70), "c": codes(50)}, []),
+    ({"a": codes(50), "b": codes(0, 0, 70, 80), "c": codes(50)}, ["b"]),
+    ({"a": codes(50, 60), "b": codes(0, 0, 40, 50), "c": codes(30, 60), "d": codes(0, 0, 9, 8)}, list("abcd")),
     ({"a": codes(50), "b": codes(20, 40, 30)}, []),
     ({"a": np.append(codes(50, 60), [-1] * 40), "b": codes(50, 60)}, []),
 ])  # fmt: skip
 def test_a_silo_with_other_spellings_does_not_fit(values: dict[str, Any], odd: list[str]) -> None:
     assert unlike(at_silos(TableColumn("x", ("F", "M", "female", "male")), values)) == odd
+
+
+@pytest.mark.parametrize(("names", "values"), [
+    (("1", "2", "3", "4"), {"a": codes(50, 60), "b": codes(0, 0, 40, 50), "c": codes(30, 60)}),
+    ([f"ward {i}" for i in range(30)], {"a": codes(50, 60), "b": codes(0, 0, 40, 50), "c": codes(30, 60)}),
+    ("abcdef", {"a": codes(50, 60), "b": codes(0, 0, 40, 50), "c": codes(0, 0, 0, 0, 30, 60)}),
+])  # fmt: skip
+def test_codes_and_texts_of_every_silo_s_own_are_no_spellings(names: Any, values: dict[str, Any]) -> None:
+    many = dict(values)
+    if len(names) > 20:
+        many["a"] = np.append(many["a"], np.arange(30))
+    assert unlike(at_silos(TableColumn("x", tuple(names)), many)) == []
 
 
 def test_what_a_silo_holds() -> None:
@@ -61,10 +77,16 @@ def test_what_a_silo_holds() -> None:
     assert found.plain == {"name": "a", "missing": 1, "counts": {"F": 1, "M": 2}}
 
 
-def hospitals(folder: Path, factor: float = 88.4, sexes: str = "XY") -> list[str]:
-    for seed, (name, unit, words) in enumerate((("north", 1, "FM"), ("south", factor, sexes), ("east", 1, "FM"))):
+def hospitals(folder: Path, factor: float = 88.4, south: str = "XY", word: str = "") -> list[str]:
+    words = {"M": "male", "F": "female"} if word else {}
+    for seed, (name, unit, sexes) in enumerate((("north", 1, "FM"), ("south", factor, south), ("east", 1, "FM"))):
         draw = np.random.default_rng(seed)
-        lines = [f"{draw.normal(1.1, 0.2) * unit:.3f},{draw.choice(list(words))},{row % 2}" for row in range(80)]
+        lines = []
+        for row in range(80):
+            sex = draw.choice(list(sexes))
+            ill = ("no", "yes")[row % 2] if name != "south" else ("n", "y")[row % 2]
+            said = words.get(sex, sex) if name == word else sex
+            lines.append(f"{draw.normal(1.1, 0.2) * unit:.3f},{said},{ill if word else row % 2}")
         (folder / f"{name}.csv").write_text("\n".join(["creatinine,sex,ill", *lines]))
     return [str(folder / f"{name}.csv") for name in ("north", "south", "east")]
 
@@ -73,10 +95,10 @@ def test_a_survey_and_a_run_warn_of_the_same(tmp_path: Path) -> None:
     files = hospitals(tmp_path)
     told = [
         r"column 'creatinine': medians are 9\d\.\d at south; 1\.\d+ at north; 1\.\d+ at east: if units differ",
-        r"column 'sex': only silo 'south' has 'X', 'Y'",
+        r"column 'sex': silo 'south' has 'X', 'Y', others have 'F', 'M': if they mean the same, set "
+        r'data\.rename_columns\.sex = \{ codes = \{ X = "MEANING", Y = "MEANING" \} \}',
     ]
-    surveyed = r"column 'sex': the most frequent values are '[XY]', '[XY]' at south; .*: if they mean"  # fmt: skip
-    with pytest.warns(DataWarning, match=told[0]), pytest.warns(DataWarning, match=surveyed):
+    with pytest.warns(DataWarning, match=told[0]), pytest.warns(DataWarning, match=told[1]):
         found = caveat.data.survey(f"csv:{','.join(files)}", "ill")
     columns = {each["name"]: each for each in found["columns"]}
     assert {name: each.get("unlike", []) for name, each in columns.items()} == {
@@ -87,7 +109,25 @@ def test_a_survey_and_a_run_warn_of_the_same(tmp_path: Path) -> None:
         caveat.data.from_files(*files, target="ill")
 
 
+def keys_of(text: str) -> dict[str, Any]:
+    """The keys of `[data]` that a message says to set."""
+    lines = re.findall(r"data\.\S+ = (?:\{.*?\}(?: \})*|\"[^\"]*\"|\[[^]]*\]|\S+)", text)
+    found: dict[str, Any] = tomllib.loads("\n".join(lines))["data"]
+    return found
+
+
 def test_the_advice_works(tmp_path: Path) -> None:
+    files = hospitals(tmp_path, factor=1, south="FM", word="south")
+    with pytest.warns(DataWarning) as told:
+        caveat.data.from_files(*files, target="ill")
+    assert sorted(str(each.message).partition(":")[0] for each in told) == ["column 'sex'", "labels"]
+    keys: dict[str, Any] = {}
+    for each in told:
+        keys |= keys_of(str(each.message))
+    assert keys == {
+        "rename_columns": {"sex": {"codes": {"female": "F", "male": "M"}}}, "label_codes": {"n": "no", "y": "yes"}
+    }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)
-        caveat.data.from_files(*hospitals(tmp_path, factor=1, sexes="FM"), target="ill")
+        silos = caveat.data.from_files(*files, target="ill", **keys)
+    assert silos.classes == ("no", "yes")

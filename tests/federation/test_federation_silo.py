@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,30 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     assert len(kept.predictor("hill")(noted_inputs(home / "hill.csv", kept.silos, "hill"))) == 80
 
 
+def test_a_silo_has_its_own_column_of_groups(tmp_path: Path) -> None:
+    """The column is no input, and the server does not learn of it; the silo draws its splits by group."""
+    asked = Asked(tmp_path)
+    home = asked.federation.homes["hill"]
+    expected = asked.member.introduce(asked.terms)
+    first, *rows = (home / "hill.csv").read_text().splitlines()
+    lines = [f"{first},who,when", *(f"{row},p{i // 4},{i}" for i, row in enumerate(rows))]
+    (home / "hill.csv").write_text("\n".join(lines) + "\n")
+    member = edited(home, groups='"who"', time='"when"')
+    sent = member.introduce(asked.terms)
+    assert all(word not in str(sent) for word in ("who", "when", "p1"))
+    assert {each["name"] for each in json.loads(str(sent["sketch"]))["columns"]} == {
+        each["name"] for each in json.loads(str(expected["sketch"]))["columns"]
+    }
+    (silo,) = member.data.silos(asked.terms)
+    at = {name: (silo.indices[name].numpy() // 4).tolist() for name in ("train", "validation", "calibration", "test")}
+    assert all(max(one) < min(other) for one, other in pairwise(at.values()))
+    assert len(set(at["test"])) == len(at["test"]) == 4
+
+
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
+        ("groups", "3", "data.groups = 3, expected str"),
         ("decimal", '";"', "decimal = ';'"),
         ("separator", '";;"', "data.separator = ';;'"),
         ("numeric", '["age", 3]', "numeric"),

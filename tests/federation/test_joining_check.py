@@ -76,6 +76,13 @@ def test_a_silo_that_may_join_is_told_what_could_not_be_checked(tmp_path: Path) 
     assert {path.name for path in home.iterdir()} == {"hill.csv", "silo.toml"}  # nothing is written
 
 
+def test_units_that_nothing_checks_are_told(tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    edited(tmp_path / "d.toml", ("range = [-10, 10]\n[site]", "[site]"))
+    line = "not checked: whether other silos have the same units; no range in data.dictionary for: pressure"
+    assert line in checked(home).stdout.splitlines()
+
+
 def codes(home: Path, ill: str, well: str, labels: str = "") -> None:
     edited(home / "hill.csv", (",ill", f",{ill}"), (",well", f",{well}"))
     edited(home / "silo.toml", more=labels)
@@ -156,6 +163,14 @@ WRONG = {
     ),
     "one class": (
         of_one_class, "all its training labels are 'well', expected two classes", "every split must have rows", True,
+    ),
+    "a column of groups that is not there": (
+        lambda home: edited(home / "silo.toml", more='groups = "patiant"\n'), "data.groups = 'patiant': ",
+        "refuses: columns that the silo's own file names, silo.toml, [data], must be in its table", True,
+    ),
+    "a group that is missing": (
+        lambda home: edited(home / "silo.toml", more='groups = "pressure"\n'), "'pressure' is missing (''), expected a",
+        "refuses, 'pressure': every row must have", True,
     ),
     "a file that is not there": (
         lambda home: (home / "hill.csv").unlink(), "no such file or folder", "refuses: its data must be where", True,

@@ -16,6 +16,7 @@ from os.path import exists  # unlike Path.exists, does not raise for a name that
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 if TYPE_CHECKING:
@@ -267,7 +268,7 @@ def reported(named: bool = False) -> Iterator[Reporter]:
         if isinstance(error, ConfigurationError) or (named and isinstance(error, MissingError)):
             _fail(str(error), USAGE)
         if isinstance(error, DataError):
-            _fail(str(error), BAD_DATA)
+            _fail(str(error) + as_options(str(error)), BAD_DATA)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(f"{cut(str(error.filename), 100)}: {error.strerror}", USAGE)
         if isinstance(error, StateLost):
@@ -293,12 +294,26 @@ def _own_warnings() -> tuple[type[Warning], ...]:
     return DataWarning, ResultWarning, CallbackWarning
 
 
+def as_options(text: str) -> str:
+    """Return the first remedy of a message as options, if data are named on a command line that takes them."""
+    from ..data.tables.advice import advised
+
+    context = click.get_current_context(silent=True)
+    takes = context is not None and any(each.metavar == "SECTION.KEY=VALUE" for each in context.command.params)
+    named = [] if context is None else context.params.get("given") or context.params.get("paths") or []
+    if not takes or not named or any(str(each).endswith(".toml") for each in named):
+        return ""
+    lines = dict.fromkeys(each for line in text.splitlines() for each in advised(line))
+    options = " ".join(f"--set {shlex.quote(each)}" for each in lines)
+    return f" (as an option: {options})" if options else ""
+
+
 def _warn_with(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Return a function that shows each warning of caveat once, as one line, and all others with `otherwise`."""
     shown = set[str]()
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        line = f"warning: {' '.join(str(message).splitlines())}"
+        line = f"warning: {' '.join(str(message).splitlines())}{as_options(str(message))}"
         if not issubclass(category, _own_warnings()):
             otherwise(message, category, *where, **more)
         elif line not in shown:

@@ -140,6 +140,7 @@ def data(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="PIXELS", help="Images: height and width to resize them to.")
     ] = None,
+    sets: SetOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
@@ -155,6 +156,7 @@ def data(
     Writes and sends nothing.
     """
     with reported(named=True):
+        from ..config.load import data_keys
         from ..core import ConfigurationError, DataError
         from ..data import survey
         from ..data.sources import guess
@@ -167,7 +169,7 @@ def data(
             "decimal": decimal if decimal != "." else None, "separator": separator and separator.replace("\\t", "\t"),
             "size": size,
         }  # fmt: skip
-        declared = {key: value for key, value in given.items() if value}
+        declared = {key: value for key, value in given.items() if value} | data_keys(sets or ())
         joining, path = None, paths[0] if len(paths) == 1 else guess(*paths)
         if path.endswith(".toml"):
             joining = _joining(Path(path), declared, dictionary, config)

@@ -50,6 +50,15 @@ def loads(text: str, called: str) -> Config:
     return _checked(_merged(parsed), parsed)
 
 
+def data_keys(sets: Sequence[str]) -> Table:
+    """Return the keys of `[data]` that overrides set. Raises ConfigurationError for keys of another section."""
+    table = _merged(parse("", "--set", sets))
+    if others := sorted(table.keys() - {"data"}):
+        raise ConfigurationError(f"--set {others[0]}: expected a key of [data], such as data.decimal", others[0])
+    found: Table = table.get("data", {})
+    return found
+
+
 def load_kept(file: Path, sets: Sequence[str] = ()) -> Config:
     """Load the complete configuration in a run folder. Raises ConfigurationError as `load` does."""
     text = read(file, str(file), sets)

@@ -20,6 +20,9 @@ from ..data.tables.dictionary import DictionaryColumn
 from ..methods import METHODS
 from .schema import Config, MethodSettings, method_class
 
+OVERRIDE = re.compile(r"""((?:[\w-]+\.)*"[^"]+"(?:\.(?:[\w-]+|"[^"]+"))*)\s*=""")
+"""The key of an override with quoted names."""
+PART = re.compile(r"""[\w-]+|"[^"]+\"""")
 DEEPEST = 10
 """Maximum nesting of a value; no setting is nested deeper than five."""
 
@@ -130,8 +133,11 @@ def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
         item.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(f"--set {short_repr(item)}: expected text in UTF-8") from None
-    key, equals, text = item.partition("=")
+    found = OVERRIDE.match(item)
+    key, equals, text = (found[1], "=", item[found.end() :]) if found else item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
+    if found:  # names with a point or a space are quoted
+        path = tuple(part[1:-1] if part.startswith('"') else part for part in PART.findall(key))
     if not equals or not all(path):
         raise ConfigurationError(f"--set {cut(item, 100)}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
     yield from _leaves(path, _value(item, text.strip()))

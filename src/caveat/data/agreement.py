@@ -6,20 +6,22 @@ that `caveat.data.load` makes from the files of all silos on one machine.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from ..core import DataError, Refused, SiloId
+from ..core import DataError, DataWarning, Refused, SiloId
 from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
 from .pools import Index, Pool, TableColumn, changed, ordered, shown, some_rows
 from .preparation import check_normalize
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
+from .side_by_side import lacks_most, spelled_apart, unlike_texts
 from .silos import Silos
 from .sources import read_silo, source_of_silo
 from .sources.image_folders import common_format
@@ -45,6 +47,8 @@ def own_settings(
     missing: Sequence[str | float] | None = None,
     label_codes: Sequence[LabelCode] | None = None,
     rename_columns: Sequence[OwnColumn] | None = None,
+    groups: str | None = None,
+    time: str | None = None,
 ) -> DataSettings:
     """Return the federation's settings with a silo's own source and overrides.
 
@@ -55,7 +59,7 @@ def own_settings(
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
         "decimal": decimal, "separator": separator, "thousands": thousands, "missing": missing and tuple(missing),
         "label_codes": label_codes and tuple(label_codes),
-        "rename_columns": rename_columns and tuple(rename_columns),
+        "rename_columns": rename_columns and tuple(rename_columns), "groups": groups, "time": time,
     }  # fmt: skip
     given = {key: value for key, value in own.items() if value is not None}
     return dataclasses.replace(settings, source=source, **given)
@@ -217,12 +221,39 @@ def silos_of(
     check_fits(shared, pool.domain, schema)
     number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
     layout = shared.layout
+    for told in _lacking(shared, pool, schema):
+        warnings.warn(told, DataWarning, stacklevel=2)
     # With the shared columns, so rows to predict can have categories that the silo lacks.
     x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
     # Splits were drawn before: rows that differ only in categories without training rows are equal from here on.
     own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
     return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
+
+
+def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[str]:
+    """Yield a sentence for each column of which the silo lacks most categories of the others, as other spellings do."""
+    agreed = {column.name: column.categories or () for column in shared.columns}
+    own = {each.name: each.own for each in pool.csv_format.declared.rename_columns}
+    for column in schema.columns:
+        if lacks_most(column.categories, agreed[column.name]):
+            name = column.name
+            yield spelled_apart(name, pool.domain, column.categories, agreed[name], own=own.get(name))
+
+
+def unlike_silos(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
+    """Yield a sentence for the labels and for each column of which some silo has other texts than the others."""
+    columns: dict[str, dict[SiloId, Sequence[str]]] = {}
+    for silo, schema in sorted(schemas.items()):
+        columns.setdefault("", {})[silo] = schema.labels
+        for column in schema.columns:
+            columns.setdefault(column.name, {})[silo] = column.categories
+    for name, texts in columns.items():
+        for silo in unlike_texts(texts)[:1]:
+            others = {
+                text for other, each in texts.items() if unlike_texts({silo: texts[silo], other: each}) for text in each
+            }
+            yield spelled_apart(name, silo, texts[silo], others, label=not name)
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:

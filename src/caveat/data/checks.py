@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core import DataError, DataWarning
 from .pools import Array, Kind, LabelArray, LazyInputs, Pool, shown
 from .side_by_side import remarks
-from .tables.unusual import unusual_columns
+from .tables.unusual import nearly_repeated, unusual_columns
 
 MOST_TOKENS = 1 << 31
 """Exclusive upper bound of token ids."""
@@ -260,7 +260,8 @@ def check_usual(pools: Sequence[Pool]) -> None:
         told += _columns(pools)
         told += unusual_columns(pools) if pools[0].table else ()
         if pools[0].table and all(pool.table == pools[0].table for pool in pools):
-            told += remarks(pools[0].table, {pool.domain: pool.x for pool in pools})
+            told += remarks(pools)
+        told += filter(None, [nearly_repeated(pools)])
     for text in told:
         warnings.warn(text, DataWarning, stacklevel=3)
 

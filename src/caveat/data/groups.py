@@ -13,7 +13,6 @@ about all of its samples at once.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,16 +29,6 @@ from .tables.formats import number, same_value
 
 LEAST = 4
 """Minimum number of groups of a silo: one for each split."""
-TELL_APART = 10
-"""Minimum number of values of a column that looks like a group at some silo."""
-REPEATS = 0.05
-"""Minimum fraction of rows that repeat a value of such a column."""
-IDS = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs"})
-WHOSE = frozenset({
-    "patient", "patients", "subject", "subjects", "person", "participant", "individual", "animal", "device", "visit",
-    "encounter", "admission", "customer", "user", "household",
-})  # fmt: skip
-NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
 
 
 def numbered(values: Iterable[str]) -> Index:
@@ -121,24 +110,6 @@ def own_parts(pool: Pool) -> tuple[Index, Index]:
 
 def _named(pool: Pool) -> str:
     return pool.origin or (f"silo {pool.domain!r}" if pool.domain else "data")
-
-
-def named_like_group(column: str) -> bool:
-    """Return whether a column's name is one of identifiers, such as patient_id, MRN, SubjectNo or visit."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", column).lower().strip("_").split("_")
-    alone = len(words) == 1 and words[0].removesuffix("id") in WHOSE
-    return alone or words[-1] in IDS or (words[0] in WHOSE and words[-1] in NUMBERS)
-
-
-def repeats(silos: Iterable[str], values: Iterable[str]) -> bool:
-    """Return whether the values of a column repeat within silos as those of groups do."""
-    known: dict[str, set[str]] = {}
-    rows = 0
-    for silo, value in zip(silos, values, strict=True):
-        known.setdefault(silo, set()).add(value)
-        rows += 1
-    distinct = [len(each) for each in known.values()]
-    return max(distinct, default=0) >= TELL_APART and rows - sum(distinct) >= REPEATS * rows
 
 
 def times(texts: Sequence[object], decimal: str = ".") -> Array | int:

@@ -174,11 +174,13 @@ class DataSettings:
     silo_column: str | None = None
     """csv: the column with the silo of each row; by default every file is a silo."""
     groups: str | None = None
-    """csv, on_site: the column with the group of each row, such as its patient; not an input. Splits are drawn by
-    group, sizes count groups, and one random row of each group is calibrated and tested on (docs/splits.md)."""
+    """The group of each sample, such as its patient. csv: a column, which is no input; npz, npy: an array; images: a
+    regular expression with one group in parentheses, matched in file names, "^(p[0-9]+)_". Splits are drawn by group,
+    sizes count groups, and one random sample of each group is calibrated and tested on (docs/splits.md)."""
     time: str | None = None
-    """csv, on_site: the column with the time of each row, a date (2024-03-31) or a number; not an input. The last rows
-    are the test split; before them are calibration, validation and train. A group has the time of its last row."""
+    """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
+    The last samples are the test split; before them are calibration, validation and train. A group has the time of its
+    last sample."""
     classes: tuple[str, ...] = field(default=(), repr=False)
     """csv, on_site: class names, in order; other labels are refused. By default the labels of all silos. A federation
     of tables needs them as words; each silo.toml maps the silo's label codes to them."""

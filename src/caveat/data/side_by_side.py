@@ -1,12 +1,15 @@
 """Silos side by side: what a column of a table holds at each, and which silos do not fit the others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core import SiloId
-from .pools import Array, TableColumn, shown
+from .pools import Array, Pool, TableColumn, shown
+from .tables.advice import TELLING, assignment
+from .tables.formats import same_value
+from .tables.unusual import named_like_id
 
 FEWEST = 10
 """Minimum number of values of a silo to be compared."""
@@ -18,8 +21,10 @@ CENTER = (0.1, 0.9)
 """Quantiles between which values are central; those of other units do not overlap."""
 SHARED = 0.5
 """Minimum fraction of values in shared categories, at one of two silos."""
+FEWEST_TEXTS = 3
+"""Minimum number of texts of two silos that are compared: if each has one, such as its country, they may differ."""
 NAMED = 6
-"""Maximum number of silos in a message."""
+"""Maximum number of silos, or of texts, in a message."""
 
 
 class ColumnAtSilo(NamedTuple):
@@ -44,10 +49,8 @@ class ColumnAtSilo(NamedTuple):
 
     @property
     def told(self) -> str:
-        """The median, or the most frequent categories, with the silo's name."""
-        often = sorted(self.counts, key=lambda name: -self.counts[name])
-        values = f"{self.quantiles[2]:.3g}" if self.quantiles else ", ".join(map(shown, often[:3]))
-        return f"{values}{', ...' * (len(often) > 3)} at {self.silo}"
+        """The median with the silo's name."""
+        return f"{self.quantiles[2]:.3g} at {self.silo}" if self.quantiles else f"none at {self.silo}"
 
 
 def at_silos(column: TableColumn, values: Mapping[SiloId, Array]) -> list[ColumnAtSilo]:
@@ -66,12 +69,29 @@ def _at(column: TableColumn, silo: SiloId, values: Array) -> ColumnAtSilo:
 
 
 def unlike(found: Sequence[ColumnAtSilo]) -> list[SiloId]:
-    """Return the silos whose values differ from those of more than half of the others: units, or spellings."""
+    """Return the silos whose values differ from those of more than half of the others: units, or spellings.
+
+    Texts differ only from those of silos that mostly share theirs: if every silo has texts of its own, none is odd.
+    """
     compared = [each for each in found if each.rows - each.missing >= FEWEST]
-    if not 1 < len(compared) <= MOST_SILOS:
+    if not 1 < len(compared) <= MOST_SILOS or _are_codes({text for each in compared for text in each.counts}):
         return []
     apart = np.array([[_apart(one, other) for other in compared] for one in compared])
-    return [one.silo for one, count in zip(compared, apart.sum(1), strict=True) if 2 * count > len(compared) - 1]
+    many = 2 * apart.sum(1) > len(compared) - 1
+    for row in np.flatnonzero(many):
+        others = apart[row]
+        many[row] = not compared[row].counts or apart[others][:, others].mean() < SHARED
+    return [each.silo for each, odd in zip(compared, many, strict=True) if odd]
+
+
+def unlike_texts(texts: Mapping[SiloId, Collection[str]]) -> list[SiloId]:
+    """Return the silos that mostly have other texts than others do, as `unlike`, from the texts alone."""
+    return unlike([ColumnAtSilo(silo, FEWEST, 0, counts=dict.fromkeys(each, 1)) for silo, each in texts.items()])
+
+
+def _are_codes(texts: Collection[str]) -> bool:
+    """Return whether texts are numbers or so many that silos can well have others, such as wards."""
+    return len(texts) > TELLING or (bool(texts) and all(not isinstance(same_value(text), str) for text in texts))
 
 
 def _apart(one: ColumnAtSilo, other: ColumnAtSilo) -> bool:
@@ -79,7 +99,7 @@ def _apart(one: ColumnAtSilo, other: ColumnAtSilo) -> bool:
         (_, low, median, high, _), (_, least, usual, most, _) = one.quantiles, other.quantiles
         less, more = sorted((abs(median), abs(usual)))
         return (low > most or high < least) and more >= FACTOR * less
-    if not one.counts or not other.counts:
+    if len(one.counts) + len(other.counts) < FEWEST_TEXTS or not one.counts or not other.counts:
         return False
     both = one.counts.keys() & other.counts.keys()
     shares = (sum(each.counts[name] for name in both) / sum(each.counts.values()) for each in (one, other))
@@ -87,25 +107,78 @@ def _apart(one: ColumnAtSilo, other: ColumnAtSilo) -> bool:
 
 
 def remark(name: str, found: Sequence[ColumnAtSilo], odd: Sequence[SiloId], label: bool = False) -> str:
-    """Return a sentence on the silos that do not fit, with what the others hold."""
-    first = [each for each in found if each.silo in odd] + [each for each in found if each.silo not in odd]
-    told = "; ".join(each.told for each in first[:NAMED]) + "; ..." * (len(first) > NAMED)
-    what = f"{'labels' if label else 'column'} {shown(name)}"
-    if found[0].quantiles:
-        zero = ", and a 0 that means missing must be empty" * any(each.quantiles[2:3] == (0,) for each in first)
+    """Return a sentence on the silos that do not fit, with what the others hold, and the key that converts it."""
+    if found[0].quantiles or not any(each.counts for each in found):
+        shown_first = [each for each in found if each.silo in odd] + [each for each in found if each.silo not in odd]
+        told = "; ".join(each.told for each in shown_first[:NAMED]) + "; ..." * (len(shown_first) > NAMED)
+        zero = ", and a 0 that means missing must be empty" * any(each.quantiles[2:3] == (0,) for each in shown_first)
         key = f"data.files.{odd[0]}.rename_columns.{name} = {{ factor = NUMBER }}"
-        return f"{what}: medians are {told}: if units differ, convert the values (with a file per silo: {key}){zero}"
-    return f"{what}: the most frequent values are {told}: if they mean the same, write them alike"
+        return (
+            f"column {shown(name)}: medians are {told}: if units differ, convert the values (with a file per silo: "
+            f"{key}){zero}"
+        )
+    (first,) = (each for each in found if each.silo == odd[0])
+    others = set[str]().union(*(each.counts for each in found if _apart(first, each)))
+    return spelled_apart(name, odd[0], set(first.counts), others, label)
 
 
-def remarks(table: Sequence[TableColumn], rows: Mapping[SiloId, Array]) -> Iterator[str]:
-    """Yield a sentence for each column of numbers in which some silo does not fit the others, from raw rows (N, D).
+def spelled_apart(
+    name: str,
+    silo: SiloId,
+    texts: Collection[str],
+    others: Collection[str],
+    label: bool = False,
+    own: str | None = None,
+) -> str:
+    """Return a sentence on the texts of a silo that others lack, with the key that makes theirs of them.
 
-    `unusual_columns` does so for categories, and names the key that merges them.
+    `own` is the column's name in the silo's file, if it has another.
     """
-    for i, column in enumerate(table):
-        if column.categories is not None:
+    mine, theirs = sorted(set(texts) - set(others)) or sorted(texts), sorted(set(others) - set(texts))
+    codes = _meanings(mine, theirs)
+    keys = (
+        " and ".join(assignment(f"label_codes\n{code}", meaning) for code, meaning in codes.items())
+        if label
+        else assignment(
+            f"rename_columns\n{own or name}", ({} if own in (None, name) else {"name": name}) | {"codes": codes}
+        )
+    )
+    what = "labels" if label else f"column {shown(name)}"
+    return (
+        f"{what}: silo {silo!r} has {_listed(mine)}, others have {_listed(theirs)}: if they mean the same, set {keys}"
+    )
+
+
+def lacks_most(texts: Collection[str], agreed: Collection[str]) -> bool:
+    """Return whether a silo lacks half or more of the texts of all silos, and at least two, as other spellings do."""
+    lacking = len(set(agreed) - set(texts))
+    return len(texts) > 1 and lacking >= max(2, len(texts)) and not _are_codes(agreed)
+
+
+def _meanings(own: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """Return what each text may mean: the one text of others with the same initial."""
+    found = {}
+    for text in own:
+        alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
+        found[text] = alike[0] if len(alike) == 1 and alike[0] not in found.values() else "MEANING"
+    return found
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(map(shown, texts[:NAMED])) + ", ..." * (len(texts) > NAMED)
+
+
+def remarks(pools: Sequence[Pool]) -> Iterator[str]:
+    """Yield a sentence for each column, and for the labels, of which some silo does not fit the others.
+
+    Columns with names of identifiers are left out: ids differ between silos.
+    """
+    for i, column in enumerate(pools[0].table):
+        if named_like_id(column.name) or len(column.categories or ()) > TELLING:
             continue
-        found = at_silos(column, {silo: each[:, i] for silo, each in rows.items()})
+        found = at_silos(column, {pool.domain: pool.x[:, i] for pool in pools})
         if odd := unlike(found):
             yield remark(column.name, found, odd)
+    labels = at_silos(TableColumn("", pools[0].classes), {pool.domain: pool.y for pool in pools})
+    if odd := unlike(labels):
+        yield remark("", labels, odd, label=True)

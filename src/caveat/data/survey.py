@@ -12,7 +12,6 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .groups import named_like_group
 from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
@@ -24,6 +23,8 @@ from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
 from .tables.reading import Reading
+from .tables.unusual import missing_marks, named_like_id
+from .user_tables import table_settings
 
 
 def survey(source: str, target: str | None = None, silo_column: str | None = None, **declared: Any) -> dict[str, Any]:
@@ -37,8 +38,8 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
     values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
     encoding), and "refused", the reason if it cannot be read. If there are several silos, "silos" has for each of them
     its "missing" values, and "range" and "median", or "counts" per category; and "unlike" names the silos that do not
-    fit the others, and "remark" says why. `declared` has `categorical`, `numeric`, `decimal`, `separator`, `classes`,
-    `label_codes`, `rename_columns` and `dictionary` as in `[data]`, or `size` of images. A table without `target` has
+    fit the others, and "remark" says why. `declared` has other keys of `[data]` for tables, such as `decimal` and
+    `rename_columns`, or `size` of images. A table without `target` has
     no classes. Raises DataError, and warns of unusual data.
     """
     check_type(source, str, "source", "a path or a source, as text")
@@ -46,7 +47,7 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
     part, *_ = parsed(name)
     if isinstance(part, TableSource):
         # Without a target a table has no classes yet.
-        own = DataSettings(source="csv:any", target=target or "any", silo_column=silo_column, **declared)
+        own = table_settings("csv:any", {"target": target or "any", "silo_column": silo_column, **declared})
         return _table(part, own.reading._replace(target=target))
     found = read(DataSettings(source=name, target=target, silo_column=silo_column, **declared))
     check_usual(found.pools)
@@ -112,7 +113,7 @@ def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: 
     silos = np.array([silo for sheet in sheets for silo in silos_of(sheet, reading)])
     names = list(dict.fromkeys(silos.tolist()))
     given = {column["name"]: column for column in columns if "refused" not in column and column["distinct"]}
-    for name in (*reading.no_inputs.values(), *filter(named_like_group, list(given))):
+    for name in (*reading.no_inputs.values(), *filter(named_like_id, list(given))):
         if name != reading.target:
             given.pop(name, None)  # ids differ between silos
     if len(names) < 2 or FLOAT * len(silos) * len(given) > memory():
@@ -122,6 +123,8 @@ def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: 
         values = encoded_rows(sheets, [held])[:, 0]
         found = at_silos(held, {silo: values[silos == silo] for silo in names})
         column["silos"] = [each.plain for each in found]
+        if held.categories is None and (told := missing_marks(name, values)):
+            warnings.warn(told, DataWarning, stacklevel=4)
         if odd := unlike(found):
             column |= {"unlike": odd, "remark": remark(name, found, odd, name == reading.target)}
             warnings.warn(column["remark"], DataWarning, stacklevel=4)

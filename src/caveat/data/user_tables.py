@@ -11,8 +11,8 @@ from .settings import DataSettings
 from .silos import Silos
 from .sources import guess
 from .sources.tables import sheets_source
-from .tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, as_lists
-from .tables.frames import categories_of, is_frame, sheets_of
+from .tables.dictionary import DictionaryColumn, LabelCode, OwnColumn, OwnFile, as_lists
+from .tables.frames import categories_of, dates_of, is_frame, sheets_of
 
 
 def from_files(path: str | Path, *more: str | Path, seed: int = 0, **settings: Any) -> Silos:
@@ -24,7 +24,7 @@ def from_files(path: str | Path, *more: str | Path, seed: int = 0, **settings: A
     >>> silos = caveat.data.from_files("north.csv", "south.csv", target="outcome")
     """
     source = guess(str(path), *map(str, more))
-    return load(_table_settings(source, settings), seed)
+    return load(table_settings(source, settings), seed)
 
 
 def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> Silos:
@@ -43,17 +43,20 @@ def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> 
         if not frames:
             raise DataError("no silos: expected at least one name with its data frame")
     sheets = sheets_of({"data": frames} if is_frame(frames) else frames)
-    wanted = _table_settings("csv:frames", {"target": target, **settings})
+    wanted = table_settings("csv:frames", {"target": target, **settings})
     others = (target, wanted.silo_column, *wanted.numeric)
     declared = [name for name in categories_of(sheets) if name not in others]
-    reading = wanted.reading._replace(categorical=tuple(dict.fromkeys((*wanted.reading.categorical, *declared))))
+    reading = wanted.reading._replace(
+        categorical=tuple(dict.fromkeys((*wanted.reading.categorical, *declared))),
+        numeric=tuple(dict.fromkeys((*wanted.reading.numeric, *(set(dates_of(sheets)) - {*others, *declared})))),
+    )
     found = sheets_source(sheets, reading, given=not is_frame(frames))
     return make_silos(found.pools, found.given, wanted, seed)
 
 
-def _table_settings(source: str, settings: Mapping[str, Any]) -> DataSettings:
+def table_settings(source: str, settings: Mapping[str, Any]) -> DataSettings:
     """Return keys of `[data]` as settings, lists as tuples, and tables as those of a configuration."""
-    kinds = {"dictionary": DictionaryColumn, "label_codes": LabelCode, "rename_columns": OwnColumn}
+    kinds = {"dictionary": DictionaryColumn, "label_codes": LabelCode, "rename_columns": OwnColumn, "files": OwnFile}
     made: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in as_lists(dict(settings)).items()
     }

@@ -36,14 +36,14 @@ RULES: Mapping[str, str] = {
     "reading": "a column cannot be read as it is declared",
     "named": f"columns that the silo's own file names, {WHERE}, must be in its table, and in any dictionary",
     "names": "texts that look like names of persons or free text never leave the silo: leave such a column out",
-    "unlabelled": "every row must have a label",
+    "unlabelled": "every row must have a label, and a group and a time if a column of them is declared",
     "source": f"its data must be where its own file says, {WHERE} source",
     "file": "tables must be csv files in UTF-8 with a header and rows of equal length, or parquet files",
     "training": "every split must have rows, and the training split two classes and a batch",
     "small counts": f"counts of 1 to {LEAST - 1} rows leave the silo only if it allows that, {WHERE} small_counts",
 }
 """By rule, what was expected and where it is declared."""
-NAMING = ("data.target", "data.categorical", "data.numeric", "data.rename_columns")
+NAMING = ("data.target", "data.categorical", "data.numeric", "data.rename_columns", "data.groups", "data.time")
 """The keys that name columns."""
 
 
@@ -84,6 +84,7 @@ def _known(file: SiloFile, terms: Terms) -> set[str | None]:
     """Return names that everyone knows, or that the silo's own file allows."""
     data = terms.config.data
     agreed = {data.target, *data.classes, *data.categorical, *data.numeric, *(each.name for each in data.dictionary)}
+    agreed |= {data.groups, data.time}
     if terms.agreement is not None:
         agreed |= {*terms.agreement.classes, *(column.name for column in terms.agreement.columns)}
     agreed |= {column.name for column in file.rename_columns or ()}

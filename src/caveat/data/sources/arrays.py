@@ -16,7 +16,9 @@ import numpy as np
 from ...core import ConfigurationError, DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
+from ..groups import placed
 from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, Pool
+from ..tables.reading import Reading
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .image_folders import resized
 
@@ -24,6 +26,9 @@ LARGE = 1 << 28
 """Bytes of arrays up to which their compression ratio is not checked."""
 WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they are ids, else to 'features'"
 """The warning for two-dimensional whole numbers without a kind."""
+PARTS = ("x", "y", "x_test", "y_test")
+SPLIT_PARTS = ("train", "val", "test")
+"""The ends of names of arrays, in the order in which they are joined."""
 MOST_EXPANDED = 200
 """Maximum compression ratio: images are compressed to a tenth at best."""
 
@@ -43,11 +48,11 @@ class NpzSource(Source):
     name = "npz"
     form = "npz:PATH[,PATH...]"
     about = "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each"
-    keys = frozenset({"kind"})
+    keys = frozenset({"kind", "groups", "time"})
     suffixes = (".npz",)
 
     def read(self, settings: SourceSettings) -> DataSource:
-        return DataSource(npz_pools(self.paths(), settings.kind))
+        return DataSource(npz_pools(self.paths(), settings.kind, settings.reading))
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
         """Read the pool of one silo's file, whose labels need not be 0, 1, 2, ...
@@ -67,14 +72,15 @@ class NpzSource(Source):
                 numbers = np.union1d(numbers, y_test)
                 y_test = np.searchsorted(numbers, y_test)
             y, classes = np.searchsorted(numbers, y), [str(number) for number in numbers]
-        return pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], classes, settings.kind)[0]
+        pools = pools_of([(x, y, x_test, y_test)], [path.stem], [str(path)], classes, settings.kind)
+        return _placed(pools, [arrays], settings.reading)[0]
 
 
 class NpySource(Source):
     name = "npy"
     form = "npy:DIR"
     about = "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory"
-    keys = frozenset({"kind"})
+    keys = frozenset({"kind", "groups", "time"})
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -83,14 +89,14 @@ class NpySource(Source):
         silos = _npy_folders(folder)
         if not silos:
             raise DataError(f"{folder}: no folders with x.npy and y.npy, expected SILO/x.npy and SILO/y.npy")
-        return DataSource(_npy_pools(silos, settings.kind), given=True)
+        return DataSource(_npy_pools(silos, settings), given=True)
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
         """Read one silo: the folder itself, the only folder in it, or the one with the silo's name."""
         (folder,) = self.paths()
         if not (folder / "x.npy").exists():
             folder = the_one_of({path.name: path for path in _npy_folders(folder)}, silo, str(folder))
-        return _npy_pools([folder], settings.kind)[0]
+        return _npy_pools([folder], settings)[0]
 
     @classmethod
     def recognizes(cls, path: Path) -> bool:
@@ -180,7 +186,7 @@ def npz(path: str | Path, kind: Kind | None = None) -> Pool:
     return npz_pools([locate(str(path))], kind)[0]
 
 
-def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ...]:
+def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading | None = None) -> tuple[Pool, ...]:
     """Read one pool per file; all have the same numbering of classes."""
     contents = [read_npz(path) for path in paths]
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
@@ -190,7 +196,30 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None) -> tuple[Pool, ..
     domains = [path.stem for path in paths]
     if len(set(domains)) < len(domains):
         raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected one domain each")
-    return pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
+    pools = pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
+    return pools if reading is None else _placed(pools, contents, reading)
+
+
+def _placed(pools: Sequence[Pool], contents: Sequence[Mapping[str, Array]], reading: Reading) -> tuple[Pool, ...]:
+    """Return the pools with the arrays that `data.groups` and `data.time` name."""
+    found: dict[str, dict[SiloId, Array] | None] = {"groups": None, "time": None}
+    for key, name in ((key, getattr(reading, key)) for key in found):
+        if name is not None:
+            found[key] = {
+                pool.domain: _named(name, arrays, f"data.{key}", pool.origin)
+                for pool, arrays in zip(pools, contents, strict=True)
+            }
+    return tuple(placed(pools, found["groups"], found["time"]))
+
+
+def _named(name: str, arrays: Mapping[str, Array], key: str, origin: str) -> Array:
+    """Return the array of a name, or its parts for training and test; raise DataError if there is none."""
+    parts = [name] if "x" in arrays else [f"{name}_{part}" for part in SPLIT_PARTS if f"x_{part}" in arrays]
+    if lacking := next((part for part in parts if part not in arrays), ""):
+        raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}: {sorted(arrays)}")
+    if wrong := next((part for part in parts if arrays[part].ndim != 1), ""):
+        raise DataError(f"{origin}: {wrong!r} of shape {arrays[wrong].shape}, expected {key} of one dimension")
+    return np.concatenate([arrays[part] for part in parts])
 
 
 def pools_of(
@@ -264,21 +293,29 @@ def _npy_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if (path / "x.npy").exists())
 
 
-def _npy_pools(silos: Sequence[Path], kind: Kind | None) -> tuple[Pool, ...]:
-    parts = []
+def _npy_pools(silos: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...]:
+    parts, others = [], []
     for silo in silos:
         y = np.array(_mapped(silo / "y.npy"))
         tested = (silo / "x_test.npy").exists()
         test = (_mapped(silo / "x_test.npy"), np.array(_mapped(silo / "y_test.npy"))) if tested else (None, None)
         parts.append((_mapped(silo / "x.npy"), y, *test))
-    return pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, kind)
+        ends = {"train": "", "test": "_test"} if tested else {"train": ""}
+        names = ("x", settings.reading.groups, settings.reading.time)
+        others.append({
+            f"{name}_{part}": np.asarray(_mapped(silo / f"{name}{end}.npy"))
+            for part, end in ends.items() for name in names if name is not None
+        })  # fmt: skip
+    pools = pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, settings.kind)
+    return _placed(pools, others, settings.reading)
 
 
 def _mapped(path: Path) -> Array:
     try:
         found: object = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file, expected both x.npy and y.npy") from None
+        expected = "both x.npy and y.npy" if path.stem in PARTS else "one because data.groups or data.time names it"
+        raise DataError(f"{path}: no such file, expected {expected}") from None
     except Exception as error:  # whatever numpy raises for a damaged file, and for one of pickled objects
         raise DataError(f"{path}: not a readable npy file ({error})") from None
     if not isinstance(found, np.ndarray):

@@ -1,9 +1,11 @@
 """Images: folders DIR/SILO/CLASS/*.png|jpg|jpeg, and conversion to one size and number of channels."""
 
+import re
 import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +18,7 @@ from ...core import ConfigurationError, DataError, SiloId
 from ...core.devices import check_memory
 from ...core.settings import check_type
 from ..checks import check_alike
+from ..groups import numbered
 from ..pools import Array, DataSource, Index, LazyRows, PartRows, Pool, ordered, size_and_time
 from ..tables.formats import variants
 from .base import Source, SourceSettings, the_one_of
@@ -144,7 +147,7 @@ class ImageSource(Source):
     name = "images"
     form = "images:DIR"
     about = "DIR/SILO/CLASS/*.png or *.jpg: silos and classes are folders"
-    keys = frozenset({"lazy", "exif_rotation"})
+    keys = frozenset({"lazy", "exif_rotation", "groups"})
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -204,10 +207,32 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
         parts = [cast(Array, PartRows(rows, index)) for index in np.split(np.arange(len(files)), cuts)]
     else:
         parts = np.split(read_images(files, settings.size, settings.exif_rotation), cuts)
+    groups: Sequence[Index | None] = [None] * len(silos)
+    if settings.reading.groups is not None:
+        names = _groups(files, settings.reading.groups)
+        groups = [numbered(names[start:end]) for start, end in pairwise([0, *cuts.tolist(), len(files)])]
     return tuple(
-        Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo))
-        for silo, part, y in zip(silos, parts, labels, strict=True)
+        Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo), groups=group)
+        for silo, part, y, group in zip(silos, parts, labels, groups, strict=True)
     )
+
+
+def _groups(files: Sequence[Path], pattern: str) -> list[str]:
+    """Return the group of each file: what the pattern's one group matches in its name."""
+    expected = 'expected a regular expression with one group in parentheses, such as "^(p[0-9]+)_"'
+    try:
+        searched = re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"data.groups = {pattern!r}: {error}; {expected}", "data.groups") from None
+    if searched.groups != 1:
+        raise ConfigurationError(f"data.groups = {pattern!r}: {expected}", "data.groups")
+    found = []
+    for file in files:
+        match = searched.search(file.name)
+        if match is None or not match[1]:
+            raise DataError(f"{file}: the file's name has no group, expected a match of data.groups = {pattern!r}")
+        found.append(match[1])
+    return found
 
 
 class ImageRows(LazyRows):

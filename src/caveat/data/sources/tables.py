@@ -1,5 +1,6 @@
 """Tables in CSV and parquet files: their rows as numbers and codes of categories."""
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
-from ..groups import named_like_group, numbered, repeats, times
+from ..groups import numbered, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, features_of
@@ -19,11 +20,10 @@ from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheet, rea
 from ..tables.formats import number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.reading import Reading
+from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
 MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
-
-BELONG = "if rows with one {0} belong together, set data.groups = {0!r}"
 
 
 class TableSource(Source):
@@ -189,6 +189,8 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
         if name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
             why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
+            if len(sheets[0].columns) == 1 and (marks := re.findall(r"[^\w.-]", columns)):
+                why = f"; if that is several columns, set {assignment('separator', max(marks, key=marks.count))}"
             raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
     if reading.target is not None and reading.target in (reading.silo_column, *(name for name, _ in features)):
         raise ConfigurationError(
@@ -250,16 +252,21 @@ def warn_of_groups(sheets: Sequence[Sheet], reading: Reading) -> str:
     if reading.groups is not None:
         return ""
     silos = [silo for sheet in sheets for silo in silos_of(sheet, reading)]
-    inputs = [name for name in sheets[0].columns if name not in reading.no_inputs.values() and named_like_group(name)]
+    inputs = [name for name in sheets[0].columns if name not in reading.no_inputs.values() and named_like_id(name)]
     found = (name for name in inputs if repeats(silos, (text for sheet in sheets for text in sheet.column(name))))
     if name := next(found, ""):
+        left_out = assignment(f"rename_columns\n{name}", False)
         told = (
-            f"column {shown(name)} looks like a group of rows, such as those of a patient: {BELONG.format(name)}, so "
+            f"column {shown(name)} looks like a group of rows, such as those of a patient: {_belong(name)}, so "
             "that they share a split and count once in each guarantee; if every row is independent of the others, "
-            f"leave the column out, {shown(name)} = false in [data.rename_columns]"
+            f"leave the column out, {left_out}"
         )
         warnings.warn(told, DataWarning, stacklevel=3)
     return name
+
+
+def _belong(name: str) -> str:
+    return f"if rows with one {name} belong together, set {assignment('groups', name)}"
 
 
 def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColumn, ...]:
@@ -267,10 +274,11 @@ def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColum
     refused = [column for column in columns if column.refused]
     if refused:
         more = f" ({len(refused) - 1} more columns have problems: `caveat data` shows them)" if len(refused) > 1 else ""
-        more = f"; {BELONG.format(grouping)}{more}" if refused[0].name == grouping else more
+        more = f"; {_belong(grouping)}{more}" if refused[0].name == grouping else more
         raise Refused(refused[0].refused + more, "reading", refused[0].name)
     for column in columns:
         if column.remark:
-            told = f"column {shown(column.name)} is read as {column.distinct} categories: {column.remark}"
+            holds = "numbers" if column.categories is None else f"{column.distinct} categories"
+            told = f"column {shown(column.name)} is read as {holds}: {column.remark}"
             warnings.warn(told, DataWarning, stacklevel=2)
     return tuple(column.column for column in columns)

@@ -40,6 +40,10 @@ CURRENCY = "[€$£¥₹₽₩]|R\\$|kr|Fr\\.|Rs\\.?|EUR|USD|GBP|CHF|CAD|AUD|JPY
 WITH_UNIT = re.compile(
     rf"(?:[<>\u2264\u2265]=?\s*)?{SIGN}\s*(?:({CURRENCY})\s*)?{SIGN}\d[\d.,'\u2019{SPACES}]*([^\d\s+/:-](?:.*[^\s.,])?)?\s*"
 )
+ASSIGNED = re.compile(
+    r"""data\.(?:[\w-]+|"[^"]*")(?:\.(?:[\w-]+|"[^"]*"))* = (?:\{.*?\}+(?: \})*|\[.*?\]|"(?:[^"\\]|\\.)*"|false|true)"""
+)
+"""Lines of `assignment` within a message."""
 MOST_ADVISED = 5
 """Maximum number of files, or of marks, that an advice names."""
 
@@ -48,6 +52,17 @@ def assignment(key: str, value: Any) -> str:
     """Return a line of TOML that sets a key of `[data]`; parts of the key are separated by newlines."""
     parts = [part if BARE.fullmatch(part) else _text(part) for part in key.split("\n")]
     return f"data.{'.'.join(parts)} = {_toml(value)}"
+
+
+def advised(text: str) -> list[str]:
+    """Return the lines of TOML of the first remedy that a message names; none if a value has to be filled in."""
+    found, end = list[str](), None
+    for match in ASSIGNED.finditer(text):
+        if end is not None and text[end : match.start()] != " and ":
+            break
+        found.append(match[0])
+        end = match.end()
+    return [] if any("MEANING" in each or "NUMBER" in each for each in found) else found
 
 
 def _toml(value: Any) -> str:
@@ -94,9 +109,10 @@ def look_like_names(sheets: Sequence[Sheet], name: str, present: Mapping[str, in
     rows = sum(present.values())
     if len(present) <= max(TELLING, rows / 2):
         return ""
+    left_out = assignment(f"rename_columns\n{sheets[0].own_name(name)}", False)
     return (
         f"{_place(sheets, name, present)}, one of {len(present)} different texts in {rows} rows, which look like names "
-        f"or free text: leave the column out, {shown(name)} = false in [data.rename_columns]; or, if all data are on "
+        f"or free text: leave the column out, {left_out}; or, if all data are on "
         "one machine, name it in data.categorical if these are categories: a silo of a federation never sends so many"
     )
 
@@ -130,7 +146,8 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
     if marks or first.marks:
         chosen = [each for each in wrong if marks] or [first]
         options = _different(marks or set(first.marks), first)
-        lines = [_marks_advice(chosen, cells, name, option, reading) for option in options]
+        others = _others_advice([each for each in wrong if each not in chosen], cells, name, reading)
+        lines = [" and ".join([_marks_advice(chosen, cells, name, one, reading), *others]) for one in options]
         if len(options) > 1:
             example = next(text for text in first.others if len({number(text, *option) for option in options}) > 1)
             lines = [f"{line} if {example} is {number(example, *option):g}" if abs(number(example, *option) or 0) < 1e6
@@ -144,8 +161,10 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
         if form.get("date", "").startswith("%d/%m") and first.fits(CellFormat(date=_american(form["date"]))) == 1:
             alternatives.append({"date": _american(form["date"])})
         same = [each for each in wrong if each.form == first.form]
+        others = _others_advice([each for each in wrong if each not in same], cells, name, reading)
         lines = [
-            " and ".join(_own(each, cells, same, name, one) for each in _named(cells, same)) for one in alternatives
+            " and ".join([*(_own(each, cells, same, name, one) for each in _named(cells, same)), *others])
+            for one in alternatives
         ]
         if len(lines) > 1:
             lines = [f"{line} if the {part} comes first" for line, part in zip(lines, ("day", "month"), strict=True)]
@@ -156,6 +175,18 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
             f"{place}, but other values are in another format: write all in one format, or leave it out, {out}{codes}"
         )
     return ""
+
+
+def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, reading: Reading) -> list[str]:
+    """Return the settings of files in other formats than the first, if certain, and those of missing marks."""
+    lines = []
+    for each in rest[:MOST_ADVISED]:
+        if each.marks and len(options := _different(each.marks, each)) == 1:
+            lines.append(_marks_advice([each], cells, name, options[0], reading))
+        elif each.form is not None and not each.form[0].get("date", "").startswith("%d/%m"):
+            lines.append(_own(each, cells, [each], name, each.form[0]))
+    absent = sorted({text for each in cells for text in each.others if text not in each.known})
+    return [*lines, _missing(reading, absent)] if absent else lines
 
 
 def _different(marks: Collection[tuple[str, str]], cells: _Cells) -> list[tuple[str, str]]:
@@ -268,7 +299,9 @@ class _Cells:
         for text in self.others:
             if match := WITH_UNIT.fullmatch(text):
                 units[(match[2] or match[1] or "").strip()] += self.present[text]
-        units = Counter({unit: count for unit, count in units.items() if unit and count > 1})  # one may be a slip
+        units = Counter(
+            {unit: count for unit, count in units.items() if unit.isprintable() and unit and count > 1}
+        )  # one: a slip
         limited = any(LIMIT.match(text) for text in self.others)
         for unit in ("", *(unit for unit, _ in units.most_common(1))):
             for limit in (None, "value") if limited else (None,):

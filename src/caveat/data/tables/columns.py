@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from typing import Literal
 
@@ -15,11 +17,24 @@ from numpy.typing import NDArray
 from ..pools import Array, TableColumn, ordered, shown
 from .advice import ENDLESS, LARGEST, assignment, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
-from .formats import CODE, NO_NUMBER, TRUTH, number, one_spelling, variants
+from .formats import CODE, EXCEL, NO_NUMBER, TRUTH, number, one_spelling, variants
 from .reading import Reading
 
 AT_LEAST = 1 << 20
 """Numbers that are collected before duplicates are removed."""
+DIGITS = {"%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8}
+"""Dates as digits, and how many these are."""
+YEARS = (1900, 2100)
+SERIALS, ALL_SERIALS = (7_000, 60_000), (36_526, 49_310)
+"""Days of a spreadsheet in a column with a name of dates (1919 to 2064), and in any other (2000 to 2034)."""
+FEWEST_SERIALS = 10
+ALL_DATES, MOST_DATES = (SERIALS[0], 99_999_999), 10_000
+"""Lowest and highest number that may be a date, and the maximum number of values that are looked at."""
+DATE_NUMBER = re.compile(r"\d{4,8}(\.\d+)?")
+NAMES_OF_DATES = frozenset({
+    "date", "dates", "day", "dob", "born", "birth", "birthdate", "birthday", "admitted", "admission", "discharge",
+    "discharged", "visited", "died", "death", "onset", "datum", "geburtsdatum", "fecha",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,7 @@ def features_of(sheets: Sequence[Sheet], reading: Reading) -> list[ColumnContent
 def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent:
     """Return the content of a column, or why it is refused."""
     categorical = name in reading.categorical
-    if not categorical and (stored := _stored(sheets, name)) is not None:
+    if not categorical and (stored := _stored(sheets, name, reading)) is not None:
         return stored
     counts = Counter(text for sheet in sheets for text in sheet.column(name))
     present = {text: count for text, count in counts.items() if not missing(text)}
@@ -70,6 +85,9 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
         values = _with_truths(values)
         known = [value for value in values.values() if value is not None]
     codes = name not in reading.numeric and any(CODE.fullmatch(text) for text in present)
+    dates = "" if categorical or name in reading.numeric else _dates(sheets, name, reading, list(present))
+    if dates and codes:
+        return ColumnContent(*about, "texts", refused=f"{first_place(sheets, name, set(present))}: {dates}")
     if categorical or (codes and len(known) == len(values)):
         return _categories(sheets, about, reading, present, codes and not categorical)
     refused = column_refusal(sheets, name, reading, present, values)
@@ -78,8 +96,35 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
     if known:
         weights = [count for text, count in present.items() if values[text] is not None]
         mean, deviation = _moments(known, weights)
-        return ColumnContent(*about, "numbers", min(known), max(known), mean, deviation, refused=refused)
+        return ColumnContent(*about, "numbers", min(known), max(known), mean, deviation, remark=dates, refused=refused)
     return ColumnContent(*about)
+
+
+def _dates(sheets: Sequence[Sheet], name: str, reading: Reading, texts: Sequence[str]) -> str:
+    """Return a sentence if numbers are dates as digits or as days of a spreadsheet, with the key that reads them."""
+    own, format_of = sheets[0].own_name(name), sheets[0].format_of(name)
+    if len(texts) < 2 or format_of.date or not all(map(DATE_NUMBER.fullmatch, texts)):
+        return ""
+    plain = [text.removesuffix(".0") for text in texts]
+    found = next((each for each, digits in DIGITS.items() if all(_is_day(text, each, digits) for text in plain)), "")
+    if not found:
+        values = list(map(float, plain))
+        named = not NAMES_OF_DATES.isdisjoint(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+        low, high = SERIALS if named else ALL_SERIALS
+        if len(texts) < FEWEST_SERIALS or min(values) < low or max(values) > high:
+            return ""
+        found = EXCEL
+    key = assignment(f"rename_columns\n{own}", ({} if own == name else {"name": name}) | {"date": found})
+    numeric = assignment("numeric", [*dict.fromkeys([*reading.numeric, name])])
+    like = "as a spreadsheet stores dates" if found == EXCEL else "like dates"
+    return f"values such as {plain[0]} look {like}: set {key} to read days, or {numeric} if they are numbers"
+
+
+def _is_day(text: str, date: str, digits: int) -> bool:
+    try:
+        return len(text) == digits and YEARS[0] <= datetime.strptime(text, date).year <= YEARS[1]
+    except ValueError:
+        return False
 
 
 def _with_truths(values: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -118,7 +163,7 @@ def _categories(
     )
 
 
-def _stored(sheets: Sequence[Sheet], name: str) -> ColumnContent | None:
+def _stored(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnContent | None:
     """Return the content of a column that all files store as numbers; None for other columns."""
     parts = [sheet.numbers(name) for sheet in sheets]
     if any(part is None for part in parts):
@@ -138,7 +183,10 @@ def _stored(sheets: Sequence[Sheet], name: str) -> ColumnContent | None:
         return ColumnContent(*about)
     refused = f"{first_place(sheets, name, endless)}, {ENDLESS}" if endless else ""
     mean, deviation = (None, None) if endless else (moments.mean, moments.deviation)
-    return ColumnContent(*about, "numbers", lowest, highest, mean, deviation, refused=refused)
+    dates = ""
+    if name not in reading.numeric and ALL_DATES[0] <= lowest and highest <= ALL_DATES[1]:
+        dates = _dates(sheets, name, reading, [f"{value:.15g}" for value in found.known.view(np.float64)[:MOST_DATES]])
+    return ColumnContent(*about, "numbers", lowest, highest, mean, deviation, remark=dates, refused=refused)
 
 
 class ColumnMoments:

@@ -83,7 +83,8 @@ class OwnColumn:
     limit: Literal["value", "half"] | None = None
     """Numbers such as <0.5 and >100 are read as the limit; with "half", <0.5 as half of it."""
     date: str = ""
-    """The format of dates, such as "%d.%m.%Y", which are read as days; or of times, "%H:%M", read as hours."""
+    """The format of dates, such as "%d.%m.%Y" or "%Y%m%d", which are read as days; of times, "%H:%M", read as hours; or
+    "excel" for dates that a spreadsheet has stored as numbers of days since 1899-12-30."""
     since: str = ""
     """Days count from this date, 2020-01-31; by default from 1970-01-01."""
     until: str = ""

@@ -17,6 +17,7 @@ import numpy as np
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
 from ..pools import Array, CsvFormat, shown, size_and_time
+from .encodings import is_no_text, no_utf8
 from .formats import PLAIN, CellFormat, reader
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
@@ -26,7 +27,6 @@ AT_ONCE = 1 << 20
 """Maximum number of cells that are decoded at once."""
 MOST_ROWS = 10_000
 """Maximum number of rows that are decoded at once."""
-NEWLINE = b"\n"
 
 
 class Sheet:
@@ -345,6 +345,8 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = file.readline()
+            if is_no_text(header):
+                raise Refused(no_utf8(path), "file")
             declared = re.fullmatch(r"sep=(.)\s*", header)  # as spreadsheets write it
             separator = separator or (declared[1] if declared else None)
             header = file.readline() if declared else header
@@ -352,7 +354,7 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
             reader = csv.reader(file, delimiter=separator or max(",;\t|", key=header.count), strict=True)
             numbered = [(reader.line_num, row) for row in reader if row][bool(declared) :]
     except UnicodeDecodeError as error:
-        raise Refused(_not_utf8(path), "file") from error
+        raise Refused(no_utf8(path), "file") from error
     except (OSError, csv.Error) as error:
         raise Refused(f"{path}: not a readable csv file in UTF-8 ({error})", "file") from error
     if len(numbered) < 2:
@@ -366,19 +368,6 @@ def read_sheet(path: Path, separator: str | None = None) -> Sheet:
             told = f"{path}, line {line}: {len(row)} values, expected {len(columns)} as in the header{alone}"
             raise Refused(told, "file")
     return CsvSheet(path, columns, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
-
-
-def _not_utf8(path: Path) -> str:
-    whole = path.read_bytes()
-    where, known = f"{path}: not in UTF-8", "UTF-16" if whole.startswith((b"\xff\xfe", b"\xfe\xff")) else "ISO-8859-1"
-    try:
-        whole.decode()
-    except UnicodeDecodeError as error:
-        where = f"{path}, line {whole.count(NEWLINE, 0, error.start) + 1}: not in UTF-8"
-    return (
-        f"{where}, expected a csv file in UTF-8: save it in UTF-8, or if it is in {known}, "
-        f"run `iconv -f {known} -t UTF-8 OLD.csv > NEW.csv`"
-    )
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 NO_NUMBER = "\ufdd0"
 """Prefix of a cell that would be a number in another format than its own; a noncharacter, so no file has it."""
@@ -16,6 +17,8 @@ GROUPING = {" ": f"[{SPACES}]", "'": "['\u2019]"}
 LIMIT = re.compile(r"([<>\u2264\u2265]=?)\s*")
 CODE = re.compile(r"0\d+")
 """A code: a number with a leading zero."""
+EXCEL, EXCEL_START = "excel", datetime(1899, 12, 30)
+"""The format of dates that are stored as numbers of days, and the day that spreadsheets count from."""
 TRUTH = {"true": 1, "false": 0}
 INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
 DASHES = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2212), "-")
@@ -73,13 +76,17 @@ class CellFormat:
     def _time(self, text: str) -> float | None:
         """Return days, or hours for a time of day."""
         try:
-            at = datetime.strptime(text, self.date).replace(tzinfo=None)
-            if not any(part in self.date for part in ("%Y", "%y", "%j", "%s", "%c", "%x")):
+            if self.date == EXCEL:
+                days = number(text, self.decimal, self.thousands)
+                at = EXCEL_START + timedelta(days=math.nan if days is None else days)
+            else:
+                at = datetime.strptime(text.removesuffix(".0"), self.date).replace(tzinfo=None)
+            if self.date != EXCEL and not any(part in self.date for part in ("%Y", "%y", "%j", "%s", "%c", "%x")):
                 return (at - datetime(1900, 1, 1)).total_seconds() / 3600
             if self.until:
                 return (datetime.fromisoformat(self.until) - at).total_seconds() / 86400
             return (at - datetime.fromisoformat(self.since or "1970-01-01")).total_seconds() / 86400
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
     def __call__(self, text: str) -> str:

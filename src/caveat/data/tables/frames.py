@@ -25,8 +25,12 @@ NESTED = (list, dict, tuple, set, np.ndarray)
 
 
 def is_frame(value: object) -> bool:
-    """Return whether a value is a data frame: columns with names, each with a list of its values."""
-    return hasattr(value, "columns") and hasattr(value, "__getitem__") and not isinstance(value, Mapping | Sheet)
+    """Return whether a value is a data frame: columns with names, each with a list of its values.
+
+    Tables of Arrow are none: their `columns` are the values.
+    """
+    named = hasattr(value, "columns") and not hasattr(value, "column_names")
+    return named and hasattr(value, "__getitem__") and not isinstance(value, Mapping | Sheet)
 
 
 class Columns:
@@ -85,6 +89,11 @@ class FrameSheet(Sheet):
         """Return those of some columns whose type says that their values are categories."""
         types = {name: str(getattr(self.frame[self.names[name]], "dtype", "")).lower() for name in names}
         return [name for name, kind in types.items() if kind.startswith(TEXTS)]
+
+    def has_dates(self, name: str) -> bool:
+        """Return whether the first value of a column that is not missing is a date, a time or a duration."""
+        first = next((value for value in self.frame[self.names[name]] if not _is_missing(value)), None)
+        return isinstance(first, date | timedelta)
 
     def verbatim(self, name: str) -> Iterable[str]:
         return map(_text, self._values(name))
@@ -165,6 +174,11 @@ def sheets_of(frames: Mapping[str, Any]) -> list[FrameSheet]:
             expected = "expected a name and a data frame of pandas or polars"
             raise DataError(f"silo {name!r}: a {type(frame).__name__}, {expected}")
     return [FrameSheet(frame, name) for name, frame in frames.items()]
+
+
+def dates_of(sheets: Sequence[FrameSheet]) -> tuple[str, ...]:
+    """Return the columns that some frame has as dates, times or durations."""
+    return tuple(dict.fromkeys(name for sheet in sheets for name in sheet.columns if sheet.has_dates(name)))
 
 
 def categories_of(sheets: Sequence[FrameSheet]) -> tuple[str, ...]:

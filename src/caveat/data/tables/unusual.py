@@ -1,13 +1,12 @@
-"""Warnings about table columns that are hardly meant as features, and about silos that write categories differently."""
+"""Warnings about table columns that are hardly meant as features, and about rows that nearly repeat others."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from ..pools import Array, LabelArray, Pool, shown
-from .advice import TELLING, assignment
-from .formats import same_value
+from .advice import assignment
 
 HEAD = 1000
 """Rows that are looked at before all are."""
@@ -15,8 +14,53 @@ EXACT = 1 << 24
 """From here on float32 does not hold every whole number."""
 FEWEST = 20
 """Fewest rows of a silo in which different numbers are remarkable."""
-LIKE_ID = re.compile(r"(^|[^a-z])(id|ids|nr|no|number|index|key|mrn|patient|subject|row|unnamed)([^a-z]|$)|\wI[Dd]$")
+IDS = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs"})
+WHOSE = frozenset({
+    "patient", "patients", "subject", "subjects", "person", "participant", "individual", "animal", "device", "visit",
+    "encounter", "admission", "customer", "user", "household",
+})  # fmt: skip
+NUMBERS = frozenset({"no", "nr", "num", "number", "code", "key", "name"})
+TELL_APART = 10
+"""Minimum number of values of a column that looks like a group at some silo."""
+REPEATS = 0.05
+"""Minimum fraction of rows that repeat a value of such a column."""
+MARKS = (*(-float(digits) for digits in ("1", "7", "8", "9", "88", "99", "888", "999", "8888", "9999", "99999")),
+         *map(float, ("99", "99.9", "888", "999", "999.9", "8888", "9999", "99999", "999999")))  # fmt: skip
+"""Numbers that are often written for a missing value."""
+MARKS_32 = frozenset(map(np.float32, MARKS))
+FEWEST_OTHERS = 5
+"""Minimum number of different values beside such a number."""
+ANCHORS, NEIGHBORS = 200, 40
+"""Rows whose distances to others are measured, and nearest rows to which they are."""
+MOST_ROWS, MOST_NUMBERS, MOST_SILOS, MOST_COLUMNS = 100_000, 4_000_000, 5, 32
+"""First rows, numbers in them, silos, and directions of a random projection in which repeated rows are searched."""
+FINE = 0.2
+"""Minimum fraction of different values among the rows of a column that is used for distances."""
+BY_CHANCE, MANY = 0.05, 0.3
+"""Fraction of rows that nearly repeat another by chance, and the minimum fraction that is remarkable."""
 SHOWN = 5
+
+
+def _words(column: str) -> list[str]:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", column).lower().strip("_").split("_")
+
+
+def named_like_id(column: str) -> bool:
+    """Return whether a column's name is one of identifiers, such as patient_id, MRN, SubjectNo or visit."""
+    words = _words(column)
+    alone = len(words) == 1 and words[0].removesuffix("id") in WHOSE
+    return alone or words[-1] in IDS or (words[0] in WHOSE and words[-1] in NUMBERS)
+
+
+def repeats(silos: Iterable[str], values: Iterable[str]) -> bool:
+    """Return whether the values of a column repeat within silos as those of groups do."""
+    known: dict[str, set[str]] = {}
+    rows = 0
+    for silo, value in zip(silos, values, strict=True):
+        known.setdefault(silo, set()).add(value)
+        rows += 1
+    distinct = [len(each) for each in known.values()]
+    return max(distinct, default=0) >= TELL_APART and rows - sum(distinct) >= REPEATS * rows
 
 
 def unusual_columns(pools: Sequence[Pool]) -> Iterator[str]:
@@ -34,16 +78,14 @@ def unusual_columns(pools: Sequence[Pool]) -> Iterator[str]:
                 f"{leave_out}"
             )
             continue
+        if column.categories is None and (told := missing_marks(column.name, np.concatenate(values))):
+            yield told
         constant = [pool.domain for pool, each in zip(pools, values, strict=True) if _constant(each)]
         if constant and len(constant) < len(pools):
             at_some[column.name] = constant
-        elif column.categories is not None and (told := _spelled_apart(pools, i)):
-            yield told
     if at_some:
         named = [f"{shown(name)} ({_listed(silos)})" for name, silos in at_some.items()]
         yield f"columns with one value at some silos, but not at others: {_listed(named)}"
-    if told := _labels_apart(pools):
-        yield told
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -59,8 +101,8 @@ def _like_ids(values: Array, name: str) -> bool:
     if len(np.unique(head)) < different * len(head) or not (np.floor(values) == values).all():
         return False
     dense = float(values.max()) - float(values.min()) < 2 * count
-    named = LIKE_ID.search(name) or LIKE_ID.search(name.lower())
-    return bool(dense or count >= HEAD or named) and len(np.unique(values)) >= different * count
+    named = named_like_id(name) or _words(name)[-1] in NUMBERS
+    return (dense or count >= HEAD or named) and len(np.unique(values)) >= different * count
 
 
 def _copies(values: Sequence[Array], labels: Sequence[LabelArray]) -> bool:
@@ -75,62 +117,110 @@ def _one_to_one(x: Array, y: LabelArray) -> bool:
     return len(np.unique(own)) == len(own) and bool((own[np.searchsorted(classes, y)] == x).all())
 
 
+def missing_marks(name: str, values: Array) -> str:
+    """Return a line on numbers of a column that look like marks of missing values; "" if there are none."""
+    marks = _marks(values)
+    if not marks:
+        return ""
+    key = assignment(f"rename_columns\n{name}", {"missing": marks})
+    return (
+        f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in several rows, far from all other "
+        f"values: if that means missing, set {key}, or data.missing for all columns"
+    )
+
+
+def _marks(values: Array) -> list[float | int]:
+    """Return the lowest and the highest numbers of a column that look like marks of missing values, ascending."""
+    found, rest = list[float | int](), values[~np.isnan(values)]
+    while len(rest) >= FEWEST and len(found) < len(MARKS):
+        for mark in (rest.min(), rest.max()):
+            if mark and mark not in MARKS_32:
+                continue
+            others = rest[rest != mark]
+            if len(others) <= len(rest) - 2 and _is_mark(float(mark), others):
+                found.append(int(mark) if float(mark).is_integer() else round(float(mark), 1))
+                rest = others
+                break
+        else:
+            break
+    return sorted(found)
+
+
+def _is_mark(mark: float, others: Array) -> bool:
+    if len(np.unique(others[:HEAD])) < FEWEST_OTHERS:
+        return False
+    others = others[~np.isin(others, np.array(MARKS, np.float32))] if mark else others
+    if not len(others):
+        return False
+    low, high = float(others.min()), float(others.max())
+    if mark == 0:  # a quantity that is never near zero, such as a blood pressure
+        if low < 0.3 * float(np.median(others)):
+            return False
+        return low >= 10 * float(np.diff(np.unique(others)).min())
+    if mark < 0:
+        return low >= 0
+    inner = np.quantile(others, (0.1, 0.9))
+    return mark - high >= max(2 * float(inner[1] - inner[0]), (high - low) / 4)
+
+
 def _constant(values: Array) -> bool:
     first = values[:1]
     return bool((values == first).all() or np.isnan(values).all())
 
 
-def _spelled_apart(pools: Sequence[Pool], i: int) -> str:
-    """Return a line if most rows of a silo have categories that no other silo has."""
-    column = pools[0].table[i]
-    names = column.categories or ()
-    counts = [np.bincount(pool.x[:, i].astype(np.int64) + 1, minlength=len(names) + 1)[1:] for pool in pools]
-    found = _apart(pools, names, np.array(counts))
-    if not found:
+def nearly_repeated(pools: Sequence[Pool]) -> str:
+    """Return a line if the rows (N, D) of a silo have no groups and many nearly repeat another; "" if not."""
+    if any(pool.groups is not None or _has_group(pool) for pool in pools):
         return ""
-    silo, own, others = found
-    key = assignment(f"files\n{silo}\nrename_columns\n{column.name}", {"codes": _example(own, others)})
-    return f"column {shown(column.name)}: {_only(silo, own, others)}; if they mean the same, set such as {key}"
-
-
-def _labels_apart(pools: Sequence[Pool]) -> str:
-    names = pools[0].classes
-    counts = np.array([np.bincount(pool.y, minlength=len(names)) for pool in pools])
-    found = _apart(pools, names, counts)
-    if not found:
-        return ""
-    silo, own, others = found
-    (code, meaning), *_ = _example(own, others).items()
-    key = assignment(f"files\n{silo}\nlabel_codes\n{code}", meaning)
-    return f"labels: {_only(silo, own, others)}; if they mean the same, set such as {key}"
-
-
-def _example(own: Sequence[str], others: Sequence[str]) -> dict[str, str]:
-    """Return one text and what it may mean: a text of others with the same initial."""
-    pairs = {a: b for a in own for b in others if a[:1].casefold() == b[:1].casefold()}
-    code = next(iter(pairs), own[0])
-    return {code: pairs.get(code, "MEANING")}
-
-
-def _only(silo: str, own: Sequence[str], others: Sequence[str]) -> str:
-    return (
-        f"only silo {silo!r} has {_listed([shown(text) for text in own])}, others have "
-        f"{_listed([shown(text) for text in others])}"
-    )
-
-
-def _apart(pools: Sequence[Pool], names: Sequence[str], counts: Array) -> tuple[str, list[str], list[str]] | None:
-    """Return the first silo whose rows mostly have texts that only it has, these, and those of others."""
-    if len(pools) < 2 or not 2 < len(names) <= TELLING or all(not isinstance(same_value(name), str) for name in names):
-        return None
-    alone = (counts > 0).sum(axis=0) == 1
-    for pool, own in zip(pools, counts, strict=True):
-        mine = alone & (own > 0)
-        others = (counts.sum(axis=0) > 0) & (own == 0)
-        if mine.sum() > 1 and others.sum() > 1 and own[mine].sum() >= own.sum() / 2:
+    for pool in pools[:MOST_SILOS]:
+        numbers = [i for i, column in enumerate(pool.table) if column.categories is None]
+        most = min(MOST_ROWS, MOST_NUMBERS // pool.x.shape[1])
+        x = pool.x[:most, numbers] if pool.table else pool.x[:most]
+        if (share := _repeated(x.astype(np.float32))) >= MANY:
+            named = f"silo {pool.domain!r}" if pool.domain else pool.origin or "data"
             return (
-                pool.domain,
-                [names[k] for k in np.flatnonzero(mine).tolist()],
-                [names[k] for k in np.flatnonzero(others).tolist()],
+                f"{named}: about {share:.0%} of the rows nearly repeat another, as rows of one patient or device do: "
+                "if so, name their column in data.groups (in Python groups=), so that they share a split and count "
+                "once in each guarantee"
             )
-    return None
+    return ""
+
+
+def _has_group(pool: Pool) -> bool:
+    """Return whether a column named like an id has values that repeat, which is a warning already."""
+    ids = [i for i, column in enumerate(pool.table) if named_like_id(column.name)]
+    return any(len(np.unique(pool.x[:, i])) <= (1 - REPEATS) * len(pool.y) for i in ids)
+
+
+def _repeated(x: Array) -> float:
+    """Return the fraction of rows of which the nearest other is nearer than almost all would be by chance.
+
+    Locally, rows of a smooth density in q dimensions are uniform: (distance to the nearest / distance to the k-th)**q
+    is the minimum of k - 1 uniform numbers, and log 2 / log(distance to the k-th / distance to the k/2-th) estimates q
+    (Levina and Bickel, 2004). Equal rows are left out: they share a split anyway.
+    """
+    if len(x) < ANCHORS:
+        return 0
+    x = x[:, [len(np.unique(column)) >= FINE * len(column) for column in x[:HEAD].T]]
+    if x.shape[1] < 2:
+        return 0
+    with np.errstate(all="ignore"):  # very large numbers
+        x = np.where(np.isnan(x), np.nanmean(x, axis=0), x)
+        x = (x - x.mean(axis=0)) / x.std(axis=0)
+    if not np.isfinite(x).all():
+        return 0
+    rng = np.random.default_rng(0)
+    if x.shape[1] > MOST_COLUMNS:
+        x = x @ rng.normal(size=(x.shape[1], MOST_COLUMNS)).astype(np.float32)
+    squares, near = (x**2).sum(axis=1), []
+    for rows in np.split(rng.choice(len(x), ANCHORS, replace=False), ANCHORS // 25):
+        both = squares[rows][:, None] + squares
+        apart = both - 2 * x[rows] @ x.T
+        apart[apart <= 1e-6 * both] = np.inf
+        near.append(np.sort(np.partition(apart, NEIGHBORS, axis=1)[:, :NEIGHBORS], axis=1))
+    found = np.sqrt(np.concatenate(near))
+    found = found[np.isfinite(found[:, -1])]
+    if not len(found) or (wide := np.median(np.log(found[:, -1] / found[:, NEIGHBORS // 2 - 1]))) <= 0:
+        return 0
+    limit = (1 - (1 - BY_CHANCE) ** (1 / (NEIGHBORS - 1))) ** (wide / np.log(2))
+    return float((found[:, 0] < limit * found[:, -1]).mean())

@@ -19,7 +19,7 @@ from ..._version import __version__
 from ...core import DataError, RunError, SiloId, check_silo_name
 from ...core.silo import FederationInfo, SiloInfo
 from ...data import DataSettings
-from ...data.agreement import check_fits, shared_schema
+from ...data.agreement import check_fits, shared_schema, unlike_silos
 from ...data.schemas import DataSchema
 from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
 from ..keys import UNSIGNED, Asked, NameRefused
@@ -198,6 +198,8 @@ class OpenMembership(Members):
             self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
             del self.sketches[odd], sketches[odd]
             agreement = shared_schema(sketches, data)
+        for line in unlike_silos(sketches):
+            self.note(f"warning: {legible(line)}")
         self.terms = self.agreed(agreement)
         # Silos that came before the agreement are greeted again, and then join.
         self.nodes.clear()

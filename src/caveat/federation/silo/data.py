@@ -132,6 +132,7 @@ class SiloData:
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
+            self.file.groups, self.file.time,
         ]  # fmt: skip
         declared = dataclasses.replace(
             terms.config.data.declared,

@@ -217,13 +217,13 @@ def _left(state: Path) -> _Left:
 
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "label_codes",
-            "rename_columns")  # fmt: skip
-"""The settings of a table that a silo can have for itself."""
+            "rename_columns", "groups", "time")  # fmt: skip
+"""The settings of its data that a silo can have for itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "thousands": str,
     "missing": list, "separator": str, "label_codes": dict, "rename_columns": dict, "small_counts": bool,
-    "dictionary": str, "changed": str,
+    "dictionary": str, "changed": str, "groups": str, "time": str,
 }  # fmt: skip
 
 
@@ -249,6 +249,10 @@ class SiloFile:
     """The meanings of labels in its table."""
     rename_columns: tuple[OwnColumn, ...] | None = None
     """Columns that have another name or unit in its table."""
+    groups: str | None = None
+    """The column with the group of each row in its table, or as `data.groups` says for other sources."""
+    time: str | None = None
+    """The column with the time of each row in its table."""
     small_counts: bool = False
     """Whether counts of fewer than five rows may leave it."""
     dictionary: tuple[DictionaryColumn, ...] | None = None

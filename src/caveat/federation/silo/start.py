@@ -27,7 +27,8 @@ from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
 """Stands for a federation's name; a silo keeps nothing of it."""
-SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator")
+SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator",
+               "groups", "time")  # fmt: skip
 """Keys of a configuration that hold for all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
 """Stand for classes that nothing defines."""
@@ -77,7 +78,19 @@ class JoiningCheck:
             raise DataError(f"{whole}\nthe server would only learn: {told}{hint}") from error
         if told := no_alarm(len(silos[0].calibration), config.uncertainty):
             warnings.warn(told, DataWarning, stacklevel=2)
-        return [OTHERS] if self.config is not None else [WITHOUT, OTHERS]
+        unknown = [OTHERS, *self._units(found)]
+        return unknown if self.config is not None else [WITHOUT, *unknown]
+
+    def _units(self, found: Mapping[str, Any]) -> list[str]:
+        """Return a line on the columns of numbers whose unit nothing checks, because silos send no numbers."""
+        dictionary = self._dictionary if self.config is None else self.config.data.dictionary
+        ranged = {rule.name for rule in dictionary if rule.range is not None}
+        names = [
+            each["name"] for each in found.get("columns", ())
+            if each["holds"] == "numbers" and each["becomes"].startswith("number") and each["name"] not in ranged
+        ]  # fmt: skip
+        told = ", ".join(names[:10]) + ", ..." * (len(names) > 10)
+        return [f"whether other silos have the same units; no range in data.dictionary for: {told}"] if names else []
 
     @property
     def _dictionary(self) -> tuple[DictionaryColumn, ...]:
