@@ -157,7 +157,7 @@ def lacks_most(texts: Collection[str], agreed: Collection[str]) -> bool:
 
 def _meanings(own: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Return what each text may mean: the one text of others with the same initial."""
-    found = {}
+    found = dict[str, str]()
     for text in own:
         alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
         found[text] = alike[0] if len(alike) == 1 and alike[0] not in found.values() else "MEANING"
