@@ -52,7 +52,8 @@ def moved(silo: Silo, distance: float) -> Tensor:
 def measure(method: caveat.FedAvg, score: str, seed: int) -> list[float]:
     """Accuracy, then AUROC and share of abstentions for each distance."""
     paths = ",".join(f"uci_heart_{name}.csv" for name in HOSPITALS)
-    silos = caveat.data.load(caveat.data.DataSettings(source=f"csv:{paths}", target="disease"), seed)
+    split = caveat.data.Split(train=0.8, validation=0.1, calibration=0.1)
+    silos = caveat.data.load(caveat.data.DataSettings(source=f"csv:{paths}", target="disease", split=split), seed)
     uncertainty = caveat.Uncertainty(policy="switch", score=score)
     run = caveat.run(
         silos, method, rounds=15, seed=seed, training=TRAINING, model=MODEL, uncertainty=uncertainty, every=100

@@ -56,7 +56,8 @@ def figures_of(run: caveat.Run, silo: str, split: str) -> dict[str, float]:
 
 def measured(seed: int, name: str, split: str) -> dict[str, Any]:
     """By silo that is left out with a seed, its figures in every row of the table."""
-    silos, names = caveat.data.rotated(caveat.data.digits(), seed=seed), left_out(seed)
+    split = caveat.data.Split(train=0.8, validation=0.1, calibration=0.1)
+    silos, names = caveat.data.rotated(caveat.data.digits(), seed=seed, split=split), left_out(seed)
     if name == "alone":
         return {silo: {"alone": figures_of(alone(silos, silo, seed), silo, split)} for silo in names}
     whole = caveat.run(silos, METHODS[name], seed=seed, **SETTINGS)

@@ -35,7 +35,7 @@ FEDERATIONS = {
     "Office-Caltech10": ("trfeddis-office", "trfeddis fedbn", "rounds=20 data.size=32 data.ood.global_source=''"),
     "heart": (
         None, "fedavg fedper",
-        f"rounds=15 data.source={HOSPITALS} data.target=disease "
+        f"rounds=15 data.source={HOSPITALS} data.target=disease data.split.calibration=0.1 "
         "model.name=mlp model.width=32 training.local_epochs=2 training.batch_size=16 training.lr=0.003",
     ),
     "EuroSAT": ("fmlu-eurosat", "fedavg fml", "rounds=8 data.n_silos=10 data.samples_per_silo=200"),

@@ -100,6 +100,37 @@ def test_sizes_are_those_asked_for(tmp_path: Path) -> None:
         data.load(DataSettings(source=f"npz:{path}", n_silos=3, samples_per_silo=40, test_per_silo=14), 0)
 
 
+@pytest.mark.parametrize(
+    ("split", "samples", "sizes"),
+    [
+        (Split(), 1000, (800, 100, 100)),
+        (Split(), 200, (160, 20, 20)),
+        (Split(), 161, (125, 16, 20)),
+        (Split(), 48, (23, 5, 20)),
+        (Split(), 47, (23, 5, 19)),
+        (Split(), 24, (12, 2, 10)),
+        (Split(), 3, (1, 1, 1)),
+        (Split(validation=0.25), 48, (16, 12, 20)),
+        (Split(train=0.8), 48, (38, 5, 5)),
+        (Split(calibration=0.1), 48, (38, 5, 5)),
+        (Split(calibration=0.3), 100, (60, 10, 30)),
+        (Split(0.8, 0.1, 0.1), 48, (38, 5, 5)),
+    ],
+)
+def test_small_silos_have_20_calibration_samples_by_default_and_given_shares_are_kept(
+    split: Split, samples: int, sizes: tuple[int, int, int]
+) -> None:
+    assert split.sizes(samples) == sizes
+
+
+@pytest.mark.parametrize("samples", range(60, 260, 7))
+def test_every_silo_of_60_rows_can_call_an_input_unfamiliar(samples: int) -> None:
+    x, y = np.arange(3.0 * samples).reshape(samples, 3), np.arange(samples) % 2
+    (silo,) = data.from_arrays({"a": (x, y)})
+    assert len(silo.calibration) >= 20
+    assert len(silo.train) >= samples // 3
+
+
 # Shifts
 
 

@@ -211,7 +211,7 @@ def test_own_arrays_are_checked_by_silo() -> None:
 def test_check_names_the_silo_that_cannot_train() -> None:
     good = (X, Y)
     data.from_arrays({"good": good}).check(64)
-    with pytest.raises(DataError, match="silo 'few': 20 training samples are fewer than a batch of 64"):
+    with pytest.raises(DataError, match="silo 'few': 13 training samples are fewer than a batch of 64"):
         data.from_arrays({"good": good, "few": (X[:33], Y[:33])}).check(64)
     with pytest.raises(DataError, match="silo 'flat': all its training labels are '1'"):
         data.from_arrays({"good": good, "flat": (X, np.ones_like(Y))}).check(64)
@@ -226,7 +226,9 @@ def test_check_names_the_silo_that_cannot_train() -> None:
         (lambda: DataSettings(target="ill"), "data.target = 'ill' is ignored"),
         (lambda: Partition(alpha=0.5), "data.partition.alpha = 0.5 is ignored by partition 'iid'"),
         (lambda: Partition(scheme="dirichlet", per_silo=2), "data.partition.per_silo = 2 is ignored"),
-        (lambda: Split(train=0.9), r"= 1.1, expected 1"),
+        (lambda: Split(train=0.9, calibration=0.1), r"= 1.1, expected 1"),
+        (lambda: Split(train=0.9), r"train \+ validation = 1, which leaves nothing for calibration"),
+        (lambda: Split(calibration=0.95), r"calibration \+ validation = 1.05, which leaves nothing for train"),
         (lambda: data.load(DataSettings(), 0), "data.n_silos is missing"),
         (lambda: data.rotated(data.digits(), normalize=Normalize((0.5, 0.5))), "2 numbers for images of 1 channels"),
         (lambda: data.from_arrays({"a": (X[:, 0], Y)}, shift=Shift(angles=(9,))), "only images can be rotated"),

@@ -23,7 +23,7 @@ def three_silos() -> Silos:
     for k in range(3):
         x = rng.normal(size=(100, 2)).astype(np.float32) + k
         arrays[f"s{k}"] = x, (x.sum(1) > 2 * k).astype(np.int64) + (x[:, 0] > k + 0.7)
-    return caveat.data.from_arrays(arrays)
+    return caveat.data.from_arrays(arrays, split=caveat.data.Split(calibration=0.1))
 
 
 def run(silos: Silos, out: Path, method: caveat.FedAvg | None = None, **more: Any) -> caveat.Run:

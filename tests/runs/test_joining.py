@@ -49,7 +49,10 @@ NEW = "silo-3"
 
 @pytest.fixture(scope="module")
 def silos() -> Silos:
-    return caveat.data.rotated(caveat.data.digits(), (0, 20, 40, 60), silos_per_angle=1, samples_per_silo=150)
+    return caveat.data.rotated(
+        caveat.data.digits(), (0, 20, 40, 60), silos_per_angle=1, samples_per_silo=150,
+        split=caveat.data.Split(calibration=0.1),
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,8 @@ def silos() -> Silos:
     draw = np.random.default_rng(0)
     sizes = {"silo-0": 1200, "silo-1": 1200, "silo-2": 110, "silo-3": 200}
     label = {name: np.arange(n) % 2 for name, n in sizes.items()}
-    return caveat.data.from_arrays({
-        name: (draw.normal(size=(n, 4)) + 1.5 * label[name][:, None], label[name]) for name, n in sizes.items()
-    })  # fmt: skip
+    arrays = {name: (draw.normal(size=(n, 4)) + 1.5 * label[name][:, None], label[name]) for name, n in sizes.items()}
+    return caveat.data.from_arrays(arrays, split=caveat.data.Split(calibration=0.1))
 
 
 @pytest.fixture(scope="module")

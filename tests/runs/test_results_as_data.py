@@ -134,7 +134,7 @@ def test_tables_are_measured_by_their_column_of_labels(tmp_path: Path, monkeypat
     rows = [f"{age},{'yes' if age > 50 else 'no'}" for age in draw.integers(20, 80, 200)]
     Path("coast.csv").write_text("\n".join(["age,ill", *rows]) + "\n")
     Path("new.csv").write_text("\n".join(["ill,age", "yes,70", "no,30", "yes,65"]) + "\n")
-    tiny = sets(*TINY, "data.source=csv:coast.csv", "data.target=ill")
+    tiny = sets(*TINY, "data.source=csv:coast.csv", "data.target=ill", "training.batch_size=16")
     made = command("run", *tiny, "--out", "run", "--quiet")
     assert made.exit_code == 0, made.stderr
     found = command("evaluate", "run", "new.csv", "--silo", "silo-0", "--target", "ill")

@@ -97,21 +97,50 @@ class Partition:
 class Split:
     """Fractions of a silo's samples in its four disjoint splits."""
 
-    train: Share = 0.8
-    """Fraction of the non-test samples used for training."""
+    train: Share | None = None
+    """Fraction of the non-test samples used for training; by default all that are not for validation and
+    calibration."""
     validation: Share = 0.1
     """Fraction of the non-test samples used for validation (model selection)."""
-    calibration: Share = 0.1
-    """Fraction of the non-test samples used to calibrate uncertainties and thresholds."""
+    calibration: Share | None = None
+    """Fraction of the non-test samples used to calibrate uncertainties and thresholds. By default a tenth, but at least
+    20 samples, or 5/12 of the non-test samples of a silo with fewer than 48 (docs/splits.md)."""
     test: Share = 0.2
     """Fraction of all samples used for testing, if the source has no test part of its own."""
 
     def __post_init__(self) -> None:
-        total = self.train + self.validation + self.calibration
-        if not math.isclose(total, 1, abs_tol=1e-6):
+        train, calibration = self.train or 0, self.calibration or 0
+        total = train + self.validation + calibration
+        if train and calibration and not math.isclose(total, 1, abs_tol=1e-6):
             raise ConfigurationError(
                 f"data.split: train + validation + calibration = {total:g}, expected 1", "data.split"
             )
+        if not (train and calibration) and total > 1 - 1e-6:
+            given, other = ("train", "calibration") if train else ("calibration", "train")
+            raise ConfigurationError(
+                f"data.split: {given} + validation = {total:g}, which leaves nothing for {other}", "data.split"
+            )
+
+    def sizes(self, samples: int) -> tuple[int, int, int]:
+        """Return the numbers of samples for train, validation and calibration, of so many non-test samples.
+
+        The number for training is below 1 if there are too few.
+        """
+        validation = max(1, round(samples * self.validation))
+        share = self.calibration or (round(1 - self.validation - self.train, 9) if self.train else None)
+        if share is None:
+            calibration = max(round(samples * USUAL), min(ENOUGH, samples * 5 // 12))
+        else:
+            calibration = round(samples * share)
+        calibration = max(1, calibration)
+        return samples - validation - calibration, validation, calibration
+
+
+USUAL = 0.1
+"""Default share of the calibration split."""
+ENOUGH = 20
+"""Calibration samples that a silo of 60 samples has by default: an alarm at 5 % takes 19, and equal rows may move one
+to the test split. 5/12 of the samples without the test split are a third of all."""
 
 
 @frozen_settings

@@ -68,12 +68,10 @@ def development_splits(
     y: LabelArray, split: Split, silo: str, rng: np.random.Generator, time: Array | None = None
 ) -> dict[str, Index]:
     """Return positions of the splits train, validation and calibration in a silo's labels without its test split."""
-    validation, calibration = (max(1, round(len(y) * share)) for share in (split.validation, split.calibration))
-    train = len(y) - validation - calibration
-    if train < 1:
+    sizes = split.sizes(len(y))
+    if sizes[0] < 1:
         raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 in addition to the test split")
-    parts = stratified(y, (train, validation, calibration), rng, time)
-    return dict(zip(NAMES, parts, strict=False))
+    return dict(zip(NAMES, stratified(y, sizes, rng, time), strict=False))
 
 
 def hashes(silo: Silo) -> dict[str, str]:
