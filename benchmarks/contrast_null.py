@@ -1,6 +1,6 @@
-"""Do contrasts keep their promise? How often a table of contrasts has any wrong verdict where methods are alike.
+"""Do contrasts and pairs keep their promise? How often a table has any wrong verdict where methods are alike.
 
-    python benchmarks/contrast_null.py [--draws 2000]
+    python benchmarks/contrast_null.py [--draws 2000] [--pairs]
 
 Simulated: three contrasts of four methods on S seeds, which share their N test inputs (or draw them anew from a pool
 of three times as many) in nine silos. Whether a method has an input right depends on the input, on method and input, on
@@ -8,17 +8,26 @@ method and seed, and on chance; inputs and seeds are drawn anew for every draw, 
 the inputs of a draw. "any better" counts draws in which any contrast is called better or worse where all methods are
 alike; "any equal" those in which any is called equal where all differ by exactly the margin; "seeds alone" is a paired
 t test over seeds with Holm's correction, which takes test inputs for fixed.
+
+With --pairs: all pairs of five methods, as `caveat compare` tests them, on four silos whose inputs all seeds share. The
+log-odds of two classes are the input's, the method's for the input, the seed's, and chance; "any pair" counts draws in
+which any simultaneous interval of a metric excludes 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
+import torch
 from scipy import special, stats
 
-from caveat.analysis.statistics import CONTRAST_LEVEL as LEVEL
-from caveat.analysis.statistics import SeedDifferences, estimate, holm, verdicts
+from caveat import metrics
+from caveat.analysis.statistics import LEVEL, SeedDifferences, estimate, simultaneous, verdicts
+from caveat.core import Prediction
+from caveat.uncertainty.multiplicity import holm
 
 SILOS = 9
 CONTRASTS = 3
@@ -38,7 +47,7 @@ def drawn(random: np.random.Generator, seeds: int, inputs: int, own: float, shar
         right = (random.random(chances.shape) < chances).astype(float)
         lead = (random.random(inputs) < abs(ahead)) * np.sign(ahead)
         for i in range(CONTRASTS):
-            found[i].append(SeedDifferences(chosen, silos, right[i + 1] - right[0] + lead))
+            found[i].append(SeedDifferences(chosen, silos, right[i + 1] - right[0] + lead, steps=1.0))
     return found
 
 
@@ -48,10 +57,56 @@ def over_seeds(table: list[list[SeedDifferences]]) -> bool:
     return min(holm([float(stats.ttest_1samp(each, 0.0).pvalue) for each in means])) < LEVEL
 
 
+FIGURES = ("accuracy", "nll", "ece", "auroc_error", "augrc")
+
+
+def contributed(logits: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
+    """What the inputs (N,) of a silo contribute to each metric, for the log-odds of the second of two classes."""
+    probs = torch.from_numpy(special.expit(np.stack([-logits, logits], 1)))
+    found = metrics.contributions(Prediction.from_samples(probs[None]), torch.from_numpy(y))
+    return {figure: found[figure].numpy() for figure in FIGURES}
+
+
+def compared(random: np.random.Generator, seeds: int, inputs: int, own: float) -> Iterator[list[list[SeedDifferences]]]:
+    """Per figure, the differences of all pairs of five methods by seed."""
+    methods, silos = 5, np.repeat(np.arange(4), inputs)
+    y = random.integers(0, 2, len(silos))
+    hard = (2 * y - 1) * random.normal(1.0, 2.0, len(silos))
+    hard = hard + random.normal(0.0, own, (methods, 1, len(silos)))
+    trained = random.normal(0.0, 0.15, (methods, seeds, 1)) * (2 * y - 1)
+    logits = hard + trained + random.normal(0.0, 0.5, (methods, seeds, len(silos)))
+    parts = [[[contributed(seed[silos == k], y[silos == k]) for k in range(4)] for seed in each] for each in logits]
+    for figure in FIGURES:
+        values = [[np.concatenate([part[figure] for part in seed]) for seed in each] for each in parts]
+        yield [
+            [SeedDifferences(np.arange(len(silos)), silos, a - b, steps=float(figure == "accuracy"))
+             for a, b in zip(one, other, strict=True)]
+            for one, other in itertools.combinations(values, 2)
+        ]  # fmt: skip
+
+
+def pairs(draws: int) -> None:
+    print("| seeds | inputs per silo | methods like inputs | metric | any pair | seeds alone |")
+    print("| ---: | ---: | ---: | --- | ---: | ---: |")
+    for seeds, inputs, own in [(3, 50, 1.0), (5, 50, 1.0), (10, 50, 1.0), (10, 50, 0.0)]:
+        random, wrong = np.random.default_rng([seeds, inputs, int(10 * own)]), np.zeros((len(FIGURES), 2))
+        for _ in range(draws):
+            for i, table in enumerate(compared(random, seeds, inputs, own)):
+                found = min(p for *_, p in simultaneous([estimate(each) for each in table]))
+                wrong[i] += found < LEVEL, over_seeds(table)
+        for figure, (any_pair, alone) in zip(FIGURES, wrong / draws, strict=True):
+            print(f"| {seeds} | {inputs} | {own} | {figure} | {any_pair:.3f} | {alone:.3f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2000)
-    draws, margin = parser.parse_args().draws, 0.01
+    parser.add_argument("--pairs", action="store_true", help="all pairs of five methods, in several metrics")
+    given = parser.parse_args()
+    draws, margin = given.draws, 0.01
+    if given.pairs:
+        pairs(draws)
+        return
     print("| seeds | inputs | methods like inputs | test inputs | any better | any equal at the margin | seeds alone |")
     print("| ---: | ---: | ---: | --- | ---: | ---: | ---: |")
     for seeds, inputs, own, shared in [

@@ -19,9 +19,9 @@ from scipy.stats import ttest_1samp
 from torch import Tensor
 
 import caveat
-from caveat.analysis.statistics import holm
 from caveat.core import Payload, SiloContext, State
 from caveat.uncertainty.familiarity import conformal
+from caveat.uncertainty.multiplicity import holm
 from caveat.wrappers.base import find
 from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, whose_stage
 

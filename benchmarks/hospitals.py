@@ -19,9 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 import caveat
 from caveat import data, metrics
-from caveat.analysis.statistics import Values, interval, paired
+from caveat.analysis.statistics import SeedDifferences, Values, estimate, interval
 from caveat.config import Config, load
 from caveat.core import Method, Tensors
 from caveat.data.tables.dictionary import LabelCode
@@ -174,8 +176,10 @@ def at(found: Values, hospital: str) -> Values:
 
 
 def gap(a: Values, b: Values) -> str:
-    found = paired(a, b)
-    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+    gaps = [[a[seed][name] - b[seed][name] for name in sorted(a[seed].keys() & b[seed])] for seed in a if seed in b]
+    found = estimate([SeedDifferences(None, np.arange(len(each)), np.array(each)) for each in gaps if each])
+    low, high = found.interval()
+    return f"{100 * found.mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def head(names: list[str]) -> Iterator[str]:

@@ -87,10 +87,10 @@ def kept(folder: Path) -> dict[str, tuple[float, float]]:
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names = {"local": "own model", "global": "federation's model", "own": "switch"}
     for seed in reproduce.named(TABLE).seeds:
-        (path,) = folder.glob(f"runs/*/{ROW}/*/seed-{seed}.right.safetensors")
+        (path,) = folder.glob(f"runs/*/{ROW}/*/seed-{seed}.inputs.safetensors")
         for right in read_payload(path).values():
             for model, name in names.items():
-                found[name].append((share(right[model]), share(right[f"ood_local/{model}"])))
+                found[name].append((share(right[f"{model}/accuracy"]), share(right[f"ood_local/{model}/accuracy"])))
     return {name: (fmean(k for k, _ in each), fmean(f for _, f in each)) for name, each in found.items()}
 
 

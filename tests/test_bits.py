@@ -39,7 +39,7 @@ FILE = Path(__file__).with_name("bits.json")
 AGAIN = "make bits"
 IGNORED = {"seconds", "schema", "version", "command", "recipe", "image"}
 """Keys of JSON files: times, what says which version wrote a file, paths, and pictures of what is hashed anyway."""
-ROUNDED = {"low", "high", "p", "p_holm", "probability_by_chance"}
+ROUNDED = {"low", "high", "p", "p_adjusted", "probability_by_chance"}
 """Keys of intervals and p-values, which another SciPy may give with another last digit."""
 NO_RESULT = {"run"}
 """Files that say what was asked for, and what was not looked at."""

@@ -88,7 +88,7 @@ def test_tables_are_means_of_the_runs_summaries(compared: Path) -> None:
     (pair,) = record["tables"][0]["pairs"]
     rows = {each["row"]: each["mean"] for each in record["tables"][0]["rows"]}
     assert pair["mean"] == pytest.approx(rows[pair["a"]] - rows[pair["b"]])
-    assert pair["p_holm"] == pytest.approx(pair["p"])
+    assert pair["p_adjusted"] == pytest.approx(pair["p"])
 
 
 def test_every_cell_tells_what_it_cost(compared: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caveat.analysis.statistics import ContrastEstimate, SeedDifferences, estimate, verdicts
+from caveat.analysis.statistics import Difference, SeedDifferences, estimate, verdicts
 
 
 def crossed(random: np.random.Generator, seeds: int, of_seed: float, of_input: float, noise: float, inputs: int = 400):
@@ -57,7 +57,7 @@ def test_silos_are_those_at_hand_and_add_no_variance() -> None:
 
 
 def test_seeds_that_tie_have_the_variance_of_counting() -> None:
-    tied = [SeedDifferences(np.arange(100), np.zeros(100, np.int64), np.zeros(100))] * 3
+    tied = [SeedDifferences(np.arange(100), np.zeros(100, np.int64), np.zeros(100), steps=1.0)] * 3
     found = estimate(tied)
     assert found.mean == 0.0
     assert found.error == pytest.approx(math.sqrt(2 * (1 / 100) ** 2 / 12 / 3))
@@ -65,7 +65,7 @@ def test_seeds_that_tie_have_the_variance_of_counting() -> None:
 
 
 def test_tests_are_students_and_the_two_one_sided_ones() -> None:
-    found = ContrastEstimate(0.02, 0.01, 9)
+    found = Difference(0.02, 0.01, 9)
     assert found.p_different() == pytest.approx(2 * stats.t.sf(2.0, 9))
     assert found.p_equal(0.03) == pytest.approx(stats.t.sf(1.0, 9))
     low, high = found.interval()
@@ -74,13 +74,13 @@ def test_tests_are_students_and_the_two_one_sided_ones() -> None:
 
 def test_verdicts_are_corrected_for_both_questions_of_all_contrasts() -> None:
     sure, small, open_, behind = (
-        ContrastEstimate(0.05, 0.005, 9), ContrastEstimate(0.001, 0.001, 9), ContrastEstimate(0.01, 0.01, 9),
-        ContrastEstimate(-0.05, 0.005, 9),
+        Difference(0.05, 0.005, 9), Difference(0.001, 0.001, 9), Difference(0.01, 0.01, 9),
+        Difference(-0.05, 0.005, 9),
     )  # fmt: skip
     said = verdicts([sure, small, open_, behind], [0.01] * 4)
     assert [verdict for *_, verdict in said] == ["better", "equal", "not decided", "worse"]
-    alone = verdicts([ContrastEstimate(0.03, 0.011, 9)], [0.01])
+    alone = verdicts([Difference(0.03, 0.011, 9)], [0.01])
     assert alone[0][2] == "better"
-    among = verdicts([ContrastEstimate(0.03, 0.011, 9), *[open_] * 3], [0.01] * 4)
+    among = verdicts([Difference(0.03, 0.011, 9), *[open_] * 3], [0.01] * 4)
     assert among[0][2] == "not decided"
     assert among[0][0] > alone[0][0]

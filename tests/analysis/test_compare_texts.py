@@ -35,7 +35,8 @@ RECORD = Comparison.model_validate({
     "tables": [{
         "column": "A", "measure": "accuracy",
         "rows": [row("one", 0.95, best=True), row("two", None, worst=None, failed=1)],
-        "pairs": [{"a": "two", "b": "one", "mean": -0.02, "low": None, "high": None, "p": 0.01, "p_holm": 0.01}],
+        "pairs": [{"a": "two", "b": "one", "mean": -0.02, "low": -0.03, "high": -0.01,
+                   "p": 0.01, "p_adjusted": 0.01}],
     }],
     "paper": {"figures": [{"row": "one", "column": "A", "measure": "accuracy", "paper": 0.78}]},
 })  # fmt: skip
@@ -45,7 +46,7 @@ def test_markdown_has_every_row_with_the_papers_figure_and_its_failures() -> Non
     lines = markdown(RECORD).splitlines()
     assert "| one | **95.0** (94.0 to 96.0) [78.0] | 95.0 |" in lines
     assert "| two | 1 failed |  |" in lines
-    assert "- A: two - one -2.0 (p = 0.010), of 1 pairs." in lines
+    assert "- A: two - one -2.0 (-3.0 to -1.0, p = 0.010), of 1 pairs." in lines
     assert "| one | 0.1 | 3 | 2 | 1 | 2 |" in lines
     assert "- two, A, seed 0: failed: at all" in lines
 

@@ -182,10 +182,10 @@ def test_a_table_decides_contrasts_once_all_of_its_seeds_are_there(
     assert tried["alone"][-2:] == ["training.weight_decay=0.0", "training.weight_decay=0.5"]
     tuned = next(run.tuned for run in record.cells if run.row == "alone")
     assert set(tuned) == {"training.lr", "training.weight_decay"}
-    assert not list((tmp_path / "out").rglob("seed-9.right*"))  # tuning has no business with test inputs
+    assert not list((tmp_path / "out").rglob("seed-9.inputs*"))  # tuning has no business with test inputs
     for text in ((tmp_path / "out" / "report.html").read_text(), (tmp_path / "out" / "tables.md").read_text()):
         assert "FedAvg \N{MINUS SIGN} alone (even)" in text
-    next((tmp_path / "out" / "runs" / "even").rglob("seed-5.right.safetensors")).unlink()
+    next((tmp_path / "out" / "runs" / "even").rglob("seed-5.inputs.safetensors")).unlink()
     missing = write(opened(tmp_path / "out"))
     assert "open: 2 seeds done" in missing.read_text()
 

@@ -225,6 +225,22 @@ def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
     assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)
 
 
+def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:
+    write(nowhere / "a.csv")
+    assert caveat("run", *sets(*TABLE), "--quiet", "--out", "run").exit_code == 0
+    lines = (nowhere / "a.csv").read_text().splitlines()
+    new = [line.split(";") for line in lines[1:60]]
+    (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{d};{c}\n" for d, c, _ in new))
+    assert caveat("predict", "run", "new.csv", "--silo", "silo-0").stderr == ""
+    (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{float(d) / 1000};{c}\n" for d, c, _ in new))
+    result = caveat("predict", "run", "new.csv", "--silo", "silo-0")
+    assert result.exit_code == 0
+    assert 'warning: column "dose": median 0.' in result.stderr
+    assert "in the silo's data: another unit?" in result.stderr
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert all("column dose of all rows unlike the silo's" in row["input_note"] for row in rows)
+
+
 @pytest.mark.parametrize(
     "text", ["=1+1", "+1+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-", "\t1"]
 )

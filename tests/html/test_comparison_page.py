@@ -147,8 +147,9 @@ def compared(a: float, b: float, measure: Measure, pair: dict[str, Any] | None =
     )
 
 
-FOUND = {"a": "a", "b": "b", "mean": 0.02, "low": 0.005, "high": 0.035, "p": 0.01, "p_holm": 0.03}
-OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03, "p_holm": 0.09}
+FIXED = "on these inputs"
+FOUND = {"a": "a", "b": "b", "mean": 0.02, "low": 0.005, "high": 0.035, "p": 0.01, "p_adjusted": 0.03}
+OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03, "p_adjusted": 0.09}
 
 
 @pytest.mark.parametrize(
@@ -156,32 +157,33 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
     [
         (
             compared(0.95, 0.93, SHARE, FOUND),
-            "a is ahead of b by 2.0 points of accuracy (95 % interval 0.5 to 3.5). "
-            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+            "a is ahead of b by 2.0 points of accuracy (simultaneous 95 % interval 0.5 to 3.5). "
+            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
             compared(0.95, 0.93, SHARE, OPEN),
-            "a is ahead of b by 2.0 points of accuracy (95 % interval \N{MINUS SIGN}1.0 to 5.0). "
-            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
+            "a is ahead of b by 2.0 points of accuracy (simultaneous 95 % interval \N{MINUS SIGN}1.0 to 5.0). "
+            f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
             compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
-            "a and b are level in accuracy (95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
-            "With 3 seeds the difference is not significant after Holm's correction (p = 0.090).",
+            "a and b are level in accuracy (simultaneous 95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
+            f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
             compared(0.32, 0.30, LOSS, FOUND),
-            "b is ahead of a by 0.020 in NLL (95 % interval 0.005 to 0.035). "
-            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+            "b is ahead of a by 0.020 in NLL (simultaneous 95 % interval 0.005 to 0.035). "
+            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
             compared(0.30, 0.32, LOSS, FOUND),
             "a has the better mean, but is behind b by 0.020 in NLL on the seeds that both have. "
-            "With 3 seeds the difference is significant after Holm's correction (p = 0.030).",
+            f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
-            compared(0.95, 0.93, SHARE, {**FOUND, "p": None, "p_holm": None}),
-            "a is ahead of b by 2.0 points of accuracy (95 % interval 0.5 to 3.5). The difference was not tested.",
+            compared(0.95, 0.93, SHARE, {**FOUND, "p": None, "p_adjusted": None}),
+            "a is ahead of b by 2.0 points of accuracy (simultaneous 95 % interval 0.5 to 3.5). "
+            "The difference was not tested.",
         ),
         (
             compared(0.95, 0.93, SHARE),
@@ -209,13 +211,13 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
     table = found["tables"][0]
     for row, mean in zip(table["rows"], (0.9, 0.8, 0.7, 0.6), strict=True):
         row |= {"mean": mean}
-    tested = {"p": 0.01, "p_holm": 0.03, "mean": 0.2}
+    tested = {"p": 0.01, "p_adjusted": 0.03, "mean": 0.2}
 
     def told(*p_of_c_and_d: float | None) -> str:
         for pair in table["pairs"]:
             pair |= tested if pair["a"] == "a" else {}
             if pair["a"] == "a" and pair["b"] in "cd":
-                pair["p_holm"] = p_of_c_and_d["cd".index(pair["b"])]
+                pair["p_adjusted"] = p_of_c_and_d["cd".index(pair["b"])]
         whole = Comparison.model_validate(found)
         return verdict(whole, whole.columns[0]).replace("\N{NO-BREAK SPACE}", " ").partition(" Behind these two: ")[2]
 
@@ -384,7 +386,7 @@ def test_a_figure_that_rests_on_two_errors_says_so_in_place_of_an_interval() -> 
 
 
 def test_seeds_that_tie_allow_no_test() -> None:
-    found = compared(0.95, 0.93, SHARE, {**FOUND, "low": None, "high": None, "p": None, "p_holm": None})
+    found = compared(0.95, 0.93, SHARE, {**FOUND, "low": None, "high": None, "p": None, "p_adjusted": None})
     assert "All seeds give the same difference, which allows no test." in verdict(found, found.columns[0])
 
 

@@ -1,20 +1,19 @@
-"""Statistics over runs: means with intervals, differences, ranks, and contrasts that are fixed in advance.
+"""Statistics over runs: means with intervals, differences with tests, and ranks.
 
 Silos of one seed share a partition, initial weights and a model, so their metrics are not independent observations:
 seeds are. Everything here is in closed form and draws no random numbers.
 
-Intervals and tests are about retraining with other seeds on these silos. Seeds share much or all of their test
-inputs, so only contrasts account for other inputs; silos are fixed. If silos
-differ by ten times as much as seeds do, an interval holds the mean of all possible silos in 70 to 79 % of cases with 3
-seeds and in 45 to 51 % with 10 (5 to 20 silos): more seeds narrow the interval for these silos only.
+The interval of a method's mean is about retraining with other seeds on these silos and test inputs; silos are fixed. If
+silos differ by ten times as much as seeds do, an interval holds the mean of all possible silos in 70 to 79 % of cases
+with 3 seeds and in 45 to 51 % with 10 (5 to 20 silos): more seeds narrow the interval for these silos only.
 
-Metrics that are shares of n inputs are multiples of 1/n, so seeds can be equal by chance. With `Steps`, the variance
-over seeds is at least the variance of rounding to such steps.
+For a difference between two methods, seeds and test inputs are both random, because seeds share some or all inputs. A
+test over seeds alone holds for these inputs only, and finds differences between methods that are equal on other inputs.
+The mean difference therefore has the variance of a two-way random effects design. The pairs of a comparison and the
+contrasts of a table, which are fixed before the table is made, use the same estimate.
 
-A contrast compares two methods of a table and is fixed before the table is made, with a margin within which the methods
-count as equal. Seeds and test inputs are both random. An interval over seeds alone holds for these inputs only, and
-finds differences between methods that are equal on other inputs. The mean difference of a contrast therefore has the
-variance of a two-way random effects design.
+Metrics that are shares of n inputs are multiples of 1/n, so seeds can be equal by chance. With steps, the variance over
+seeds is at least the variance of rounding to such steps.
 """
 
 import math
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..uncertainty.distributions import ranks, student_quantile, student_tail
+from ..uncertainty.multiplicity import holm
 
 Values = Mapping[int, Mapping[str, float]]
 """Per seed and silo, a value; NaN if a silo has none."""
@@ -41,13 +41,6 @@ class Interval:
     mean: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Difference(Interval):
-    """The mean of paired differences, its interval, and the p-value of no difference."""
-
-    p: float
 
 
 def interval(values: Values, confidence: float = 0.95, steps: Steps | None = None) -> Interval:
@@ -74,51 +67,6 @@ def interval(values: Values, confidence: float = 0.95, steps: Steps | None = Non
     return _interval(figures, confidence, _rounding(kept, steps))
 
 
-def paired(a: Values, b: Values, confidence: float = 0.95, steps: Steps | None = None) -> Difference:
-    """Return the mean of a - b on common seeds and silos, with the p-value and interval of a paired t test.
-
-    Effects of silos and seeds on both methods cancel. The test is two-sided, over the seeds' mean differences, and the
-    interval contains the differences that it does not reject. The unit is the seed, because silos of a seed share a
-    model: a test over silos would find differences between any two runs. With one seed
-    the interval is Student's over its silos, and p is NaN.
-
-    If all seeds have equal differences, p and interval are NaN without `steps`, unless all are zero (p = 1). With
-    `steps`, the variance is at least that of two values rounded to such steps. Without this minimum, ties would count
-    as evidence: among 6 equal methods on 31 test inputs with 2 seeds, some pair would have p < 0.05 after Holm's
-    correction in two of three cases; with it in none, and in 5 % at most with 3 to 10 seeds.
-
-    Power: for 80 % power at p < 0.05, a difference has to be 3.3 standard deviations of the seeds' mean differences
-    with 3 seeds, 1.7 with 5 and 1.0 with 10, before any correction for many pairs.
-    """
-    shared = {seed: _in_both(a[seed], b[seed]) for seed in a if seed in b}
-    both = [
-        np.array(sorted(a[seed][k] - b[seed][k] for k in silos), dtype=np.float64) for seed, silos in shared.items()
-    ]
-    means = _means(both)
-    if len(means) < 2 or not np.isfinite(means).all():
-        return Difference(**vars(_interval(both, confidence)), p=math.nan)
-    mean, spread = _mean(means), float(means.var(ddof=1))
-    # Equal means, which are sorted here, may have a variance above 0 by rounding.
-    variance = max(0.0 if means[0] == means[-1] else spread, 2 * _rounding(shared, steps))
-    if variance == 0:
-        return Difference(mean, 0.0, 0.0, 1.0) if mean == 0 else Difference(mean, math.nan, math.nan, math.nan)
-    error, freedom = math.sqrt(variance / len(means)), len(means) - 1
-    half = student_quantile((1 + confidence) / 2, freedom) * error
-    return Difference(mean, mean - half, mean + half, 2 * student_tail(abs(mean) / error, freedom))
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected by Holm's method (1979), in the order given: the family-wise error rate is at most the
-    threshold, under any dependence. NaN stays NaN and does not count.
-    """
-    order = sorted((i for i, p in enumerate(ps) if not math.isnan(p)), key=lambda i: ps[i])
-    corrected, largest = [math.nan] * len(ps), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * ps[i]))
-        corrected[i] = largest
-    return corrected
-
-
 def mean_ranks(methods: Mapping[str, Values], higher_is_better: bool) -> dict[str, float]:
     """Return each method's mean rank, 1 for the best, over the blocks of a seed and a silo in which all have a value;
     ties get their mean rank. NaN without such a block.
@@ -138,11 +86,6 @@ def mean_ranks(methods: Mapping[str, Values], higher_is_better: bool) -> dict[st
 def _figures(silos: Mapping[str, float]) -> Array:
     """Return a seed's values without NaN; sorted, so the result does not depend on the order of silos."""
     return np.array(sorted(value for value in silos.values() if not math.isnan(value)), dtype=np.float64)
-
-
-def _in_both(a: Mapping[str, float], b: Mapping[str, float]) -> list[str]:
-    """Return the silos that have both values; two infinities differ by NaN, which is kept."""
-    return [silo for silo in a if silo in b and not math.isnan(a[silo]) and not math.isnan(b[silo])]
 
 
 def _rounding(kept: Mapping[int, Sequence[str]], steps: Steps | None) -> float:
@@ -199,23 +142,30 @@ def _variances(seeds: Sequence[Array], means: Array, rounding: float) -> list[tu
 
 Whole = NDArray[np.int64]
 Verdict = Literal["better", "worse", "equal", "not decided", ""]
-CONTRAST_LEVEL = 0.05
+LEVEL = 0.05
+"""Family-wise error of the verdicts."""
 
 
 @dataclass(frozen=True)
 class SeedDifferences:
-    """Differences between two methods on the test inputs of one seed."""
+    """Differences between two methods with one seed."""
 
-    inputs: Whole
-    """(N,) ids of inputs: an id is the same input with every seed."""
+    inputs: Whole | None
+    """(N,) ids of test inputs: an id is the same input with every seed. None: seeds share none of the values' causes,
+    for instance values per silo that treat inputs as fixed."""
     silos: Whole
     """(N,) the number of the input's stratum: its silo, or a part of the silo's inputs."""
     values: Array
-    """(N,) the first method's value minus the second's, such as 1 if only the first predicts the label."""
+    """(N,) the first method's value minus the second's, such as 1 if only the first predicts the label. Of a metric
+    that is no mean over inputs, what each input contributes to it (`caveat.metrics.contributions`)."""
     pooled: bool = False
     """Whether all inputs have equal weight, rather than all silos."""
     counts: Array | None = None
     """(N,) relative weights of the inputs, if neither."""
+    steps: Array | float = 0.0
+    """(N,) steps of the methods' values, such as 1 for correctness; 0 if they have none."""
+    whole: float | None = None
+    """The difference of the metric itself. None: the weighted mean of `values`."""
 
     @property
     def weights(self) -> Array:
@@ -228,65 +178,104 @@ class SeedDifferences:
         counts = np.bincount(self.silos)
         return 1 / (counts[self.silos] * np.count_nonzero(counts))
 
+    @property
+    def mean(self) -> float:
+        """The difference with this seed."""
+        return float(self.weights @ self.values) if self.whole is None else self.whole
+
+    @property
+    def rounding(self) -> float:
+        """The variance of the difference due to rounding both methods' means of a stratum to steps h: h^2 / 12 each."""
+        counts = np.bincount(self.silos)
+        steps = np.bincount(self.silos, self.weights * self.steps) / np.maximum(counts, 1)
+        return 2 * float((steps**2).sum()) / 12
+
 
 @dataclass(frozen=True)
-class ContrastEstimate:
-    """A mean difference with its standard error."""
+class Difference:
+    """A mean difference between two methods, with its standard error."""
 
     mean: float
     error: float
-    """Its standard error."""
+    """Its standard error; NaN if unknown, 0 if all seeds have the same difference."""
     freedom: int
     """Degrees of freedom: one less than seeds."""
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the differences that a test at this confidence does not reject; NaN without a test."""
+        if math.isnan(self.p_different()):
+            return math.nan, math.nan
         half = student_quantile((1 + confidence) / 2, self.freedom) * self.error
         return self.mean - half, self.mean + half
 
     def p_different(self) -> float:
-        """Return the two-sided p-value of no difference."""
+        """Return the two-sided p-value of no difference; NaN if all seeds have the same difference other than 0."""
+        if self.error == 0:
+            return 1.0 if self.mean == 0 else math.nan
         return 2 * student_tail(abs(self.mean) / self.error, self.freedom)
 
     def p_equal(self, margin: float) -> float:
         """Return the p-value of a difference beyond the margin, by two one-sided tests (Schuirmann, 1987)."""
+        if self.error == 0:
+            return math.nan
         low = student_tail((self.mean + margin) / self.error, self.freedom)
         high = student_tail(-(self.mean - margin) / self.error, self.freedom)
         return max(low, high)
 
 
-def estimate(seeds: Sequence[SeedDifferences]) -> ContrastEstimate:
-    """Return the mean over seeds of weighted means over inputs, and its standard error with random seeds and inputs.
+def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
+    """Return the mean over seeds of the differences, and its standard error with random seeds and inputs.
 
     The variance has two parts: the variance over seeds, and the covariance of seeds that share inputs. The latter is
     the sum of products of an input's deviations with different seeds (two-way clustering: Cameron, Gelbach & Miller,
     2011), unbiased after multiplication by S / (S - 1), and at least 0. The total is at least the variance of rounding.
-    Deviations are from the mean of the silo, because silos are fixed.
+    Deviations are from the mean of the silo, because silos are fixed. If seeds share nothing, this is a paired t test
+    over seeds.
 
     The degrees of freedom are one less than seeds, which is conservative, because inputs are far more. NaN with fewer
-    than two seeds.
+    than two seeds, and for differences that are not finite.
     """
-    means = np.array([float(seed.weights @ seed.values) for seed in seeds])
-    count, mean = len(seeds), float(means.mean()) if seeds else math.nan
-    if count < 2:
-        return ContrastEstimate(mean, math.nan, max(count - 1, 1))
-    by_seed = float(means.var(ddof=1)) / count
+    means = np.array([seed.mean for seed in seeds])
+    count, mean = len(seeds), _mean(means) if seeds else math.nan
+    if count < 2 or not np.isfinite(means).all():
+        return Difference(mean, math.nan, max(count - 1, 1))
+    # Equal means may have a variance above 0 by rounding.
+    by_seed = 0.0 if np.ptp(means) == 0 else float(means.var(ddof=1)) / count
+    rounding = float(np.mean([seed.rounding for seed in seeds])) / count
+    return Difference(mean, math.sqrt(max(by_seed + _together(seeds), rounding)), count - 1)
+
+
+def _together(seeds: Sequence[SeedDifferences]) -> float:
+    """Return the covariance of seeds that share inputs, at least 0."""
+    shared = [seed.inputs for seed in seeds if seed.inputs is not None]
+    count = len(seeds)
+    if len(shared) < count:
+        return 0.0
     parts = np.concatenate([seed.weights * seed.values / count for seed in seeds])
     weights = np.concatenate([seed.weights / count for seed in seeds])
-    inputs = np.unique(np.concatenate([seed.inputs for seed in seeds]), return_inverse=True)[1].reshape(-1)
+    inputs = np.unique(np.concatenate(shared), return_inverse=True)[1].reshape(-1)
     silos = np.concatenate([seed.silos for seed in seeds])
     of_silos = np.bincount(silos, parts) / np.maximum(np.bincount(silos, weights), np.finfo(float).tiny)
     off = parts - weights * of_silos[silos]
     together = float((np.bincount(inputs, off) ** 2).sum() - (off**2).sum()) * count / (count - 1)
-    variance = max(by_seed + max(together, 0.0), _counted(seeds))
-    return ContrastEstimate(mean, math.sqrt(variance), count - 1)
+    return max(together, 0.0)
 
 
-def _counted(seeds: Sequence[SeedDifferences]) -> float:
-    """Return the variance due to rounding two counts of inputs: seeds that are equal by chance have no other."""
-    return 2 * float(np.mean([(seed.weights**2).sum() / len(seed.values) for seed in seeds])) / 12 / len(seeds)
+def simultaneous(differences: Sequence[Difference], confidence: float = 1 - LEVEL) -> list[tuple[float, float, float]]:
+    """Return for each difference the ends of its interval and its p-value, by Bonferroni's method, which holds under
+    any dependence.
+
+    With m differences that can be tested, an interval is at 1 - (1 - confidence) / m, so that all hold together with
+    the confidence, and a p-value is m times that of the test alone, at most 1. It is below 1 - confidence where the
+    interval excludes 0. NaN for the others.
+    """
+    ps = [each.p_different() for each in differences]
+    tested = max(sum(not math.isnan(p) for p in ps), 1)
+    ends = [each.interval(1 - (1 - confidence) / tested) for each in differences]
+    return [(*each, p if math.isnan(p) else min(1.0, tested * p)) for each, p in zip(ends, ps, strict=True)]
 
 
-def verdicts(estimates: Sequence[ContrastEstimate], margins: Sequence[float]) -> list[tuple[float, float, Verdict]]:
+def verdicts(estimates: Sequence[Difference], margins: Sequence[float]) -> list[tuple[float, float, Verdict]]:
     """Return for each contrast the p-values of no difference and of no equality, Holm-corrected over all contrasts and
     both questions, and the verdict at 5 %: "better", "worse", "equal" (within the margin) or "not decided".
 
@@ -300,8 +289,8 @@ def verdicts(estimates: Sequence[ContrastEstimate], margins: Sequence[float]) ->
 
 
 def _verdict(mean: float, p_different: float, p_equal: float) -> Verdict:
-    if p_equal < CONTRAST_LEVEL:
+    if p_equal < LEVEL:
         return "equal"
-    if p_different < CONTRAST_LEVEL:
+    if p_different < LEVEL:
         return "better" if mean > 0 else "worse"
     return "not decided"

@@ -26,8 +26,8 @@ def predict(
 
     Writes a row per input: label, probabilities, uncertainties, familiarity (the p-value for the input being like the
     silo's own data) and the decision (which model gave the label, or abstain: do not rely on the label). With
-    uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note; for images also
-    the file.
+    uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note, and whether all
+    rows together are unlike the silo's own in some column; for images also the file.
     """
     with reported(named=True):
         from ..api import load
@@ -38,7 +38,8 @@ def predict(
         _check_silo(silo, preparation.names)
         found = noted_inputs(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
-        _write_csv(prediction, preparation.classes, out, found.files, noted=bool(preparation.encoders))
+        notes = batch_notes(prediction) if preparation.encoders else ()
+        _write_csv(prediction, preparation.classes, out, found.files, notes)
 
 
 def evaluate(
@@ -77,10 +78,30 @@ def _check_silo(silo: str, names: Sequence[str]) -> None:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
 
 
-def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, files: Sequence[str], noted: bool) -> None:
+RATE = 0.05
+"""False discovery rate of the rows of a table that are called unfamiliar."""
+
+
+def batch_notes(prediction: Any) -> list[str]:
+    """Print which rows of a table are unfamiliar at a false discovery rate; return the notes of all rows, with this and
+    the columns that are unlike the silo's own.
+    """
+    from ..core.text import listed, plural
+
+    few = prediction.unfamiliar_at(RATE).tolist()
+    if any(few):
+        rows = listed([str(i) for i, each in enumerate(few) if each], 10)
+        at = f"at a false discovery rate of {RATE:.0%}"
+        typer.echo(f"{sum(few)} of {plural(len(few), 'row')} are unfamiliar {at}: {rows}", err=True)
+    columns = [f"column {each.name} of all rows unlike the silo's" for each in prediction.unlike_columns]
+    notes = zip(prediction.input_notes, few, strict=True)
+    return ["; ".join(filter(None, [note, *["unfamiliar"] * each, *columns])) for note, each in notes]
+
+
+def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, files: Sequence[str], notes: Sequence[str]) -> None:
     from .output import prediction_rows
 
-    text = prediction_rows(prediction, classes, prediction.input_notes if noted else (), files)
+    text = prediction_rows(prediction, classes, notes, files)
     if out == "-":
         typer.echo(text, nl=False)
         return

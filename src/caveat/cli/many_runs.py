@@ -68,6 +68,10 @@ def compare(
     match_rounds: Annotated[
         str | None, typer.Option(metavar="ROW", help="Train all rows for as many rounds as this one took.")
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Metric of the verdict, e.g. nll.  [default: accuracy]"),
+    ] = None,
     out: NewFolder = None,
     plugins: Plugins = None,
     workers: Workers = None,
@@ -76,13 +80,15 @@ def compare(
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
 
-    Writes tables with intervals, paired tests and costs, and an HTML report. Repeat the command to continue.
+    Writes tables with intervals, tests for other seeds and test inputs, costs, and an HTML report. Repeat the command
+    to continue.
     """
     with reported() as reporter:
         from ..analysis.compare.grid import asked
         from ..config import find
 
         grid = asked(config, methods, variants or (), seeds, sets or (), sweeps or (), tune, tune_seeds, match_rounds)
+        grid = grid if metric is None else grid.led_by(metric)
         _compare(grid, out or Path("runs") / f"compare-{find(config).stem}", workers, device, quiet, reporter)
 
 

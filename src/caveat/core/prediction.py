@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ..uncertainty.dirichlet import Dirichlet
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
+from ..uncertainty.multiplicity import benjamini_hochberg
 
 
 class Decision(IntEnum):
@@ -21,6 +23,36 @@ class Decision(IntEnum):
     """Trust the silo's local model, which gave the prediction."""
     ABSTAIN = 2
     """Trust no model."""
+
+
+@dataclass(frozen=True)
+class UnlikeColumn:
+    """A column of table rows that, as a whole, is unlike the silo's own rows."""
+
+    name: str
+    """The column."""
+    figure: str
+    """What differs: "median", "share missing" or "share of 'CATEGORY'"."""
+    here: float
+    """The figure of these rows."""
+    known: float
+    """The figure of the silo's rows."""
+    p: float
+    """P-value of no difference, corrected for all columns of the table."""
+
+    def __str__(self) -> str:
+        here, known = (f"{each:.4g}" if self.figure == "median" else f"{each:.0%}" for each in (self.here, self.known))
+        return f'column "{self.name}": {self.figure} {here} here, {known} in the silo\'s data{self._guess}'
+
+    @property
+    def _guess(self) -> str:
+        """ ": another unit?" if medians differ by a factor of two or more, ": another spread" if hardly."""
+        if self.figure != "median" or math.isnan(self.here + self.known):
+            return ""
+        if abs(self.here - self.known) <= 0.05 * abs(self.known):
+            return ": another spread"
+        ratio = self.here / self.known if self.known else math.inf
+        return ": another unit?" if not 0.5 < ratio < 2 else ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +73,7 @@ class Prediction:
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs unlike the silo's data
     false_alarm_rate: float = 0.0  # familiarity up to which an input is flagged as unfamiliar
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
+    unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch
     uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
 
     @classmethod
@@ -164,6 +197,15 @@ class Prediction:
         if self.familiarity is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return self.familiarity <= self.false_alarm_rate
+
+    def unfamiliar_at(self, rate: float) -> Tensor:
+        """(N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995).
+
+        An expected share of at most `rate` of them is like the silo's calibration inputs; none without familiarity.
+        """
+        if self.familiarity is None:
+            return torch.zeros_like(self.decision, dtype=torch.bool)
+        return benjamini_hochberg(self.familiarity, rate)
 
     def abstaining(self, where: Tensor) -> Prediction:
         """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool."""

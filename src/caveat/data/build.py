@@ -25,6 +25,7 @@ from .sources import parsed, places, read_source
 from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
+from .tables.reference import reference_of
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
 
 
@@ -197,7 +198,13 @@ def _encoded(
     first = chosen[0].pool
     tables = {silo.name: silo.pool.table for silo in chosen}
     encoders = fit_encoders(tables, {n: x["train"] for n, x in raw.items()}, layout) if layout.columns else {}
-    encoders = {name: replace(encoder, csv_format=first.csv_format) for name, encoder in encoders.items()}
+    encoders = {
+        name: replace(
+            encoder, csv_format=first.csv_format,
+            reference=reference_of(raw[name]["calibration"], encoder.table, _generator(seed, "reference", name)),
+        )
+        for name, encoder in encoders.items()
+    }  # fmt: skip
     wrong = spread(settings.label_noise, len(chosen), "data.label_noise")
     silos = []
     for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):

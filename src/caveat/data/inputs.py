@@ -35,8 +35,8 @@ def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId)
     from training. Warns of rows unlike those of training; `noted_inputs` returns which.
     """
     found = noted_inputs(path, silos, silo_name)
-    if found.told:
-        warnings.warn(f"{path}: {found.told}", DataWarning, stacklevel=2)
+    for line in found.lines:
+        warnings.warn(f"{path}: {line}", DataWarning, stacklevel=2)
     return found.x
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from ..core import ConfigurationError, DataError, SiloId
+from ..core import ConfigurationError, DataError, SiloId, UnlikeColumn
 from ..core.devices import FLOAT, check_memory, memory
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .pools import Array, LazyInputs, Pool, row_parts
@@ -202,6 +202,8 @@ class Inputs:
     """(N,) properties of raw inputs that make predictions unreliable, mostly ""; empty if the inputs were not raw."""
     files: tuple[str, ...] = ()
     """(N,) the name of each input's file; empty if inputs have no files of their own."""
+    unlike_columns: tuple[UnlikeColumn, ...] = ()
+    """Columns in which table rows, as a whole, are unlike the silo's own; in at most 5 % of batches like these any."""
 
     @property
     def told(self) -> str:
@@ -212,6 +214,11 @@ class Inputs:
         kinds = ", ".join(f"{note} ({count})" for note, count in noted.most_common(SHOWN))
         more = ", ..." if len(noted) > SHOWN else ""
         return f"{noted.total()} of {len(self.notes)} inputs are unlike those of training: {kinds}{more}"
+
+    @property
+    def lines(self) -> list[str]:
+        """What is unusual: a line about the notes, and one per column that is unlike the silo's own."""
+        return [*([self.told] if self.told else []), *map(str, self.unlike_columns)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,8 +273,11 @@ class Preparation:
             raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)
             # Silos of a table are prepared for by name, which has been checked.
-            notes = self.encoders[silo].notes(raw) if self.encoders and silo is not None else ("",) * len(prepared)
-            found = Inputs(prepared, notes)
+            found = Inputs(prepared, ("",) * len(prepared))
+            if self.encoders and silo is not None:
+                encoder = self.encoders[silo]
+                unlike = encoder.reference.unlike(raw, encoder.table)
+                found = Inputs(prepared, encoder.notes(raw), unlike_columns=unlike)
         if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != self.dtype:
             given = f"inputs of shape {tuple(found.x.shape)}, {dtype_name(found.x.dtype)}"
             raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {dtype_name(self.dtype)}")

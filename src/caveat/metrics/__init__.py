@@ -6,6 +6,7 @@ here is differentially private.
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability
 from .classification import ENOUGH, OperatingPoint, by_class, called, classification, operating_point
+from .per_input import contributions
 from .ranking import errors, ood_detection, risk_coverage
 from .sums import (
     HIGHER_IS_BETTER,
@@ -22,7 +23,7 @@ from .sums import (
 
 __all__ = [
     "BINS", "ENOUGH", "HIGHER_IS_BETTER", "LOWER_IS_BETTER", "MOST_CLASSES", "EceTest", "OperatingPoint", "across",
-    "bins_of", "by_class", "called", "class_sums", "classification", "decisions", "ece", "ece_classwise",
-    "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection", "operating_point",
-    "reliability", "risk_coverage",
+    "bins_of", "by_class", "called", "class_sums", "classification", "contributions", "decisions", "ece",
+    "ece_classwise", "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection",
+    "operating_point", "reliability", "risk_coverage",
 ]  # fmt: skip

@@ -34,12 +34,15 @@ from ..data.silos import SiloNames
 from ..data.sources.image_folders import ImageFormat
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
+from ..data.tables.reference import NO_REFERENCE, ColumnReference, Reference
 from ..files import read, write_record
 from ..files.schema import (
     SCHEMA,
+    ColumnReferenceRecord,
     DeclaredRecord,
     ImageRecord,
     PreparationFile,
+    ReferenceRecord,
     SequenceRecord,
     SiloEncoder,
     TableColumnRecord,
@@ -211,7 +214,11 @@ def _table(preparation: Preparation) -> TableRecord | None:
         tables=[_columns(table) for table in tables],
         silos={
             name: SiloEncoder(
-                table=number[each.table], medians=list(each.medians), means=list(each.means), scales=list(each.scales)
+                table=number[each.table],
+                medians=list(each.medians),
+                means=list(each.means),
+                scales=list(each.scales),
+                reference=_reference(each.reference),
             )
             for name, each in preparation.encoders.items()
         },
@@ -234,6 +241,28 @@ def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
         raise DataError(f"{where}: table.declared: {message_of(error)}") from None
 
 
+def _reference(reference: Reference) -> ReferenceRecord | None:
+    if not reference.columns:
+        return None
+    columns = [ColumnReferenceRecord(values=list(each.values), missing=each.missing) for each in reference.columns]
+    return ReferenceRecord(columns=columns, distinct=reference.distinct)
+
+
+def _known_reference(record: ReferenceRecord | None) -> Reference:
+    if record is None:
+        return NO_REFERENCE
+    columns = (ColumnReference(tuple(each.values), each.missing) for each in record.columns)
+    return Reference(tuple(columns), record.distinct)
+
+
+def without_references(record: PreparationFile) -> PreparationFile:
+    """Return the same contents without values of the silos' rows."""
+    if record.table is None:
+        return record
+    silos = {name: each.model_copy(update={"reference": None}) for name, each in record.table.silos.items()}
+    return record.model_copy(update={"table": record.table.model_copy(update={"silos": silos})})
+
+
 def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
     return [
         TableColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
@@ -254,8 +283,14 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
         numbers = tuple(each.medians), tuple(each.means), tuple(each.scales)
         if {*map(len, numbers)} != {count} or each.table >= len(tables):
             raise DataError(f"{where}: table.silos.{name}: expected numbers for {count} columns, and a table")
+        if each.reference is not None and len(each.reference.columns) != len(tables[each.table]):
+            raise DataError(f"{where}: table.silos.{name}.reference: expected values of {len(names)} columns")
         encoders[name] = Encoder(
-            tables[each.table], layout, *numbers, CsvFormat(record.separator, record.decimal, declared)
+            tables[each.table],
+            layout,
+            *numbers,
+            CsvFormat(record.separator, record.decimal, declared),
+            _known_reference(each.reference),
         )
     return encoders
 

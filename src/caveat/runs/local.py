@@ -204,13 +204,14 @@ class Run:
     def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
         """Return a function from inputs to the silo's `Prediction`. Inputs are normalized tensors (N, ...) as in the
         silo's splits, arrays of raw images or features as in the data source, or the result of `noted_inputs`. For
-        table rows, `input_notes` describes what differs from the training data, and a warning counts such rows.
+        table rows, `input_notes` describes what differs from the training data, `unlike_columns` lists the columns
+        that differ in all rows together, and warnings report both.
         """
         ask = self.experiment.predictor(silo)
 
         def predict(x: Tensor | Array | data.Inputs) -> Prediction:
             found = self._inputs(x, silo)
-            return dataclasses.replace(ask(found.x), input_notes=found.notes)
+            return dataclasses.replace(ask(found.x), **_about(found))
 
         return predict
 
@@ -220,14 +221,14 @@ class Run:
 
         def answer(x: Tensor | Array | data.Inputs) -> Answers:
             found = self._inputs(x, silo)
-            return {m: dataclasses.replace(each, input_notes=found.notes) for m, each in ask(found.x).items()}
+            return {m: dataclasses.replace(each, **_about(found)) for m, each in ask(found.x).items()}
 
         return answer
 
     def _inputs(self, x: Tensor | Array | data.Inputs, silo: SiloId) -> data.Inputs:
         found = self.preparation.noted(x, silo)
-        if found.told:
-            warnings.warn(found.told, DataWarning, stacklevel=3)
+        for line in found.lines:
+            warnings.warn(line, DataWarning, stacklevel=3)
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
@@ -240,3 +241,8 @@ class Run:
         """
         silos = map(self.silos.named, self.experiment.measured)
         return own_figures(metrics, silos, self.experiment.predictor)
+
+
+def _about(inputs: data.Inputs) -> dict[str, Any]:
+    """Return what a prediction says about raw inputs."""
+    return {"input_notes": inputs.notes, "unlike_columns": inputs.unlike_columns}

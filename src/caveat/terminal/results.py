@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from ..core.errors import MissingError
-from ..core.text import decimal, duration, listed, megabytes, percent, plain, times
+from ..core.text import decimal, duration, escaped, listed, megabytes, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
 from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
 from ..html.comparison import wording
@@ -248,9 +248,9 @@ def conclusion(record: Comparison) -> list[str]:
         where = f"{plain(setting.name)}: " if setting.name else ""
         if budgets := wording.unequal_budgets(record, setting):
             option = wording.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {plain(budgets)} {option} gives all methods as many rounds.")
-        lines.append(f"{where}{plain(_breaking(wording.verdict(record, setting)))}")
-    return lines + [plain(_breaking(line)) for line in wording.contrast_sentences(record)]
+            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(budgets)} {option} gives all methods as many rounds.")
+        lines.append(f"{where}{escaped(_breaking(wording.verdict(record, setting)))}")
+    return lines + [escaped(_breaking(line)) for line in wording.contrast_sentences(record)]
 
 
 def _breaking(text: str) -> str:

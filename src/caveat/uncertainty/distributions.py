@@ -4,10 +4,11 @@ They equal those of `scipy.stats`, which takes longer to import than everything 
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincinv, betaln, chdtrc, nbdtr, nbdtrik, pdtrc, stdtr, stdtrit
+from scipy.special import betainc, betaincinv, betaln, chdtrc, gammaln, nbdtr, nbdtrik, pdtrc, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,23 @@ def binomial_tail(count: int, trials: int, probability: float) -> float:
     if count <= 0:
         return 1.0
     return float(betainc(count, trials - count + 1, probability)) if count <= trials else 0.0
+
+
+@lru_cache(maxsize=4096)
+def hypergeometric_tail(count: int, drawn: int, marked: int, total: int) -> float:
+    """Return the probability of at least `count` marked ones among `drawn` of `total`, of which `marked` are marked."""
+    most = min(drawn, marked)
+    if count <= max(0, drawn + marked - total):
+        return 1.0
+    if count > most:
+        return 0.0
+    k = np.arange(count, most + 1)
+    logs = (
+        gammaln(marked + 1) - gammaln(k + 1) - gammaln(marked - k + 1)
+        + gammaln(total - marked + 1) - gammaln(drawn - k + 1) - gammaln(total - marked - drawn + k + 1)
+        - gammaln(total + 1) + gammaln(drawn + 1) + gammaln(total - drawn + 1)
+    )  # fmt: skip
+    return min(1.0, float(np.exp(logs).sum()))
 
 
 def negative_binomial_quantile(probability: float, successes: int, chance: float) -> int:

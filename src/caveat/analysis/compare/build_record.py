@@ -10,10 +10,10 @@ from ...core import DataError
 from ...files import schema
 from ...files.schema import SCHEMA, Measure, MethodVariant, Setting
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
-from ..statistics import Interval, Steps, Values, holm, interval, mean_ranks, paired
-from .correctness import contrast_records
+from ..statistics import Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
 from .folder import ComparisonFolder, FinishedRun
 from .grid import OWN, Grid
+from .per_input import TELLING, contrast_records, paired, steps_of
 
 
 def comparison_of(results: ComparisonFolder) -> schema.Comparison:
@@ -128,7 +128,7 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> sch
     finished = {method.name: _finished(results, setting, method) for method in methods}
     values = {name: _values(found, measure) for name, found in finished.items()}
     known = {name: found for name, found in values.items() if any(found.values())}
-    steps = {name: steps_of(finished[name], measure) for name in known}
+    steps = {name: _steps(finished[name], measure) for name in known}
     intervals = {name: interval(found, steps=steps[name]) for name, found in known.items()}
     ranks = mean_ranks(known, measure.higher) if measure.higher is not None and measure.figure else {}
     best = _best([found.mean for found in intervals.values()], measure)
@@ -143,7 +143,12 @@ def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> sch
         )
         for name, method in ((method.name, method) for method in methods)
     )
-    return schema.MeasureTable(column=setting.name, measure=measure.name, rows=rows, pairs=_pairs(known, steps))
+    return schema.MeasureTable(
+        column=setting.name,
+        measure=measure.name,
+        rows=rows,
+        **_pairs(measure, {name: finished[name] for name in known}),
+    )
 
 
 def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant) -> dict[int, FinishedRun]:
@@ -158,6 +163,10 @@ def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
         return {seed: found.of_silos(measure) for seed, found in finished.items()}
     whole = {seed: found.of_run(measure) for seed, found in finished.items()}
     return {seed: {"": value} for seed, value in whole.items() if value is not None}
+
+
+def _steps(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
+    return {seed: steps_of(found, measure) for seed, found in finished.items()}
 
 
 def _best(means: Sequence[float], measure: Measure) -> float | None:
@@ -197,7 +206,7 @@ def _groups(
     values: Values, domains: Mapping[str, str], measure: Measure, finished: Mapping[int, FinishedRun]
 ) -> dict[str, dict[str, schema.IntervalRecord]]:
     """Return the measure by domain, if there are several, and by silo."""
-    names, steps = list(dict.fromkeys(domains.values())), steps_of(finished, measure)
+    names, steps = list(dict.fromkeys(domains.values())), _steps(finished, measure)
     by_domain = {
         domain: interval(
             {s: {k: v for k, v in silos.items() if domains[k] == domain} for s, silos in values.items()}, steps=steps
@@ -215,13 +224,21 @@ def _groups(
     }
 
 
-def _pairs(values: Mapping[str, Values], steps: Mapping[str, Steps]) -> tuple[schema.DifferenceRecord, ...]:
-    found = [(a, b, paired(values[a], values[b], steps=steps[a])) for b, a in itertools.combinations(values, 2)]
-    corrected = holm([difference.p for _, _, difference in found])
-    return tuple(
-        schema.DifferenceRecord(a=a, b=b, **vars(difference), p_holm=p)
-        for (a, b, difference), p in zip(found, corrected, strict=True)
-    )
+def _pairs(measure: Measure, finished: Mapping[str, Mapping[int, FinishedRun]]) -> dict[str, Any]:
+    """Return the differences of all pairs, and whether they treat test inputs as random, too."""
+    names = [(a, b) for b, a in itertools.combinations(finished, 2)]
+    found = []
+    for a, b in names:
+        one, other = finished[a], finished[b]
+        seeds = [paired(measure, one[s], other[s]) for s in sorted(one) if s in other]
+        found.append([each for each in seeds if each is not None])
+    differences = [estimate(seeds) for seeds in found]
+    records = [
+        schema.DifferenceRecord(a=a, b=b, mean=each.mean, low=low, high=high, p=each.p_different(), p_adjusted=p)
+        for (a, b), each, (low, high, p) in zip(names, differences, simultaneous(differences), strict=True)
+    ]
+    sampled = any(found) and all(each.inputs is not None for seeds in found for each in seeds)
+    return {"pairs": tuple(records), "inputs_sampled": sampled}
 
 
 def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | None:
@@ -244,21 +261,6 @@ def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | 
             )
         )
     return schema.Paper(source=paper.source, differs=paper.differs, claims=paper.claims, figures=tuple(figures))
-
-
-TELLING = frozenset({"auroc_error", "fpr95_error"})
-"""Metrics of error detection, which few errors decide."""
-COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80"}
-"""Metrics that are shares of test inputs."""
-
-
-def steps_of(finished: Mapping[int, FinishedRun], measure: Measure) -> Steps:
-    """Return 1/n if a silo's value is a share of its n test inputs, else 0."""
-    counts = measure.figure.rpartition("/")[2] in COUNTED
-    return {
-        seed: {silo.name: 1 / silo.n_test if counts and silo.n_test else 0.0 for silo in found.silos}
-        for seed, found in finished.items()
-    }
 
 
 def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:

@@ -11,9 +11,11 @@ from ...data import Silos
 from ...files import nothing_begun, read_comparison, write_bytes
 from ...files.schema import Comparison, MethodVariant, Setting
 from ...metrics.custom_metrics import OwnMetric, given_metrics
+from ...runs.local import Run
 from ...runs.progress import Progress
-from .folder import ComparisonFolder, FinishedRun
+from .folder import ComparisonFolder, FinishedRun, inputs_file
 from .grid import Grid, PlannedRun, slug, with_own
+from .per_input import write_inputs
 from .runner import write
 
 Make = Callable[[int], Silos]
@@ -40,7 +42,7 @@ class CalledComparison(ComparisonFolder):
 
 
 def compare_calls(
-    run: Callable[..., object],
+    run: Callable[..., Run],
     check: Callable[..., object],
     silos: Silos | Make,
     methods: Mapping[str, Method],
@@ -90,7 +92,7 @@ def _check(
 
 
 def _carried_out(
-    run: Callable[..., object], silos: Silos, method: Method, seed: int, place: Path, arguments: Mapping[str, Any]
+    run: Callable[..., Run], silos: Silos, method: Method, seed: int, place: Path, arguments: Mapping[str, Any]
 ) -> str:
     """Execute or continue one run; return its error if it fails.
 
@@ -98,7 +100,9 @@ def _carried_out(
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
-        run(silos, method, seed=seed, out=place, **arguments)
+        done = run(silos, method, seed=seed, out=place, **arguments)
+        if not inputs_file(place).exists():
+            write_inputs(done, silos)
     except ConfigurationError:
         raise
     except CaveatError as error:

@@ -9,11 +9,16 @@ from typing import Any
 
 from ...config import Config
 from ...config.toml import toml
-from ...core import ConfigurationError, SiloId
-from ...files import RUN, Manifest, manifest_of, read, read_plain, read_rows
+from ...core import ConfigurationError, Payload, SiloId
+from ...files import RUN, Manifest, manifest_of, read, read_payload, read_plain, read_rows
 from ...files.schema import Measure, MethodVariant, RoundRow, Sets, Setting, SiloRecord, Summary, as_json
 from ...runs.spec_file import described_config, differences, read_run_file
 from .grid import Grid, PlannedRun
+
+
+def inputs_file(folder: Path) -> Path:
+    """Return the file with what every test input contributes to a run's metrics, next to its folder."""
+    return folder.with_name(f"{folder.name}.inputs.safetensors")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,12 @@ class FinishedRun:
         """All validation rows, in the order of rounds, silos and models."""
         self._manifest.check("rounds.jsonl")
         return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
+
+    @cached_property
+    def inputs(self) -> Payload | None:
+        """What every test input contributes to the metrics, by silo; None if it was not recorded."""
+        place = inputs_file(self.folder)
+        return read_payload(place) if place.exists() else None
 
     def rows_of(self, model: str = "") -> list[RoundRow]:
         """Return a row per round and silo: of that model, or of the first model (the predictor) if there is no such."""

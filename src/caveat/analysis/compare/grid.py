@@ -1,5 +1,7 @@
 """The plan of a comparison: methods and variants, settings and seeds, also from the options of `caveat compare`."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -15,7 +17,7 @@ from ...config import Config, find, is_unavailable, load
 from ...config.load import check_key
 from ...config.toml import senseless, toml
 from ...core import ConfigurationError
-from ...core.errors import cut
+from ...core.errors import cut, one_of
 from ...core.settings import check_seed
 from ...files.schema import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting, TuningPlan
 from ...methods import METHODS
@@ -23,6 +25,8 @@ from ...methods.plugins import advice
 from ...metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ...runs.user_code import import_named
 
+DECIDING = ("accuracy", "nll", "brier", "ece", "auroc_error", "aurc", "augrc", "coverage")
+"""Metrics that contrasts can be about: of which one direction is better, and of which values per input are kept."""
 OWN = "metrics"
 """The path of custom metrics in a silo's record."""
 LONGEST = 100
@@ -152,6 +156,17 @@ class Grid(GridFile):
                     raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
             if not 0 < each.margin < 1:
                 raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin < 1")
+            if each.figure not in DECIDING or (each.known is not None and each.figure != "accuracy"):
+                all_figures = ", ".join(DECIDING)
+                expected = "accuracy, with `known`" if each.known is not None else f"one of {all_figures}"
+                raise ConfigurationError(f"contrast {each.claim!r}: figure {each.figure!r}; expected {expected}")
+
+    def led_by(self, metric: str) -> Grid:
+        """Return the same comparison with this metric first, which the verdict is about. Raises ConfigurationError."""
+        names = [measure.name for measure in self.measures]
+        if metric not in names:
+            raise ConfigurationError(f"--metric {cut(metric, 100)}: no such metric{one_of(metric, names)}")
+        return replace(self, measures=tuple(sorted(self.measures, key=lambda measure: measure.name != metric)))
 
     def values(self, method: MethodVariant) -> tuple[Any, ...]:
         """Return the values that a method tries; empty without tuning."""

@@ -38,9 +38,9 @@ from ...runs.progress import Progress
 from ...runs.spec_file import read_run_file
 from ...runs.start import check, local_run, resume, start
 from .build_record import comparison_of
-from .correctness import place_of, write_right
-from .folder import KILLED, ComparisonFolder
+from .folder import KILLED, ComparisonFolder, inputs_file
 from .grid import Grid, PlannedRun
+from .per_input import write_inputs
 from .table_files import markdown, per_run
 
 KEPT = 2
@@ -110,12 +110,13 @@ class Runner:
             if not (place / "report.html").exists():
                 forget_parts(place)  # also if the process id has been reused
                 write_report(place)
-            if self._decides(run) and not place_of(place).exists():
-                write_right(place, open_run(place).silos)
+            if self._decides(run) and not inputs_file(place).exists():
+                opened_run = open_run(place)
+                write_inputs(opened_run, opened_run.silos)
 
     def _decides(self, run: PlannedRun) -> bool:
-        """Return whether contrasts use a run; runs of tuning alone are not evaluated on test inputs."""
-        return bool(self.results.grid.contrasts) and run.seed in self.results.grid.seeds
+        """Return whether tables use a run; runs of tuning alone are not evaluated on test inputs."""
+        return run.seed in self.results.grid.seeds
 
     def _waiting(self) -> list[PlannedRun]:
         running = {run.folder for run, _ in self.running.values()}
@@ -195,7 +196,7 @@ def _key(config: Config) -> str:
 def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int, deciding: bool) -> None:
     """Execute or continue one run in its own process; store its error if it fails.
 
-    If contrasts use the run, also store which predictions are correct.
+    If tables use the run, also store what test inputs contribute to its metrics.
     """
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads do not exist here, and OpenMP would wait for them
@@ -206,7 +207,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
             start(config, place, silos=silos)
         write_report(place)
         if deciding:
-            write_right(place, silos)
+            write_inputs(open_run(place), silos)
     except Exception as error:
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
         with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails with an error

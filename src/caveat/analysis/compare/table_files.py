@@ -4,9 +4,10 @@ import csv
 import io
 from collections.abc import Sequence
 
+from ...core.text import MINUS
 from ...files import as_text
 from ...files.schema import ComparedMethod, ComparedRun, Comparison, ContrastRecord, Measure, Result
-from ...html.comparison.wording import contrast_name, contrast_verdict
+from ...html.comparison.wording import contrast_name, contrast_verdict, gap_interval, gap_of, scope
 
 COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
@@ -53,14 +54,13 @@ def contrasts(record: Comparison) -> list[str]:
         f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
         for each in record.contrasts
     ]
-    head = "What the table decides, in points with 95 % intervals over seeds and test inputs:"
+    head = "What the table decides, shares in points, with 95 % intervals over seeds and test inputs:"
     return ["\n".join([head, "", *lines])] if lines else []
 
 
 def _difference(contrast: ContrastRecord) -> str:
-    ends = (contrast.mean, contrast.low, contrast.high)
-    mean, low, high = ("" if end is None else f"{100 * end:+.1f}" for end in ends)
-    return f"{mean} ({low} to {high}), " if mean else ""
+    mean = gap_of(contrast, contrast.mean).replace(MINUS, "-")
+    return f"{mean} ({gap_interval(contrast).replace(MINUS, '-')}), " if mean else ""
 
 
 def _measured(record: Comparison, measure: Measure) -> str:
@@ -94,21 +94,22 @@ def _cell(measure: Measure, found: Result, paper: float | None) -> str:
 
 
 def _differences(record: Comparison) -> str:
-    """Return the pairs of the first measure that differ after Holm's correction, and the number of pairs."""
+    """Return the pairs of the first measure that differ, with simultaneous intervals, and the number of pairs."""
     measure, lines = record.measures[0], []
     for setting in record.columns:
         pairs = record.results(setting, measure).pairs
-        surely = [pair for pair in pairs if pair.p_holm is not None and pair.p_holm < 0.05]
+        surely = [pair for pair in pairs if pair.p_adjusted is not None and pair.p_adjusted < 0.05]
         shown = ", ".join(
-            f"{p.a} - {p.b} {'+' * ((p.mean or 0.0) > 0)}{_number(measure, p.mean)} (p = {p.p_holm:.3f})"
+            f"{p.a} - {p.b} {'+' * ((p.mean or 0.0) > 0)}{_number(measure, p.mean)} "
+            f"({_number(measure, p.low)} to {_number(measure, p.high)}, p = {p.p_adjusted:.3f})"
             for p in surely
         )
         where = f"{setting.name}: " if setting.name else ""
         lines += [f"- {where}{shown or 'none'}, of {len(pairs)} pairs."] * bool(pairs)
     seeds = max((result.seeds for table in record.tables for result in table.rows), default=0)
-    test = f"paired t over {seeds} seeds on these silos and test inputs, Holm-corrected, p < 0.05"
-    about = f"Pairs that differ in {measure.name} ({test}):"
-    return "\n".join([about, "", *lines]) if lines else ""
+    where = scope(record.results(record.columns[0], measure))
+    test = f"{seeds} seeds; simultaneous 95 % intervals, and p-values corrected for all pairs, for {where}"
+    return "\n".join([f"Pairs that differ in {measure.name} ({test}):", "", *lines]) if lines else ""
 
 
 def _costs(record: Comparison) -> str:

@@ -22,6 +22,7 @@ from ..pools import AS_USUAL, LONGEST, Array, ArrayRows, CsvFormat, TableColumn,
 from .advice import ENDLESS, LARGEST
 from .files import Sheet, missing
 from .formats import NO_NUMBER, numeric, same_value
+from .reference import NO_REFERENCE, Reference
 
 FORMAT = 2
 """Increased whenever the same files yield other numbers."""
@@ -179,6 +180,8 @@ class Encoder:
     """Per numeric column: the divisor."""
     csv_format: CsvFormat = AS_USUAL
     """The format of files with rows to encode."""
+    reference: Reference = NO_REFERENCE
+    """Values of the silo's own rows, for tests of new rows as a whole."""
 
     def __call__(self, raw: Array) -> Array:
         """Encode raw values (N, D) as finite float32 features (N, F). Invalid category codes count as missing."""

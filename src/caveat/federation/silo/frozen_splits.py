@@ -36,7 +36,7 @@ from ...files import (
     write_record,
 )
 from ...files.schema import SCHEMA, DataFile, NoticedChange, SourceState
-from ...runs.inputs import as_record
+from ...runs.inputs import as_record, without_references
 
 
 class SourceChange(NamedTuple):
@@ -266,7 +266,7 @@ class FrozenData:
         dropped = {split: known.dropped.get(split, 0) + left[split] for split in SPLITS}
         found = self._write(
             known,
-            file=sum_of_bytes(data), place=place, noticed=noticed,
+            file=sum_of_bytes(data), place=place, noticed=noticed, preparation=without_references(known.preparation),
             dropped={split: count for split, count in dropped.items() if count},
         )  # fmt: skip
         self._tidy(found)

@@ -27,10 +27,10 @@ from ...files import (
     write_bytes,
     write_record,
 )
-from ...files.schema import SCHEMA, FileSum, KeptState, OwnState
+from ...files.schema import SCHEMA, DataFile, FileSum, KeptState, OwnState, PreparationFile
 from ...runs.answering import AnsweringRun, KeptRun
 from ...runs.fingerprints import MODEL
-from ...runs.inputs import PREPARATION
+from ...runs.inputs import PREPARATION, without_references
 from ...runs.local import LocalRun
 from ...runs.spec import RunSpec
 from ...wrappers.evaluation import Evaluated
@@ -251,9 +251,10 @@ def delete_data(folder: Path) -> list[str]:
     """Delete the rows that a silo has stored of a federation, or of each in a folder of such; return a line for each
     file.
 
-    What prepares inputs stays, and so do the model and the silo's state, in which distances replace the features of
-    calibration inputs: predictions stay bit-identical. If no model is kept yet, the state is deleted too. Raises
-    ConfigurationError for any other folder, RunError for one with links, DataError for damaged files.
+    What prepares inputs stays, without the values of columns, and so do the model and the silo's state, in which
+    distances replace the features of calibration inputs: predictions stay bit-identical. If no model is kept yet, the
+    state is deleted too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for
+    damaged files.
     """
     federations = (
         [folder] if _of_a_federation(folder) else [each for each in _folders(folder) if _of_a_federation(each)]
@@ -279,10 +280,31 @@ def _forget_one(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("data-*.safetensors")):
         _delete(path)
         yield f"{path}: deleted"
+    for path in sorted(folder.glob("data-*.json")):
+        known = read(path, DataFile)
+        if (less := without_references(known.preparation)) != known.preparation:
+            write_record(path, known.model_copy(update={"preparation": less}), lasting=True, opener=privately)
+            yield f"{path}: values of the columns deleted"
     for method in _folders(folder):
         if (method / KEPT).is_file():
             refuse_link(method)
+            yield from _forget_values(method)
             yield from _forget_numbers(method)
+
+
+def _forget_values(folder: Path) -> Iterator[str]:
+    """Delete the values of calibration rows, by column, from what prepares new inputs."""
+    path, books = folder / PREPARATION, OwnBooks(folder)
+    own = books.read()
+    if own is None or PREPARATION not in own.files:
+        return
+    known = read(path, PreparationFile)
+    if (less := without_references(known)) != known:
+        write_record(path, less)
+        yield f"{path}: values of the columns deleted"
+    # A deletion that was killed may have written the file but not the records.
+    if (now := sum_of(path)) != own.files[PREPARATION]:
+        books.write(own.model_copy(update={"files": {**own.files, PREPARATION: now}}))
 
 
 def _forget_numbers(folder: Path) -> Iterator[str]:

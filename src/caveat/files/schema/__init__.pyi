@@ -86,6 +86,7 @@ from .record import as_json as as_json
 from .record import check_seal as check_seal
 from .record import sealed as sealed
 from .run import CodeFingerprint as CodeFingerprint
+from .run import ColumnReferenceRecord as ColumnReferenceRecord
 from .run import DataFingerprint as DataFingerprint
 from .run import DeclaredRecord as DeclaredRecord
 from .run import GivenConfiguration as GivenConfiguration
@@ -93,6 +94,7 @@ from .run import ImageRecord as ImageRecord
 from .run import JoinFile as JoinFile
 from .run import ModelFile as ModelFile
 from .run import PreparationFile as PreparationFile
+from .run import ReferenceRecord as ReferenceRecord
 from .run import RunFile as RunFile
 from .run import SequenceRecord as SequenceRecord
 from .run import SiloEncoder as SiloEncoder

@@ -102,12 +102,14 @@ class Result(IntervalRecord):
 
 
 class DifferenceRecord(IntervalRecord):
-    """What `a` has more than `b`, on the seeds and silos that both have."""
+    """What `a` has more than `b`, on the seeds and silos that both have. The interval is one of a family that holds all
+    pairs' differences together with 95 %."""
 
     a: str
     b: str
     p: Finite = None
-    p_holm: Finite = None
+    p_adjusted: Finite = None
+    """Corrected for all pairs of the table: below .05 where the interval excludes 0."""
 
 
 class MeasureTable(Record):
@@ -117,15 +119,18 @@ class MeasureTable(Record):
     measure: str
     rows: tuple[Result, ...] = ()
     pairs: tuple[DifferenceRecord, ...] = ()
+    inputs_sampled: bool = False
+    """Whether tests and intervals of pairs treat test inputs as random, rather than as fixed."""
 
 
 class ContrastRecord(IntervalRecord):
-    """What a table decides: accuracy of `a` less that of `b`, said before the table was made."""
+    """What a table decides: a figure of `a` less that of `b`, said before the table was made."""
 
     claim: str
     a: str
     b: str
     column: str = ""
+    figure: str = "accuracy"
     model: str = ""
     b_model: str = ""
     pooled: bool = False

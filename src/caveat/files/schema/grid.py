@@ -97,8 +97,10 @@ class Contrast:
     b: str
     """The names of both; figures are those of `a` less those of `b`."""
     column: str = ""
+    figure: str = "accuracy"
+    """Which metric, such as "nll" or "auroc_error"."""
     model: str = ""
-    """Whose accuracy: "global", "local"; by default what silos predict with."""
+    """Whose: "global", "local"; by default what silos predict with."""
     b_model: str = ""
     """Whose of `b`, where it is another: "own" is what silos predict with."""
     pooled: bool = False

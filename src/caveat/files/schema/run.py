@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from .record import Figure, File, Finite, Record
+from .record import Count, Figure, File, Finite, Record
 
 
 class GivenConfiguration(Record):
@@ -97,13 +97,30 @@ class TableColumnRecord(Record):
     categories: list[str] | None = None  # None where it holds numbers
 
 
+class ColumnReferenceRecord(Record):
+    """Values of a column in rows of a silo's calibration split, without their rows."""
+
+    values: list[Number]  # numbers, or codes of categories, ascending
+    missing: Count
+
+
+class ReferenceRecord(Record):
+    """Values of all columns of a silo's raw rows, in order."""
+
+    columns: list[ColumnReferenceRecord]
+    distinct: bool  # whether no two of the rows were equal
+
+
 class SiloEncoder(Record):
     """A silo's fitted constants, per numeric column of the layout."""
+
+    OMITTED: ClassVar = frozenset({"reference"})
 
     table: Annotated[int, Field(ge=0)]  # which of the tables its rows are read as
     medians: list[Number]
     means: list[Number]
     scales: list[Positive]
+    reference: ReferenceRecord | None = None  # for tests of new rows as a whole
 
 
 class DeclaredRecord(Record):

@@ -68,9 +68,10 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
     corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-    caption = f"On the seeds and silos that both have, with 95 % intervals. Holm's correction is over {corrected}; "
-    caption += f"below {wording.LEVEL:g} a mark is coloured and its p dark."
-    about = f"Differences in {measure.name} between methods, pairs: {{}}, with 95 % intervals"
+    caption = f"On the seeds and silos that both have. The intervals hold the differences of {corrected} together with "
+    caption += f"95 %, for {wording.scope(results)}. Where one excludes 0, its p, corrected for {corrected}, is below "
+    caption += f"{wording.LEVEL:g}: the mark is coloured and the p dark."
+    about = f"Differences in {measure.name} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
         Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
         for part in parts

@@ -72,7 +72,7 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """Draw a line per pair: the mean difference with its interval about zero, and its p after Holm's correction.
+    """Draw a line per pair: the mean difference with its interval about zero, and its corrected p.
 
     Pairs without a difference are listed with a note.
     """
@@ -84,7 +84,7 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
     zero = frame.x(0)
     heads = [
         svg.text(frame.right + 46, 12, "difference", "end", "tick"),
-        svg.text(rows.width, 12, "Holm p", "end", "tick"),
+        svg.text(rows.width, 12, "corrected p", "end", "tick"),
     ]
     if measure.higher is not None:
         left, right = ("worse", "better") if measure.higher else ("better", "worse")
@@ -97,10 +97,10 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
 
 
 def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Markup:
-    found, p = dot(pair), probability(pair.p_holm)
-    clear = pair.p_holm is not None and pair.p_holm < LEVEL
+    found, p = dot(pair), probability(pair.p_adjusted)
+    clear = pair.p_adjusted is not None and pair.p_adjusted < LEVEL
     said = bracketed(measure, pair) or "no seed that both have"
-    title = f"{pair.a} {MINUS} {pair.b}: {said}{f', Holm p {p}' if p else ''}"
+    title = f"{pair.a} {MINUS} {pair.b}: {said}{f', corrected p {p}' if p else ''}"
     if found is None:
         return svg.group(title, svg.text(frame.left + 6, y + 4, said, "start", "tick"))
     drawn = [

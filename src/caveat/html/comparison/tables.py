@@ -102,15 +102,19 @@ def place_table(
 
 def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table | None:
     """Return a row per pair of methods, with their difference and its tests."""
-    pairs = record.results(setting, measure).pairs
+    results = record.results(setting, measure)
+    pairs = results.pairs
     columns = [
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
         column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
-        column("95 % interval", (wording.interval(measure, pair) for pair in pairs)),
-        column("p", (probability(pair.p) for pair in pairs), "paired t test over seeds"),
-        column("Holm p", (probability(pair.p_holm) for pair in pairs), "corrected for all pairs"),
+        column("simultaneous 95 % interval", (wording.interval(measure, pair) for pair in pairs)),
+        column("p", (probability(pair.p) for pair in pairs), "of this pair alone"),
+        column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    return table(columns, f"Differences in {measure.name}, first minus second, on seeds and silos that both have.")
+    about = (
+        f"Differences in {measure.name}, first minus second, on seeds and silos that both have; intervals and p-values "
+    )
+    return table(columns, f"{about}are for {wording.scope(results)}.")
 
 
 def tuning_table(record: Comparison) -> Table | None:
@@ -218,8 +222,8 @@ def contrast_table(record: Comparison) -> Table | None:
     columns = [
         words("claim", (each.claim for each in found)),
         words("contrast", map(wording.contrast_name, found)),
-        column("difference in points", (wording.points(each.mean) for each in found)),
-        column("95 % interval", map(wording.points_interval, found)),
+        column("difference", (wording.gap_of(each, each.mean) for each in found), "of shares in points"),
+        column("95 % interval", map(wording.gap_interval, found)),
         words("verdict", map(wording.contrast_verdict, found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),
         column("Holm p, equal", (probability(each.p_equal) for each in found)),

@@ -16,10 +16,10 @@ from ...files.schema import Comparison, Measure, Setting
 from ..diagrams import Dot
 
 POPULATION = (
-    "Intervals and p-values are about training again, with other seeds, on these silos. Seeds share some or all test "
-    "inputs, so other inputs, and other silos, may differ by more."
+    "Intervals are about training again, with other seeds, on these silos. Seeds share some or all test inputs, so "
+    "other inputs, and other silos, may differ by more."
 )
-"""The population of the statistics."""
+"""The population of the intervals of means."""
 SEEDS = 5
 """Number of seeds from which plots show intervals only."""
 FEW = 10
@@ -210,7 +210,7 @@ def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
 
 
 LEVEL = 0.05
-"""Significance level after Holm's correction."""
+"""Significance level after the correction for all pairs."""
 _MOST_FAILED = 6
 _MOST_OTHERS = 4
 
@@ -243,7 +243,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     after = against(record, setting, first.row, second.row)
-    tested = _tested(pair, min(first.seeds, second.seeds))
+    tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
     return f"{after}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
@@ -299,10 +299,10 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
         return ""
     behind = listed([f"{each.row} with {with_unit(measure, each.mean)}" for each in others], _MOST_OTHERS)
     gaps = [(each.row, _gap(pairs, first, each.row, measure)) for each in others]
-    tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_holm is not None]
+    tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_adjusted is not None]
     if not tested:
         return f" Behind these two: {behind}."
-    found = [row for row, gap in tested if (gap.p_holm or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
+    found = [row for row, gap in tested if (gap.p_adjusted or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
     over = (
         listed(found, _MOST_OTHERS) if 0 < len(found) < len(others) else "each of these" if found else "none of these"
     )
@@ -320,41 +320,53 @@ def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measur
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
     bounds = interval(measure, gap)
     if figure(measure, gap.mean) == figure(measure, 0.0):
-        between = f" (95 % interval of their difference {bounds})" if bounds else ""
+        between = f" (simultaneous 95 % interval of their difference {bounds})" if bounds else ""
         return f"{first} and {second} are level in {measure.name}{between}."
     size = f"{figure(measure, abs(gap.mean))}{unit}"
     if gap.mean < 0:
         # If runs failed, the means are over different seeds, and pairs may contradict them.
         return f"{first} has the better mean, but is behind {second} by {size} on the seeds that both have."
-    between = f" (95 % interval {bounds})" if bounds else ""
+    between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
     return f"{first} is ahead of {second} by {size}{between}."
 
 
-def _tested(gap: schema.DifferenceRecord, seeds: int) -> str:
-    if gap.p_holm is None:
+def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> str:
+    if gap.p_adjusted is None:
         if seeds < 2:
             return "One seed allows no test."
         ties = gap.low is None and gap.mean is not None
         return "All seeds give the same difference, which allows no test." if ties else "The difference was not tested."
-    found = "significant" if gap.p_holm < LEVEL else "not significant"
-    return f"With {plural(seeds, 'seed')} the difference is {found} after Holm's correction ({equation(gap.p_holm)})."
+    found = "significant" if gap.p_adjusted < LEVEL else "not significant"
+    where = "" if inputs_sampled else " on these inputs"
+    p = f"corrected {equation(gap.p_adjusted)}"
+    return f"With {plural(seeds, 'seed')} the difference is {found}{where} ({p})."
+
+
+def scope(results: schema.MeasureTable) -> str:
+    """What intervals and p-values of pairs hold for."""
+    inputs = "other test inputs" if results.inputs_sampled else "these test inputs, which may flatter either method,"
+    return f"other seeds and {inputs} at these silos"
 
 
 _OWN = "what silos predict with"
 _WHOSE = {"": "", "own": _OWN, "global": "the global model", "local": "local models"}
 
 
+_SHARES = ("accuracy", "coverage")  # written in points
+
+
 def contrast_sentences(record: Comparison) -> list[str]:
     """Return a sentence per contrast, for a terminal."""
     lines = []
     for each in record.contrasts:
-        by = f" {points(each.mean)} points ({points_interval(each)})" if each.mean is not None else ""
+        unit = " points" * (each.figure in _SHARES)
+        by = f" {gap_of(each, each.mean)}{unit} ({gap_interval(each)})" if each.mean is not None else ""
         lines.append(f"{each.claim}: {contrast_name(each)}{by}: {contrast_verdict(each)}")
     return lines
 
 
 def contrast_name(contrast: schema.ContrastRecord) -> str:
-    """Both methods, the setting, and whose accuracy it is."""
+    """Both methods, the setting, the figure unless it is accuracy, and whose it is."""
     model = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
     at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
@@ -362,23 +374,27 @@ def contrast_name(contrast: schema.ContrastRecord) -> str:
     if contrast.b_model:
         b, model = f"{b}: {_WHOSE.get(contrast.b_model, contrast.b_model)}", ""
     a = f"{contrast.a}: {_WHOSE.get(contrast.model, contrast.model) or _OWN}" if contrast.b_model else contrast.a
-    where = ", ".join(part for part in (contrast.column, model, known, at, "pooled" * contrast.pooled) if part)
+    parts = contrast.column, contrast.figure.replace("accuracy", ""), model, known, at, "pooled" * contrast.pooled
+    where = ", ".join(filter(None, parts))
     return f"{a} {MINUS} {b}" + (f" ({where})" if where else "")
 
 
 def contrast_verdict(contrast: schema.ContrastRecord) -> str:
     """Return the verdict in words."""
-    margin = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
+    points = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
-        return f"equal within {margin}"
+        return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}"
     if contrast.verdict in ("better", "worse"):
         return f"{contrast.a} is {contrast.verdict}"
     return contrast.verdict or f"open: {plural(contrast.seeds, 'seed')} done"
 
 
-def points(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:+.1f}".replace("-", MINUS)
+def gap_of(contrast: schema.ContrastRecord, value: float | None) -> str:
+    """Return a difference of a contrast's figure, or an end of its interval: shares in points; empty for None."""
+    if value is None:
+        return ""
+    return with_sign(f"{100 * value:.1f}" if contrast.figure in _SHARES else f"{value:.3f}")
 
 
-def points_interval(contrast: schema.ContrastRecord) -> str:
-    return f"{points(contrast.low)} to {points(contrast.high)}" if contrast.low is not None else ""
+def gap_interval(contrast: schema.ContrastRecord) -> str:
+    return "" if contrast.low is None else f"{gap_of(contrast, contrast.low)} to {gap_of(contrast, contrast.high)}"

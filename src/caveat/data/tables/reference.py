@@ -1,0 +1,127 @@
+"""What a silo keeps of the columns of its table, to test whether new rows as a whole are like its own.
+
+Of at most 100 rows of the calibration split, each column's values are kept, sorted, so that values of one row are not
+linked. Each column of new rows is tested against them, and whether its values are missing; Holm's correction covers all
+tests, so of batches like the silo's own rows, at most 5 % have any finding.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...core import UnlikeColumn
+from ...uncertainty.multiplicity import holm
+from ...uncertainty.two_samples import count_test, rank_test
+from ..pools import Array, TableColumn, shown
+
+LEVEL = 0.05
+"""Largest share of batches like the silo's own in which any column is reported."""
+FEWEST = 5
+"""Minimum number of rows, new or known, to be tested."""
+MOST_ROWS, MOST_VALUES = 100, 50_000
+"""Maximum numbers of rows and of values that are kept; of wide tables at least `LEAST_ROWS` rows."""
+LEAST_ROWS = 20
+FREQUENT = 0.2
+"""Share of the most frequent number, of new and known ones together, from which it is tested apart from others: most
+cells may be 0, which hides other changes."""
+
+
+@dataclass(frozen=True)
+class ColumnReference:
+    """Known values of one column, without their rows."""
+
+    values: tuple[float, ...]
+    """Numbers, or codes of categories, ascending."""
+    missing: int
+    """Number of missing values besides these."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Known values of all columns of a silo's raw rows, in order; no columns if there are too few rows."""
+
+    columns: tuple[ColumnReference, ...] = ()
+    distinct: bool = False
+    """Whether no two of the rows were equal: equal new rows then are repetitions and count once."""
+
+    def unlike(self, raw: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
+        """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, the least likely first.
+
+        Categories that the silo has never seen are left out: `Encoder.notes` names their rows.
+        """
+        rows = _distinct(raw) if self.distinct else raw
+        if len(rows) < FEWEST or not self.columns:
+            return ()
+        found = []
+        for i, (column, known) in enumerate(zip(table, self.columns, strict=True)):
+            values, seen = _present(rows[:, i], column)
+            found.append(_values(column, values[seen].astype(np.float32), np.array(known.values, np.float32)))
+            if len(values) < len(rows) or known.missing:  # otherwise there is nothing to find
+                found.append(_missing(column, len(values), len(rows), known))
+        corrected = holm([each.p for each in found])
+        unlike = [replace(each, p=p) for p, each in zip(corrected, found, strict=True) if p <= LEVEL]
+        return tuple(sorted(unlike, key=lambda each: each.p))
+
+
+NO_REFERENCE = Reference()
+
+
+def reference_of(rows: Array, table: Sequence[TableColumn], generator: np.random.Generator) -> Reference:
+    """Return what is kept of raw rows (N, D), drawn without replacement if there are too many."""
+    most = min(MOST_ROWS, max(LEAST_ROWS, MOST_VALUES // max(len(table), 1)))
+    chosen = np.sort(generator.permutation(len(rows))[:most])
+    if len(chosen) < FEWEST:
+        return NO_REFERENCE
+    some = np.asarray(rows[chosen])
+    columns = []
+    for i, column in enumerate(table):
+        values, _ = _present(some[:, i], column)
+        kept = tuple(float(str(each)) for each in np.sort(values.astype(np.float32)))  # few digits, the same float32
+        columns.append(ColumnReference(kept, len(some) - len(values)))
+    return Reference(tuple(columns), len(_distinct(some)) == len(some))
+
+
+def _present(values: Array, column: TableColumn) -> tuple[Array, Array]:
+    """Return the values that are not missing, and which of them are numbers or categories of the column."""
+    if column.categories is None:
+        known = values[~np.isnan(values)]
+        return known, np.ones(len(known), bool)
+    known = values[~np.isnan(values) & (values != -1)]
+    return known, np.isin(known, np.arange(len(column.categories)))
+
+
+def _distinct(rows: Array) -> Array:
+    """Return the rows that differ from all before, equal missing values included."""
+    whole = np.ascontiguousarray(rows, np.float32)
+    first = np.unique(whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))), return_index=True)[1]
+    return rows[np.sort(first.reshape(-1))]
+
+
+def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
+    if column.categories is None:
+        here, there = (float(np.median(each)) if len(each) else math.nan for each in (new, known))
+        return UnlikeColumn(column.name, "median", here, there, _numbers(new, known))
+    counts = [np.bincount(each.astype(np.int64), minlength=len(column.categories)) for each in (new, known)]
+    shares = [each / max(each.sum(), 1) for each in counts]
+    most = int(np.argmax(np.abs(shares[0] - shares[1])))
+    here, there = (float(each[most]) for each in shares)
+    return UnlikeColumn(column.name, f"share of {shown(column.categories[most])}", here, there, count_test(*counts))
+
+
+def _numbers(new: Array, known: Array) -> float:
+    """Return the p-value of numbers: by ranks, and if one number is frequent also of its share and of the others."""
+    numbers, counts = np.unique(np.concatenate([new, known]), return_counts=True)
+    ps = [rank_test(new, known)]
+    if len(counts) and counts.max() >= FREQUENT * counts.sum():
+        often = numbers[counts.argmax()]
+        shares = (np.array([(each == often).sum(), (each != often).sum()]) for each in (new, known))
+        ps += [count_test(*shares), rank_test(new[new != often], known[known != often])]
+    return min(1.0, len(ps) * min(ps))
+
+
+def _missing(column: TableColumn, present: int, rows: int, known: ColumnReference) -> UnlikeColumn:
+    missing, count = rows - present, len(known.values) + known.missing
+    counts = np.array([missing, present]), np.array([known.missing, len(known.values)])
+    return UnlikeColumn(column.name, "share missing", missing / rows, known.missing / count, count_test(*counts))

@@ -1,0 +1,54 @@
+"""Exact tests of whether new values are like a sample of known ones, for any numbers of values and any ties.
+
+Each returns a p-value under the hypothesis that all values are exchangeable. They are closed forms of hypergeometric
+tails, so p-values of values far apart are small enough for a correction over many columns.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .distributions import Array, hypergeometric_tail
+
+LEVELS = (0.1, 0.5, 0.9)
+"""Quantiles of the known values about which new values are counted."""
+
+
+def rank_test(new: Array, known: Array) -> float:
+    """Return the p-value of numbers (n,) against known ones (m,), both without NaN.
+
+    A precedence test (Nelson, Technometrics 1963): the number of new values above the j-th smallest known one has a
+    beta-binomial distribution, here for the 10 %, 50 % and 90 % quantiles and in both directions, with Bonferroni's
+    correction. New values equal to a known one count as not beyond it, which makes p larger. 1 without values.
+    """
+    n, m = len(new), len(known)
+    if not n or not m:
+        return 1.0
+    ordered, ps = np.sort(known), []
+    for level in LEVELS:
+        j = max(1, math.ceil(level * m))
+        for beyond in (int((new > ordered[j - 1]).sum()), int((new < ordered[m - j]).sum())):
+            # So many of the new values are beyond if they are among the first (m - j + beyond) of all.
+            ps.append(hypergeometric_tail(beyond, m - j + beyond, n, n + m))
+    return min(1.0, len(ps) * min(ps))
+
+
+def count_test(new: NDArray[np.int64], known: NDArray[np.int64]) -> float:
+    """Return the p-value of counts (C,) per category against known counts (C,).
+
+    Fisher's exact test of each category against the others, in both directions, with Bonferroni's correction. 1 without
+    values.
+    """
+    n, m = int(new.sum()), int(known.sum())
+    occur = np.flatnonzero(new + known)
+    if not n or not m or len(occur) < 2:
+        return 1.0
+    tests = 2 * (1 if len(occur) == 2 else len(occur))  # of two categories, both have the same test
+    return min(1.0, tests * min(_one_sided(int(new[i]), int(known[i]), n, m) for i in occur))
+
+
+def _one_sided(new: int, known: int, n: int, m: int) -> float:
+    """Return the smaller p-value of both directions of Fisher's test: `new` of n against `known` of m."""
+    more = hypergeometric_tail(new, new + known, n, n + m)
+    return min(more, hypergeometric_tail(known, new + known, m, n + m))
