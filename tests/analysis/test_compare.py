@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
+import torch
 from commands import caveat
 from fake_run import write_json
 
@@ -27,6 +29,7 @@ from caveat.analysis.compare.runner import compare, grid_of, opened, write
 from caveat.analysis.compare.table_files import markdown
 from caveat.config import load
 from caveat.core import ConfigurationError, DataError, RunError
+from caveat.files import read_payload
 from caveat.files.schema import Measure, MethodVariant, Setting, TuningPlan, as_json
 from caveat.runs.progress import Silent
 
@@ -89,6 +92,21 @@ def test_tables_are_means_of_the_runs_summaries(compared: Path) -> None:
     rows = {each["row"]: each["mean"] for each in record["tables"][0]["rows"]}
     assert pair["mean"] == pytest.approx(rows[pair["a"]] - rows[pair["b"]])
     assert pair["p_adjusted"] == pytest.approx(pair["p"])
+
+
+def test_runs_keep_what_test_inputs_contribute(compared: Path) -> None:
+    record = json.loads((compared / "comparison.json").read_text())
+    assert record["tables"][0]["inputs_sampled"]
+    for row, seed in itertools.product(("fedavg", "alone"), (0, 1)):
+        summary = json.loads((compared / "runs" / row / f"seed-{seed}" / "summary.json").read_text())
+        kept = read_payload(compared / "runs" / row / f"seed-{seed}.inputs.safetensors")
+        ids = [each["input"] for each in kept.values()]
+        assert len(torch.cat(ids).unique()) == sum(map(len, ids))  # one source: no input is at two silos
+        for silo in summary["silos"]:
+            for figure in ("accuracy", "nll", "ece", "entropy", "brier"):
+                assert float(kept[silo["name"]][f"own/{figure}"].double().mean()) == pytest.approx(
+                    silo["test"][figure], abs=1e-5
+                )
 
 
 def test_every_cell_tells_what_it_cost(compared: Path) -> None:

@@ -42,22 +42,24 @@ def write_inputs(run: Run, silos: Silos) -> None:
     Per silo, arrays (N,): the ids of inputs, and MODEL/METRIC for the silo's prediction and for each model; of the
     stream only the accuracy, because some of its labels may be of classes that no model has.
     """
-    write_bytes(inputs_file(run.folder), to_bytes({silo.name: _inputs_at(run, silo) for silo in silos}))
+    positions = [silo.indices["test"] for silo in silos if "test" in silo.indices]
+    one_source = bool(positions) and len(torch.cat(positions).unique()) == sum(map(len, positions))
+    write_bytes(inputs_file(run.folder), to_bytes({silo.name: _inputs_at(run, silo, one_source) for silo in silos}))
 
 
-def _inputs_at(run: Run, silo: Silo) -> Tensors:
-    found = _contributed(run, silo, silo.test, "test")
+def _inputs_at(run: Run, silo: Silo, one_source: bool) -> Tensors:
+    found = _contributed(run, silo, silo.test, "test", one_source)
     if FOREIGN in silo.streams and FOREIGN in silo.indices:
-        foreign = _contributed(run, silo, silo.streams[FOREIGN], FOREIGN)
+        foreign = _contributed(run, silo, silo.streams[FOREIGN], FOREIGN, one_source)
         found |= {f"{FOREIGN}/{name}": each for name, each in foreign.items()}
     return found
 
 
-def _contributed(run: Run, silo: Silo, data: Data, name: str) -> Tensors:
+def _contributed(run: Run, silo: Silo, data: Data, name: str, one_source: bool) -> Tensors:
     y, answers = data.y.cpu(), run.answers(silo.name)(data.x)
     models = {CHOSEN: run.predictor(silo.name)(data.x)}
     models |= {decision.name.lower(): answer for decision, answer in answers.items()}
-    kept = {INPUT: _ids(silo, name, len(y))}
+    kept = {INPUT: _ids(silo, name, len(y), one_source)}
     for model, prediction in models.items():
         if name == FOREIGN:
             kept[f"{model}/accuracy"] = (prediction.label.cpu() == y).float()
@@ -66,10 +68,15 @@ def _contributed(run: Run, silo: Silo, data: Data, name: str) -> Tensors:
     return kept
 
 
-def _ids(silo: Silo, name: str, count: int) -> Tensor:
-    """Return (N,) int64 ids, which inputs of a domain share if they have the same position in its source."""
-    origin = silo.domain if name in silo.indices else silo.name
-    positions = silo.indices[name].cpu() if name in silo.indices else torch.arange(count)
+def _ids(silo: Silo, name: str, count: int, one_source: bool) -> Tensor:
+    """Return (N,) int64 ids: positions in the one source of all silos, or in the source of the silo's domain.
+
+    With one source, its domains are shifts, and an input is the same in each of them.
+    """
+    if name not in silo.indices:
+        origin, positions = silo.name, torch.arange(count)
+    else:
+        origin, positions = "" if one_source else silo.domain, silo.indices[name].cpu()
     return (zlib.crc32(origin.encode()) % 2**31) * 2**32 + positions
 
 
