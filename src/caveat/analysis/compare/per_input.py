@@ -43,7 +43,7 @@ def write_inputs(run: Run, silos: Silos) -> None:
     stream only the accuracy, because some of its labels may be of classes that no model has.
     """
     positions = [silo.indices["test"] for silo in silos if "test" in silo.indices]
-    one_source = bool(positions) and len(torch.cat(positions).unique()) == sum(map(len, positions))
+    one_source = bool(positions) and len({*torch.cat(positions).tolist()}) == sum(map(len, positions))
     write_bytes(inputs_file(run.folder), to_bytes({silo.name: _inputs_at(run, silo, one_source) for silo in silos}))
 
 
