@@ -54,6 +54,7 @@ from caveat.wrappers.switch_policy import Switched
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)
+SUBGROUPS = ("low", "high")
 METHODS: list[Method] = [
     Local(rounds=4, training=ADAM),
     FedAvg(rounds=4, training=ADAM),
@@ -120,6 +121,22 @@ WRAPPED: list[Method] = [
         ensemble_size=2,
     ),
     LabelShifted(FedBN(rounds=2, training=FAST), coverage=0.999),
+    Conformal(
+        Guaranteed(FedAvg(rounds=2, training=ADAM), risk=0.5, confidence_level=0.6, subgroups=SUBGROUPS),
+        coverage=0.8,
+        subgroups=SUBGROUPS,
+    ),
+    Conformal(
+        Guaranteed(
+            FedBABU(rounds=2, training=FAST, fine_tune_epochs=2),
+            risk=0.5,
+            confidence_level=0.6,
+            guarantee_scope="silo",
+            subgroups=SUBGROUPS,
+        ),
+        coverage=0.96,
+        subgroups=SUBGROUPS,
+    ),
 ]
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 

@@ -14,9 +14,10 @@ from told import NONE, agreed
 from torch import Tensor
 
 from caveat.core import Answers, Data, Decision, Method, Payload, Prediction, Round, SiloContext, State
+from caveat.core.errors import ConfigurationError
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
-from caveat.wrappers.calibration import Conformal
+from caveat.wrappers.calibration import ByClass, Conformal
 from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 
@@ -150,3 +151,54 @@ def test_equal_inputs_have_equal_sets_whatever_the_last_digits_of_their_probabil
     limit = sets.threshold(sets.surprise(probs, torch.ones(100, dtype=torch.long)), 0.9)
     noise = 1e-7 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert bool(sets.prediction_sets(probs + noise, torch.zeros(100, dtype=torch.long), limit).all())
+
+
+def uneven(n: int, generator: torch.Generator) -> Data:
+    """A tenth of the inputs are of class 0, which the model often takes for another one."""
+    y = torch.where(torch.rand(n, generator=generator) < 0.1, 0, 1 + torch.randint(4, (n,), generator=generator))
+    x = torch.randn(n, 5, generator=generator)
+    x[torch.arange(n), y] += torch.where(y == 0, 0.5, 3.0)
+    return Data(x, y)
+
+
+@pytest.mark.parametrize(("silos", "each"), [(1, 400), (50, 8)])
+def test_sets_per_class_hold_each_class_as_often_as_promised(silos: int, each: int) -> None:
+    """Where sets by one quantile hold the hard class much more rarely."""
+    covered: dict[type[Conformal], list[torch.Tensor]] = {ByClass: [], Conformal: []}
+    for draw in range(40):
+        generator = torch.Generator().manual_seed(draw)
+        parts = [uneven(each, generator) for _ in range(silos)]
+        sites = [SiloContext(f"silo-{k}", data, data, data, NONE) for k, data in enumerate(parts)]
+        fresh = uneven(4000, generator)
+        for kind, found in covered.items():
+            method = kind(Logits(), COVERAGE)
+            server, states = agreed(method, sites)
+            given = method.predict(method.broadcast(server), states["silo-0"], sites[0], fresh.x).sets
+            assert given is not None
+            held = given.gather(1, fresh.y[:, None])[:, 0].double()
+            found.append(torch.stack([held[fresh.y == c].mean() for c in range(5)]))
+    means = {kind: torch.stack(found).mean(0) for kind, found in covered.items()}
+    assert float(means[ByClass].min()) > COVERAGE - 0.015
+    assert float(means[Conformal][0]) < 0.75
+
+
+def test_a_class_with_too_few_inputs_is_pooled_by_their_number_alone() -> None:
+    method = ByClass(Logits(), COVERAGE)
+    generator = torch.Generator().manual_seed(0)
+    data = Data(torch.randn(60, 5, generator=generator), torch.tensor([0] * 8 + [1] * 9 + [2] * 20 + [3] * 23))
+    context = SiloContext("a", data, data, data, NONE)
+    limit = agreed(method, [context])[1]["a"]["sets"]["limit"]
+    # Class 4 has no inputs: 4, 0 and 1, the smallest three, are pooled.
+    assert limit[0] == limit[1] == limit[4]
+    assert len(set(limit.tolist())) == 3
+    assert bool((limit < 1e6).all())
+
+
+def test_settings_of_sets_per_class() -> None:
+    assert type(Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits())) is ByClass
+    with pytest.raises(ConfigurationError, match="no meaning unless"):
+        Uncertainty(sets_per_class=True)
+    with pytest.raises(ConfigurationError, match="leave out label_shift"):
+        Uncertainty(set_coverage=0.8, sets_per_class=True, label_shift=True)
+    with pytest.raises(ConfigurationError, match="does not combine with sets by subgroup"):
+        Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits(), subgroups=("a", "b"))

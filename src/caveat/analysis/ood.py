@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Decision, Prediction, Silo, key
 from ..core.errors import one_of
+from ..data import Inputs
 from ..files import write_bytes
 from ..runs.local import Run
 from ..runs.opening import open_run
@@ -150,7 +151,8 @@ def measure(run: Run, federation: str, seed: int) -> list[Row]:
     about: dict[tuple[str, bool], list[tuple[float, float, float | None]]] = defaultdict(list)
     for silo in run.silos:
         predict = run.predictor(silo.name)
-        own = predict(silo.test.x[:MOST])
+        of = silo.subgroups.get("test")
+        own = predict(Inputs(silo.test.x[:MOST], subgroup=None if of is None else of[:MOST]))
         about[OWN, False].append((*_shares(own), _wrong(own, silo.test.y[:MOST])))
         for kind, far, x in foreign(silo, seed):
             told = predict(x)

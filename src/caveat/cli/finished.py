@@ -32,6 +32,7 @@ def predict(
     with reported(named=True):
         from ..api import load
         from ..data import noted_inputs
+        from .output import prediction_rows
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -39,7 +40,8 @@ def predict(
         found = noted_inputs(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
         notes = batch_notes(prediction) if preparation.encoders else ()
-        _write_csv(prediction, preparation.classes, out, found.files, notes)
+        names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
+        _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
 
 
 def evaluate(
@@ -98,10 +100,11 @@ def batch_notes(prediction: Any) -> list[str]:
     return ["; ".join(filter(None, [note, *["unfamiliar"] * each, *columns])) for note, each in notes]
 
 
-def _write_csv(prediction: Any, classes: tuple[str, ...], out: str, files: Sequence[str], notes: Sequence[str]) -> None:
-    from .output import prediction_rows
+def _subgroups(prediction: Any) -> list[int]:
+    return [] if prediction.subgroup is None else prediction.subgroup.tolist()
 
-    text = prediction_rows(prediction, classes, notes, files)
+
+def _write_csv(text: str, out: str) -> None:
     if out == "-":
         typer.echo(text, nl=False)
         return

@@ -108,12 +108,16 @@ def _times(shape: Sequence[int]) -> str:
 
 
 def prediction_rows(
-    prediction: Prediction, classes: Sequence[str], notes: Sequence[str] = (), files: Sequence[str] = ()
+    prediction: Prediction,
+    classes: Sequence[str],
+    notes: Sequence[str] = (),
+    files: Sequence[str] = (),
+    subgroups: Sequence[str] = (),
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    Column "set" holds the classes of a prediction set, separated by "; ". Columns "file" and "input_note" hold the
-    inputs' files and warnings about them, if there are any.
+    Column "set" holds the classes of a prediction set, separated by "; ". Columns "file", "subgroup" and "input_note"
+    hold the inputs' files, subgroups and warnings about them, if there are any.
     """
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
@@ -127,6 +131,7 @@ def prediction_rows(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     ends = ["decision", *(["set"] if prediction.sets is not None else []), *(["file"] if files else [])]
+    ends += ["subgroup"] if subgroups else []
     ends += ["input_note"] if notes else []
     writer.writerow([as_text(cell) for cell in (*header, *ends)])
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
@@ -135,6 +140,6 @@ def prediction_rows(
         cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision]
         if prediction.sets is not None:
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
-        cells += [as_text(each[i]) for each in (files, notes) if each]
+        cells += [as_text(each[i]) for each in (files, subgroups, notes) if each]
         writer.writerow(cells)
     return text.getvalue()

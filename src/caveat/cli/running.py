@@ -192,12 +192,12 @@ def _show_result(folder: Path) -> None:
     from ..html.run.guarantee import guarantee_lines
     from ..html.run.incidents import afresh
     from ..html.run.page import write_report
-    from ..terminal.results import class_table, model_table, result_table
+    from ..terminal.results import class_table, model_table, result_table, subgroups
 
     page = write_report(folder)
     finished = read_run(folder)
     show(result_table(finished))
-    for more in (class_table(finished), model_table(finished)):
+    for more in (class_table(finished), model_table(finished), subgroups(finished)):
         if more:
             typer.echo()
             show(more)

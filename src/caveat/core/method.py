@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .aggregation import Payload, Replies, SiloId, State, Tensors, Update
 from .errors import ConfigurationError
-from .prediction import Answers, Decision, Prediction
+from .prediction import Answers, Decision, Prediction, with_subgroup
 from .silo import SiloContext, SiloInfo
 
 SiloTask = Callable[[Payload, State, SiloContext], tuple[Update, State]]
@@ -202,7 +202,8 @@ class Method:
     @final
     def predict(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Prediction:
         """Return the prediction for inputs `x` at a silo; abstain if probabilities are not finite."""
-        found = self.decide(down, state, self.answer(down, state, context, x))
+        answers = with_subgroup(self.answer(down, state, context, x), context.subgroup)
+        found = self.decide(down, state, answers)
         undefined = ~found.probs.isfinite().all(-1)
         return found.abstaining(undefined) if undefined.any() else found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import torch
@@ -75,6 +75,7 @@ class Prediction:
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
     unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch
     uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
+    subgroup: Tensor | None = None  # (N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -212,6 +213,13 @@ class Prediction:
         decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
         return replace(self, decision=decision, source=self.answered_by)
 
+    def part(self, rows: Tensor) -> Prediction:
+        """Return the prediction for some of the inputs, by (N,) bool or by positions."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own |= {name: value[rows] for name, value in own.items() if isinstance(value, Tensor)}
+        own["uncertainty"] = {name: value[rows] for name, value in self.uncertainty.items()}
+        return Prediction(**own | {"input_notes": (), "unlike_columns": ()})
+
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
         """Return the rows of this prediction where `mask` (N,) bool holds, and the rows of `other` elsewhere.
 
@@ -235,6 +243,7 @@ class Prediction:
             _choose(mask, self.familiarity, other.familiarity),
             self.false_alarm_rate,
             uncalibrated_probs=torch.where(mask[:, None], self.uncalibrated, other.uncalibrated),
+            subgroup=self.subgroup,
         )
 
 
@@ -248,3 +257,10 @@ def _choose(mask: Tensor, ours: Tensor | None, theirs: Tensor | None) -> Tensor 
 
 Answers = dict[Decision, Prediction]
 """Predictions of all available models for the same inputs: the global model, the local one, or both."""
+
+
+def with_subgroup(answers: Answers, subgroup: Tensor | None) -> Answers:
+    """Return the answers with the subgroup (N,) of each input."""
+    if subgroup is None:
+        return answers
+    return {whose: replace(each, subgroup=subgroup.to(each.probs.device)) for whose, each in answers.items()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -133,6 +133,10 @@ class SiloContext:
     agreement."""
     fitted: frozenset[str] | None = field(default=None, kw_only=True)
     """Names of the parameters of `module` that training may change; None: all."""
+    subgroups: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
+    """Per split, (N,) int64 on the CPU: the subgroup of each input, -1 if unknown; empty without subgroups."""
+    subgroup: Tensor | None = field(default=None, kw_only=True, repr=False)
+    """The same for the inputs that `Method.answer` is asked about; None: unknown for all."""
     secret: int = field(default=0, kw_only=True)
     """Seed of the noise that protects a silo; at a real silo a number that only the silo knows."""
 
@@ -145,6 +149,10 @@ class SiloContext:
     def examples(self) -> int:
         """n_k, the number of training examples."""
         return len(self.train.y)
+
+    def asking(self, split: str) -> Self:
+        """Return the context in which `Method.answer` is asked about the inputs of a split."""
+        return replace(self, subgroup=self.subgroups.get(split)) if self.subgroups else self
 
 
 @dataclass(frozen=True)
@@ -171,16 +179,23 @@ class Silo:
     """Per split and stream, the int64 positions of its examples in the source; hashed in `splits.json`."""
     streams: Mapping[str, Data] = field(default_factory=dict)
     """Out-of-distribution test inputs, by name; label -1 is not a class of the model."""
+    subgroups: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Per split, (N,) int64: the subgroup of each example, such as its sex, -1 if unknown; empty without subgroups."""
 
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
         splits = self.train, self.validation, self.calibration
-        return SiloContext(self.name, *splits, module, round=round, own=own, domain=self.domain)
+        return SiloContext(
+            self.name, *splits, module, round=round, own=own, domain=self.domain, subgroups=self.subgroups
+        )
 
     def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
         """Return what an evaluation can access at this silo: also the test split and the streams."""
         splits = self.train, self.validation, self.calibration
-        return TestContext(self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain)
+        return TestContext(
+            self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain,
+            subgroups=self.subgroups,
+        )  # fmt: skip
 
 
 MOST = 10**9
@@ -307,6 +322,8 @@ class FederationInfo:
     """Type of the inputs: float32, or int64 for token ids."""
     positive: str | None = None
     """Positive class of two, for metrics; None: the second class, or there are more than two."""
+    subgroups: tuple[str, ...] = ()
+    """Names of the subgroups of inputs that have their own promises."""
 
     @classmethod
     def of(
@@ -317,6 +334,7 @@ class FederationInfo:
         classes: tuple[str, ...],
         dtype: torch.dtype = torch.float32,
         positive: str | None = None,
+        subgroups: tuple[str, ...] = (),
     ) -> FederationInfo:
         return cls(
             shape,
@@ -325,6 +343,7 @@ class FederationInfo:
             names,
             dtype,
             positive,
+            subgroups,
         )
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ from .silos import Silos, population
 from .sources.arrays import digits, npz
 from .sources.image_folders import recolored, resized
 from .splits import hashes, splits_record
+from .subgroups import Subgrouping
 from .survey import survey
 from .transforms import augmented
 from .user_data import from_arrays, from_datasets, rotated
@@ -29,6 +30,7 @@ __all__ = [
     "Silo",
     "Silos",
     "Split",
+    "Subgrouping",
     "augmented",
     "digits",
     "from_arrays",

@@ -18,12 +18,14 @@ from .groups import check_groups, one_per_group, own_parts, samples_of, unit_lab
 from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
-from .preparation import Scaling, SequenceFormat, check_normalize, check_standardize, normalized, scalings, sequences_of
+from .preparation import SequenceFormat, check_normalize, normalized, sequences_of
 from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
 from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
+from .standardization import Scaling, check_standardize, scalings
+from .subgroups import Subgrouping, Subgroups, splits_of
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .tables.reference import reference_of
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
@@ -95,11 +97,12 @@ def make_silos(
     seed: int,
     outside: Sequence[Pool] = (),
     sequence_format: SequenceFormat | None = None,
+    subgrouping: Subgrouping | None = None,
 ) -> Silos:
     """Make silos from pools, each of which is a silo already (`given`) or is partitioned; no silo has `outside` pools.
 
     Sources and table columns of the settings are ignored. `sequence_format` is the format that sequences of different
-    lengths were padded to.
+    lengths were padded to, and `subgrouping` how samples become subgroups, by default that of the settings.
     """
     if len(pools[0].classes) < 2:
         where = pools[0].origin or pools[0].domain or "data"
@@ -133,7 +136,10 @@ def make_silos(
         common_layout(pools[0].table, [splits["train"] for splits in raw.values()]) if pools[0].table else TableLayout()
     )
     sequence_format = sequence_format or sequences_of(pools[0])
-    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format)
+    wanted = subgrouping or settings.subgrouping
+    training = [(silo.pool, silo.indices["train"]) for silo in chosen]
+    subgroups = None if wanted is None else wanted.fitted(pools, training)
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups)
     tests = [samples_of(pool, test) for pool, (_, test) in zip(pools, held_back, strict=True)]
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, test in zip(pools, tests, strict=True)]
     unknown = unknown_inputs(held_out if streams.held_out_classes else [], outside, silos, streams.global_source)
@@ -159,7 +165,8 @@ def one_silo(
     check_standardize(own.pool, settings.standardize)
     chosen = [own]
     raw = _shifted(chosen, settings.shift, image_format, seed)
-    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool))
+    subgroups = None if settings.subgrouping is None else settings.subgrouping.fitted([own.pool])
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool), subgroups)
     unknown = unknown_inputs([], outside, silos, settings.ood.global_source)
     if unknown is None:
         return silos
@@ -191,6 +198,7 @@ def _encoded(
     image_format: ImageFormat,
     layout: TableLayout,
     sequence_format: SequenceFormat | None,
+    subgroups: Subgroups | None,
 ) -> Silos:
     """Encode raw inputs; their arrays are removed from `raw`."""
     masked = sequence_format is not None and sequence_format.masked
@@ -221,9 +229,10 @@ def _encoded(
         train, validation, calibration, test = (splits[name] for name in NAMES)
         if settings.augment:
             train = augmented(train, settings.augment, settings.normalize)
-        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices))
+        of = {} if subgroups is None else splits_of(subgroups, silo.pool, silo.indices)
+        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices, subgroups=of))
     return Silos(tuple(silos), first.classes, settings.normalize if first.images else None, encoders, image_format,
-                 sequence_format, positive=settings.positive_class, scalings=scales)  # fmt: skip
+                 sequence_format, positive=settings.positive_class, scalings=scales, subgroups=subgroups)  # fmt: skip
 
 
 def _finished(

@@ -138,10 +138,10 @@ def _date(text: str) -> float | None:
 def placed(pools: Sequence[Pool], groups: Mapping[SiloId, Any] | None, time: Mapping[SiloId, Any] | None) -> list[Pool]:
     """Return the pools with the group and the time of each sample. Raise DataError for missing and invalid values."""
     if groups is not None:
-        values = _per_sample(pools, groups, "groups")
+        values = per_sample(pools, groups, "groups")
         pools = [replace(pool, groups=numbered(each)) for pool, each in zip(pools, values, strict=True)]
     if time is not None:
-        values = _per_sample(pools, time, "time")
+        values = per_sample(pools, time, "time")
         pools = [replace(pool, time=_times(each, pool.origin)) for pool, each in zip(pools, values, strict=True)]
     return list(pools)
 
@@ -156,8 +156,13 @@ def _times(values: Array, origin: str) -> Array:
     return found
 
 
-def _per_sample(pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str) -> list[Array]:
-    """Return a text (N,) for each sample of each pool. Raise DataError for another number, and for missing values."""
+def per_sample(
+    pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str, missing_allowed: bool = False
+) -> list[Array]:
+    """Return a text (N,) for each sample of each pool, or the values if they may be missing.
+
+    Raises DataError for another number of values, and for missing ones.
+    """
     check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
     if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
         raise DataError(
@@ -170,6 +175,9 @@ def _per_sample(pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str)
             raise DataError(
                 f"{pool.origin}: {called} of shape {values.shape}, expected ({len(pool.y)},): one per sample"
             )
+        if missing_allowed:
+            found.append(values)
+            continue
         texts = values.astype(str)
         if len(missing := np.flatnonzero(np.isin(texts, ("nan", "None", "NaT", "<NA>", "")))):
             raise DataError(f"{pool.origin}: {called} of sample {missing[0]} is missing, expected a value for each")

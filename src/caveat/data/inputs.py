@@ -50,6 +50,10 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
     found = locate(str(path))
     try:
         noted = preparation.noted(_raw(found, preparation, silo_name), silo_name)
+        subgroups, encoder = preparation.subgroups, preparation.encoders.get(silo_name)
+        if subgroups is not None and encoder is not None and noted.subgroup is None and not found.is_dir():
+            sheet = read_sheet(found, encoder.csv_format.of(found.stem, silo_name).separator)
+            noted = replace(noted, subgroup=subgroups.of_sheet(sheet, encoder, silo_name))
         return replace(noted, files=tuple(_printed(file.name) for file in _files(found)))
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error

@@ -90,6 +90,8 @@ class Pool:
     """(N,) the group of each sample, such as its patient, 0, 1, ... without gaps; None: every sample by itself."""
     time: Array | None = None
     """(N,) float64, the place of each sample in time; None if unknown."""
+    subgroup: Array | None = None
+    """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
 
     @property
     def images(self) -> bool:

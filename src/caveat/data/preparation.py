@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import ConfigurationError, DataError, SiloId, UnlikeColumn
 from ..core.devices import FLOAT, check_memory, memory
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
-from .pools import Array, LazyInputs, Pool, row_parts
+from .pools import Array, LazyInputs, Pool
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .sources.tables import rows_of
+from .standardization import Scaling
+from .subgroups import Subgroups, given
 from .tables.encoding import Encoder
 from .tables.frames import FrameSheet, is_frame
 
 SequenceKind = Literal["tokens", "series"]
-Standardize = Literal["none", "silo", "federation"]
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -104,85 +103,8 @@ def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array]
     return checked(plain_array(rows, origin), origin)
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """Standardization of the channels of a series."""
-
-    means: tuple[float, ...]
-    scales: tuple[float, ...]
-    """Standard deviations; 1 for constant channels."""
-    masked: bool = False
-    """Whether an additional last channel is a mask: padded steps stay zero."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Standardize series (N, T, C) float32; a mask does not change."""
-        rest = (0.0,) * self.masked, (1.0,) * self.masked
-        means, scales = (torch.tensor([*own, *more]) for own, more in zip((self.means, self.scales), rest, strict=True))
-        found = (x - means) / scales
-        return found * x[..., -1:] if self.masked else found
-
-
-@dataclass(frozen=True)
-class StepMoments:
-    """Number of real steps, and per channel their mean and sum of squared deviations."""
-
-    count: int
-    mean: Numbers
-    squares: Numbers
-
-    def __add__(self, other: StepMoments) -> StepMoments:
-        count = self.count + other.count
-        if not count:
-            return self
-        apart, share = other.mean - self.mean, other.count / count
-        squares = self.squares + other.squares + apart**2 * self.count * share
-        return StepMoments(count, self.mean + apart * share, squares)
-
-    def scaling(self, masked: bool) -> Scaling:
-        """Return the standardization of these steps."""
-        scales = np.sqrt(self.squares / max(self.count, 1))
-        scales[scales <= 10 * np.finfo(np.float64).eps * np.abs(self.mean)] = 1  # constant, except for rounding
-        return Scaling(tuple(self.mean.tolist()), tuple(scales.tolist()), masked)
-
-
-def moments(x: Array, masked: bool) -> StepMoments:
-    """Return the moments of the real steps of series (N, T, C), or (N, T, C + 1) with a mask, read in parts."""
-    channels = x.shape[2] - masked
-    nothing = StepMoments(0, np.zeros(channels), np.zeros(channels))
-    return reduce(StepMoments.__add__, (_moments(part, masked) for part in row_parts(x)), nothing)
-
-
-def _moments(x: Array, masked: bool) -> StepMoments:
-    steps = (x[x[..., -1] > 0][:, :-1] if masked else x.reshape(-1, x.shape[2])).astype(np.float64)
-    mean = steps.mean(0) if len(steps) else np.zeros(steps.shape[1])
-    return StepMoments(len(steps), mean, ((steps - mean) ** 2).sum(0))
-
-
-def scalings(train: Mapping[SiloId, Array], standardize: Standardize, masked: bool) -> dict[SiloId, Scaling]:
-    """Return each silo's standardization from training splits (N, T, C); empty for "none"."""
-    if standardize == "none":
-        return {}
-    own = {silo: moments(x, masked) for silo, x in train.items()}
-    if standardize == "silo":
-        return {silo: each.scaling(masked) for silo, each in own.items()}
-    return dict.fromkeys(own, _together(own.values()).scaling(masked))
-
-
-def _together(several: Iterable[StepMoments]) -> StepMoments:
-    return reduce(StepMoments.__add__, several)
-
-
-def check_standardize(pool: Pool, standardize: Standardize) -> None:
-    """Raise ConfigurationError for standardization of inputs that are no series."""
-    if standardize != "none" and not pool.series:
-        raise ConfigurationError(
-            f"data.standardize = {standardize!r} is for series only; tables are always standardized",
-            "data.standardize",
-        )
-
-
 def sequences_of(pool: Pool) -> SequenceFormat | None:
-    """Return the format of sequences that already have one length; None for other inputs."""
+    """Return the format of sequences that have one length; None for other inputs."""
     if pool.series or (pool.tokens and pool.x.ndim == 2):
         return SequenceFormat("tokens" if pool.tokens else "series", pool.x.shape[1])
     return None
@@ -204,6 +126,8 @@ class Inputs:
     """(N,) the name of each input's file; empty if inputs have no files of their own."""
     unlike_columns: tuple[UnlikeColumn, ...] = ()
     """Columns in which table rows, as a whole, are unlike the silo's own; in at most 5 % of batches like these any."""
+    subgroup: Tensor | None = None
+    """(N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all."""
 
     @property
     def told(self) -> str:
@@ -243,14 +167,19 @@ class Preparation:
     """The format that raw sequences are padded to; None for other inputs."""
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
     """Each silo's standardization of series; empty without."""
+    subgroups: Subgroups | None = None
+    """The subgroups of inputs that have their own promises, if any."""
 
     def __repr__(self) -> str:
-        """Return number, shape and classes, but no statistics of the silos' data."""
         return f"Preparation({len(self.names)} silos, inputs {self.shape}, {len(self.classes)} classes)"
 
     @property
     def images(self) -> bool:
         return self.normalize is not None
+
+    @property
+    def subgroup_names(self) -> tuple[str, ...]:
+        return () if self.subgroups is None else self.subgroups.names
 
     def check_name(self, silo: SiloId) -> None:
         """Raise DataError if there is no silo of this name."""
@@ -261,14 +190,24 @@ class Preparation:
         """Return model inputs (N, *shape): tensors unchanged, raw inputs prepared. Raise DataError for other shapes."""
         return self.noted(x, silo).x
 
-    def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None) -> Inputs:
-        """Return model inputs as `inputs` does, with notes if they are or were raw."""
-        if isinstance(x, Inputs):
-            found = x
-        elif isinstance(x, (Tensor, LazyInputs)):
-            found = Inputs(cast(Tensor, x))
+    def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None, subgroups: Any = None) -> Inputs:
+        """Return model inputs as `inputs` does, with notes if they are or were raw, and with their subgroups.
+
+        `subgroups` (N,) has the value of each input, None if unknown; by default those of a table's column. An input
+        without a subgroup has the promises of all inputs together.
+        """
+        found, raw = self._noted(x, silo), not isinstance(x, Tensor | LazyInputs | Inputs)
+        if subgroups is not None:
+            return replace(found, subgroup=given(self.subgroups, subgroups, len(found.x)))
+        if self.subgroups is not None and raw and (encoder := self.encoders.get(silo or "")) is not None:
+            return replace(found, subgroup=self.subgroups.of_rows(x, encoder))
+        return found
+
+    def _noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None) -> Inputs:
+        if isinstance(x, (Inputs, Tensor, LazyInputs)):
+            found = x if isinstance(x, Inputs) else Inputs(cast(Tensor, x))
         elif is_frame(x):
-            return self.noted(self._rows(x, silo), silo)
+            return self._noted(self._rows(x, silo), silo)
         else:
             raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)

@@ -10,6 +10,7 @@ from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
 from .pools import Kind
 from .sources import HELP, SOURCES, parsed
+from .subgroups import Subgrouping
 from .tables.dictionary import (
     Decimal,
     Declared,
@@ -210,6 +211,17 @@ class DataSettings:
     """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
     The last samples are the test split; before them are calibration, validation and train. A group has the time of its
     last sample."""
+    subgroups: str | None = None
+    """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
+    prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows together."""
+    subgroup_values: tuple[str, ...] = ()
+    """subgroups: values of the column that are subgroups, in order, by default all. on_site needs these or edges."""
+    subgroup_edges: tuple[float, ...] = ()
+    """subgroups: bins of a column of numbers, [50, 65] for below 50, from 50 to below 65, and from 65 on."""
+    subgroup_quantiles: Annotated[int, Field(ge=2, le=20)] | None = None
+    """subgroups: number of bins of a column of numbers, with about equally many training rows of all silos."""
+    subgroup_input: bool = True
+    """subgroups: whether the column is also an input of the model."""
     classes: tuple[str, ...] = field(default=(), repr=False)
     """csv, on_site: class names, in order; other labels are refused. By default the labels of all silos. A federation
     of tables needs them as words; each silo.toml maps the silo's label codes to them."""
@@ -286,6 +298,30 @@ class DataSettings:
                 "data.label_noise",
             )
         self._check_table()
+        self._check_subgroups()
+
+    @property
+    def subgrouping(self) -> Subgrouping | None:
+        """How samples become subgroups; None without any."""
+        if self.subgroups is None:
+            return None
+        return Subgrouping(self.subgroups, self.subgroup_values, self.subgroup_edges, self.subgroup_quantiles)
+
+    def _check_subgroups(self) -> None:
+        """Raise ConfigurationError for keys of subgroups that contradict each other or have no meaning."""
+        given = [key for key in ("values", "edges", "quantiles") if getattr(self, f"subgroup_{key}")]
+        if given and self.subgroups is None:
+            raise ConfigurationError(
+                f"data.subgroup_{given[0]} = {getattr(self, f'subgroup_{given[0]}')!r} has no meaning without "
+                "data.subgroups, which names the column",
+                f"data.subgroup_{given[0]}",
+            )
+        if self.subgrouping is not None and self.source == "on_site" and given not in (["values"], ["edges"]):
+            raise ConfigurationError(
+                f"data.subgroups = {self.subgroups!r} needs data.subgroup_values or data.subgroup_edges with "
+                "data.source = 'on_site', so no value of a row has to leave its silo",
+                "data.subgroups",
+            )
 
     @property
     def reading(self) -> Reading:

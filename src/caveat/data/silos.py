@@ -17,10 +17,12 @@ from ..core.settings import check_type
 from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
 from .pools import Array
-from .preparation import Inputs, Preparation, Scaling, SequenceFormat, no_silo
+from .preparation import Inputs, Preparation, SequenceFormat, no_silo
 from .settings import Normalize
 from .sources.image_folders import ImageFormat
 from .splits import NAMES
+from .standardization import Scaling
+from .subgroups import Subgroups
 from .tables.encoding import Encoder
 
 KEPT = 4
@@ -186,6 +188,8 @@ class Silos(Sequence[Silo]):
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
     positive: str | None = None
     """The positive one of two classes; None for the second one, and for more classes."""
+    subgroups: Subgroups | None = None
+    """The subgroups of samples that have their own promises, if any."""
 
     def __repr__(self) -> str:
         """Return number, shape and classes, but no data, which must not appear in logs."""
@@ -209,6 +213,10 @@ class Silos(Sequence[Silo]):
     @property
     def images(self) -> bool:
         return self.normalize is not None
+
+    @property
+    def subgroup_names(self) -> tuple[str, ...]:
+        return () if self.subgroups is None else self.subgroups.names
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -272,16 +280,16 @@ class Silos(Sequence[Silo]):
         """The preprocessing of new inputs, without the silos' data."""
         return Preparation(
             self.names, self.classes, self.shape, self.dtype, self.normalize, self.encoders, self.image_format,
-            self.sequence_format, self.scalings,
+            self.sequence_format, self.scalings, self.subgroups,
         )  # fmt: skip
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:
         """See `Preparation.inputs`."""
         return self.preparation.inputs(x, silo)
 
-    def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None) -> Inputs:
+    def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None, subgroups: Any = None) -> Inputs:
         """See `Preparation.noted`."""
-        return self.preparation.noted(x, silo)
+        return self.preparation.noted(x, silo, subgroups)
 
     def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
         """See `Preparation.prepare`."""

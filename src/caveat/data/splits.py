@@ -111,9 +111,16 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
             **({"sha256": digest[name]} if name in digest else {}),
             "content_sha256": _content(getattr(silo, name)),
             **_augmented(getattr(silo, name)),
+            **_subgroups(silo, name),
         }
         for name in NAMES
     }
+
+
+def _subgroups(silo: Silo, name: str) -> dict[str, object]:
+    if name not in silo.subgroups:
+        return {}
+    return {"subgroups_sha256": hashlib.sha256(silo.subgroups[name].numpy().astype("<i8").tobytes()).hexdigest()}
 
 
 def _augmented(data: Data) -> dict[str, object]:

@@ -25,10 +25,12 @@ from .checks import (
 )
 from .groups import placed
 from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
-from .preparation import SequenceFormat, Standardize, sequence_format
+from .preparation import SequenceFormat, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
 from .sources.arrays import pools_of
+from .standardization import Standardize
+from .subgroups import Subgrouping, of_arrays, with_subgroups
 from .transforms import Augment, augmented
 
 PARTS = ("x", "y", "x_test", "y_test")
@@ -88,6 +90,8 @@ def from_arrays(
     augment: str | Sequence[str] | Augment | None = None,
     groups: Mapping[SiloId, Any] | None = None,
     time: Mapping[SiloId, Any] | None = None,
+    subgroups: Mapping[SiloId, Any] | None = None,
+    subgrouping: Subgrouping | None = None,
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
@@ -138,6 +142,7 @@ def from_arrays(
         parts = [(_last(x, of), y, x_test if x_test is None else _last(x_test, of), y_test)
                  for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
     pools = placed(pools_of(parts, list(silos), origins, classes, kind), groups, time)
+    pools = with_subgroups(pools, subgroups)
     settings = DataSettings(
         size=size,
         channels=None if channels == "first" else channels,
@@ -147,7 +152,8 @@ def from_arrays(
         shift=shift or Shift(),
         standardize=standardize,
     )
-    made = make_silos(pools, True, settings, seed, sequence_format=sequences)
+    wanted = of_arrays(subgroups, subgrouping)
+    made = make_silos(pools, True, settings, seed, sequence_format=sequences, subgrouping=wanted)
     return with_augment(made, augment)
 
 
@@ -304,15 +310,17 @@ def from_datasets(
     augment: str | Sequence[str] | Augment | None = None,
     groups: Mapping[SiloId, Any] | None = None,
     time: Mapping[SiloId, Any] | None = None,
+    subgroups: Mapping[SiloId, Any] | None = None,
+    subgrouping: Subgrouping | None = None,
 ) -> Silos:
     """Make silos from data sets: per name a map-style data set such as `torch.utils.data.Dataset`, or a tuple of a
     training and a test data set.
 
     An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`.
     x is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes`,
-    `positive_class`, `groups` and `time` are as in `from_arrays`. Items are read when needed, and all of them once at
-    the start for their labels. An item must be the same every time: use `augment` for random changes (see
-    `augmented`). Splits hold positions only. Raises DataError naming silo and item.
+    `positive_class`, `groups`, `time`, `subgroups` and `subgrouping` are as in `from_arrays`. Items are read when
+    needed, and all of them once at the start for their labels. An item must be the same every time: use `augment` for
+    random changes (see `augmented`). Splits hold positions only. Raises DataError naming silo and item.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
@@ -327,8 +335,9 @@ def from_datasets(
             raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
     labels = [(pool.origin, pool.y) for pool in pools]
     names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
-    pools = placed([replace(pool, classes=names) for pool in pools], groups, time)
-    made = make_silos(pools, True, DataSettings(positive_class=positive_class, split=split or Split()), seed)
+    pools = with_subgroups(placed([replace(pool, classes=names) for pool in pools], groups, time), subgroups)
+    settings = DataSettings(positive_class=positive_class, split=split or Split())
+    made = make_silos(pools, True, settings, seed, subgrouping=of_arrays(subgroups, subgrouping))
     return with_augment(made, augment)
 
 

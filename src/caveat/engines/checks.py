@@ -160,8 +160,8 @@ STREAMS = ("", "ood_local", "ood_global")
 """The evaluated split, and the streams of out-of-distribution inputs."""
 ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 """The groups of a stream, with one model, and with a choice between two models."""
-CLASSES_OF_TEST = "classes"
-"""A group of the test split, for models with few enough classes."""
+CLASSES_OF_TEST, SUBGROUPS = "classes", "subgroups"
+"""Groups of the test split: for models with few enough classes, and for data with subgroups of inputs."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of sums that count inputs."""
@@ -198,7 +198,7 @@ def left_out_measuring(
         for silo, update in updates.items()
         if (why := _by_itself(update, most[silo]) or _unreadable(silo, update.payload, read))
     }
-    for kind in ("method", CLASSES_OF_TEST, *sorted(TWO)):
+    for kind in ("method", CLASSES_OF_TEST, SUBGROUPS, *sorted(TWO)):
         rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
         reasons |= unlike_most({silo: _form(each, kind) for silo, each in rest.items() if kind in each})
     return reasons
@@ -237,12 +237,14 @@ def _check(payload: Payload, examples: int) -> None:
         stream, _, kind = group.rpartition(".")
         streams.setdefault(stream, {})[kind] = tensors
     own = streams.get("", {})
-    classes = own.pop(CLASSES_OF_TEST, None)
+    classes, subgroups = own.pop(CLASSES_OF_TEST, None), own.pop(SUBGROUPS, None)
     if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
         raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
     if classes is not None:
         _check_classes(classes, own["sums"].get("known", torch.zeros(())), examples)
+    if subgroups is not None:
+        _check_subgroups(subgroups, examples)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
             raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
@@ -251,6 +253,15 @@ def _check(payload: Payload, examples: int) -> None:
             raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {examples}")
         for kind, tensors in groups.items():
             (_check_choice if kind == "choice" else _check_sums)(tensors, float(n))
+
+
+def _check_subgroups(tensors: Tensors, n: int) -> None:
+    """Check sums by subgroup, each of which counts an input once at most."""
+    counts = tensors.get("examples", torch.zeros(()))
+    if counts.ndim != 1 or not len(counts) or float(counts.sum()) > n:
+        raise DataError(f"subgroups of {counts.tolist()} inputs, expected {n} together at most")
+    for number, count in enumerate(counts.tolist()):
+        _check_sums({name: tensor[number] for name, tensor in tensors.items()}, count)
 
 
 def _check_choice(tensors: Tensors, n: float) -> None:

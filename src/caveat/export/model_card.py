@@ -201,9 +201,15 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
             if summary.sets.label_shift
             else "of the mixture of all silos with fewer"
         )
+        each = " of each class" if summary.sets.per_class else ""
         yield (
-            f"- Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs: of the silo's own if it "
-            f"has at least {summary.sets.least} calibration inputs, else {others}."
+            f"- Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
+            f"if it has at least {summary.sets.least} calibration inputs, else {others}."
+        )
+    if summary.subgroups:
+        yield (
+            "- Subgroups: the exported model does not know the subgroup of an input; its decisions and sets are those "
+            "of the promises about all inputs together."
         )
     if "familiarity" in program.outputs:
         yield (

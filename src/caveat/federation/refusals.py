@@ -146,10 +146,20 @@ def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
 
 
 def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:
-    """Raise Refused if a silo would report fewer than `LEAST` rows of a split or of a class in it."""
+    """Raise Refused if a silo would report fewer than `LEAST` rows of a split, or of a class or a subgroup in it."""
     for split in SPLITS:
         counts = torch.bincount(getattr(silo, split).y, minlength=len(classes))
         check_count(split, counts.tolist(), classes, file)
+        of = silo.subgroups.get(split, counts[:0])
+        if not file.small_counts and bool((((few := of[of >= 0].bincount()) > 0) & (few < LEAST)).any()):
+            raise Refused(
+                f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows of a subgroup; {_allowing(file)}",
+                "small counts",
+            )
+
+
+def _allowing(file: SiloFile) -> str:
+    return f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"
 
 
 def check_count(split: str, counts: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
@@ -160,8 +170,6 @@ def check_count(split: str, counts: Sequence[int], classes: tuple[str, ...], fil
         return
     few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < LEAST]
     if few or 0 < sum(counts) < LEAST:
-        of, where = f" of class {few[0]!r}" if few else "", file.path or "silo.toml"
-        allow = f"set data.small_counts = true in {where} to allow that"
-        raise Refused(
-            f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {allow}", "small counts"
-        )
+        of = f" of class {few[0]!r}" if few else ""
+        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {_allowing(file)}"
+        raise Refused(told, "small counts")

@@ -19,11 +19,13 @@ from .sums import (
     figures,
     measure,
     merge,
+    subgroup_figures,
+    subgroup_sums,
 )
 
 __all__ = [
     "BINS", "ENOUGH", "HIGHER_IS_BETTER", "LOWER_IS_BETTER", "MOST_CLASSES", "EceTest", "OperatingPoint", "across",
     "bins_of", "by_class", "called", "class_sums", "classification", "contributions", "decisions", "ece",
     "ece_classwise", "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection",
-    "operating_point", "reliability", "risk_coverage",
+    "operating_point", "reliability", "risk_coverage", "subgroup_figures", "subgroup_sums",
 ]  # fmt: skip

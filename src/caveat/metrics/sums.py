@@ -7,7 +7,7 @@ is undefined is absent, never zero and never NaN.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -19,7 +19,7 @@ from ..uncertainty.histograms import beside
 from .calibration import calibration_sums, ece, ece_classwise
 
 
-def measure(prediction: Prediction, y: Tensor) -> Tensors:
+def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     """Return the additive sums of N predictions for labels `y` (N,), float64.
 
     A label of -1 is no class of the model: every prediction for such an input is wrong, and its label has no
@@ -27,7 +27,8 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
     `calibration_sums` are over. Over all N are: examples, correct, entropies (nats), the counts of each decision and
     quadrant, how many were answered and how many of those were correct, for predictions with sets those of `_sets`,
     with familiarity how many inputs were called `unfamiliar`, and for every score of the prediction `score.NAME`, (2,
-    4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the wrong.
+    4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the wrong, unless
+    `scores` is false.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -56,9 +57,24 @@ def measure(prediction: Prediction, y: Tensor) -> Tensors:
             f"score.{name}": torch.stack(
                 [histograms.histogram(name, values[rows], probs.shape[1]) for rows in (correct, ~correct)]
             )
-            for name, values in prediction.scores.items()
+            for name, values in (prediction.scores.items() if scores else ())
         },
     }
+
+
+def subgroup_sums(prediction: Prediction, y: Tensor, subgroups: int) -> Tensors:
+    """Return the sums of `measure` without scores by subgroup, (G, ...); inputs without a subgroup are left out."""
+    of = prediction.subgroup
+    parts = [torch.zeros_like(y, dtype=torch.bool) if of is None else of == g for g in range(subgroups)]
+    found = [measure(prediction.part(rows), y[rows], scores=False) for rows in parts]
+    return {name: torch.stack([sums[name].double() for sums in found]) for name in found[0]}
+
+
+def subgroup_figures(sums: Tensors, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return the number of inputs and the metrics by name of each subgroup with inputs, from sums by subgroup."""
+    each = {name: {kind: tensor[g] for kind, tensor in sums.items()} for g, name in enumerate(names)}
+    return {name: {"examples": float(own["examples"]), **figures(own)} for name, own in each.items()
+            if own["examples"]}  # fmt: skip
 
 
 def _sets(prediction: Prediction, y: Tensor) -> Tensors:

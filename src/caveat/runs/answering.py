@@ -108,12 +108,12 @@ class AnsweringRun(BaseRun):
     def _states(self) -> dict[SiloId, KeptState]:
         return read_kept(self.folder / STATES)
 
-    def predictor(self, silo: SiloId) -> Callable[[Tensor], Prediction]:
-        """Return a function from inputs (N, ...), normalized like the silo's, to its Prediction."""
+    def predictor(self, silo: SiloId) -> Callable[..., Prediction]:
+        """Return a function from inputs (N, ...), normalized like the silo's, and (N,) subgroups, to its Prediction."""
         return self._predicting(silo, self.complete_method.predict)
 
-    def answers(self, silo: SiloId) -> Callable[[Tensor], Answers]:
-        """Return a function from such inputs to the predictions of each available model."""
+    def answers(self, silo: SiloId) -> Callable[..., Answers]:
+        """Return a function from such inputs and subgroups to the predictions of each available model."""
         return self._predicting(silo, self.complete_method.answer)
 
     def module(self, silo: SiloId) -> nn.Module:
@@ -144,19 +144,20 @@ class AnsweringRun(BaseRun):
 
     def _predicting(
         self, silo: SiloId, ask: Callable[[Payload, State, SiloContext, Tensor], Predicted]
-    ) -> Callable[[Tensor], Predicted]:
+    ) -> Callable[..., Predicted]:
         at, encoder, first = self.at(silo), self.frozen_encoder, self.spec.first_module(self.info)
         device = self.predicts_on
         there = at if device.type == "cpu" else placed(at, device)
 
-        def predict(x: Tensor) -> Predicted:
+        def predict(x: Tensor, subgroup: Tensor | None = None) -> Predicted:
+            asked = there._replace(context=replace(there.context, subgroup=subgroup))
             if not x.is_floating_point():
                 check_ids(first, x, f"inputs for silo {silo!r}")
             with one_thread(), deterministic(device):
                 x = x if encoder is None else features_of(encoder, x, keep=False, device=device)
                 if device.type == "cpu":
-                    return ask(*there, x)
-                return home(ask(*there, inputs_there(x, device)))
+                    return ask(*asked, x)
+                return home(ask(*asked, inputs_there(x, device)))
 
         return predict
 
@@ -188,7 +189,9 @@ class KeptRun(AnsweringRun):
     @cached_property
     def info(self) -> FederationInfo:
         prepares, silos = self.prepares, late_silos(self.prepares.names, self._silo)
-        return FederationInfo.of(silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype)
+        return FederationInfo.of(
+            silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype, subgroups=prepares.subgroup_names
+        )
 
     def executor(self) -> Executor:
         names = self.prepares.names

@@ -119,7 +119,7 @@ class BaseRun:
     @property
     def complete_method(self) -> Method:
         """The method wrapped by privacy, calibration and decisions."""
-        return self.spec.complete_method(len(self.info))
+        return self.spec.complete_method(len(self.info), self.info.subgroups)
 
     @property
     def participants(self) -> Sequence[SiloId]:
@@ -139,7 +139,8 @@ class BaseRun:
     def executor_of(self, silos: Mapping[SiloId, Silo], names: Sequence[SiloId], states: SiloStore) -> Executor:
         """Return an executor at these silos, whose inputs are a frozen encoder's features; `names` are their names."""
         spec, info = self.spec, self.info
-        own, method = spec.build_personal_models(info), Evaluated(self.complete_method, spec.known_metrics)
+        own = spec.build_personal_models(info)
+        method = Evaluated(self.complete_method, spec.known_metrics, len(info.subgroups))
         return Executor(method, spec.build(info), silos, states, spec.seed, own, names=names, device=self.device)
 
     @property

@@ -41,16 +41,14 @@ SILOS = 20
 """Maximum number of silos with examples, to keep reports readable; confident errors come from all silos."""
 
 
-def gallery(
-    silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[[torch.Tensor], Prediction]]
-) -> Gallery:
+def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[..., Prediction]]) -> Gallery:
     """Return the most and least certain test inputs of silos, some of every stream and quadrant (which model answers,
     and whether it abstains), and the most confident errors of all silos. It stays on the machine with the silos' data.
     """
     shown, wrong = [], list[SureError]()
     for i, silo in enumerate(map(silos.named, names)):
         predict = predictor(silo.name)
-        prediction = predict(silo.test.x)
+        prediction = predict(silo.test.x, *([silo.subgroups["test"]] if silo.subgroups else []))
         wrong += _sure_errors(silos, silo.test, prediction, silo.name)
         if i >= SILOS:
             continue

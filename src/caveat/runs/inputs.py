@@ -29,9 +29,11 @@ from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
 from ..data.pools import CsvFormat, TableColumn
-from ..data.preparation import Scaling, SequenceFormat
+from ..data.preparation import SequenceFormat
 from ..data.silos import SiloNames
 from ..data.sources.image_folders import ImageFormat
+from ..data.standardization import Scaling
+from ..data.subgroups import Subgroups
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.reference import NO_REFERENCE, ColumnReference, Reference
@@ -45,6 +47,7 @@ from ..files.schema import (
     ReferenceRecord,
     SequenceRecord,
     SiloEncoder,
+    SubgroupsRecord,
     TableColumnRecord,
     TableRecord,
 )
@@ -152,6 +155,7 @@ def as_record(preparation: Preparation) -> PreparationFile:
         "shape": list(preparation.shape), "dtype": dtype_name(preparation.dtype), "table": table, "images": images,
         "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
         "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},
+        "subgroups": None if preparation.subgroups is None else vars(preparation.subgroups),
     })  # fmt: skip
 
 
@@ -177,7 +181,12 @@ def from_record(record: PreparationFile, where: str) -> Preparation:
         if sequences is None
         else SequenceFormat(sequences.kind, sequences.length, sequences.pad, sequences.masked, sequences.cut),
         scalings=_scalings(record, where),
+        subgroups=None if record.subgroups is None else _subgroups(record.subgroups),
     )
+
+
+def _subgroups(record: SubgroupsRecord) -> Subgroups:
+    return Subgroups(record.column, tuple(record.values), tuple(record.edges))
 
 
 def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:

@@ -85,7 +85,7 @@ class JoinRun(LocalRun):
 
     @cached_property
     def complete_method(self) -> Method:
-        base = self.spec.complete_method(self.finished.silos)
+        base = self.spec.complete_method(self.finished.silos, self.finished.preparation.subgroup_names)
         return Joining(base, self.rounds, self.finished.trained)
 
     @property

@@ -47,7 +47,7 @@ class LocalRun(AnsweringRun):
     def info(self) -> FederationInfo:
         return FederationInfo.of(
             self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype,
-            self.silos.positive,
+            self.silos.positive, self.silos.subgroup_names,
         )  # fmt: skip
 
     @cached_property
@@ -201,7 +201,7 @@ class Run:
         positive = positive_class(self.experiment.positive, self.preparation.classes)
         return evaluated(self.predictor(silo)(found), labels, positive)
 
-    def predictor(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Prediction]:
+    def predictor(self, silo: SiloId) -> Callable[..., Prediction]:
         """Return a function from inputs to the silo's `Prediction`. Inputs are normalized tensors (N, ...) as in the
         silo's splits, arrays of raw images or features as in the data source, or the result of `noted_inputs`. For
         table rows, `input_notes` describes what differs from the training data, `unlike_columns` lists the columns
@@ -209,26 +209,32 @@ class Run:
         """
         ask = self.experiment.predictor(silo)
 
-        def predict(x: Tensor | Array | data.Inputs) -> Prediction:
-            found = self._inputs(x, silo)
-            return dataclasses.replace(ask(found.x), **_about(found))
+        def predict(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Prediction:
+            found = self._inputs(x, silo, subgroups)
+            return dataclasses.replace(ask(found.x, found.subgroup), **_about(found))
 
         return predict
 
-    def answers(self, silo: SiloId) -> Callable[[Tensor | Array | data.Inputs], Answers]:
+    def answers(self, silo: SiloId) -> Callable[..., Answers]:
         """Return a function from such inputs to the `Prediction` of each available model, by `Decision`."""
         ask = self.experiment.answers(silo)
 
-        def answer(x: Tensor | Array | data.Inputs) -> Answers:
-            found = self._inputs(x, silo)
-            return {m: dataclasses.replace(each, **_about(found)) for m, each in ask(found.x).items()}
+        def answer(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Answers:
+            found = self._inputs(x, silo, subgroups)
+            given = ask(found.x, found.subgroup)
+            return {m: dataclasses.replace(each, **_about(found)) for m, each in given.items()}
 
         return answer
 
-    def _inputs(self, x: Tensor | Array | data.Inputs, silo: SiloId) -> data.Inputs:
-        found = self.preparation.noted(x, silo)
+    def _inputs(self, x: Tensor | Array | data.Inputs, silo: SiloId, subgroups: Any = None) -> data.Inputs:
+        found = self.preparation.noted(x, silo, subgroups)
         for line in found.lines:
             warnings.warn(line, DataWarning, stacklevel=3)
+        if self.preparation.subgroups is not None:
+            lacking = len(found.x) if found.subgroup is None else int((found.subgroup < 0).sum())
+            if lacking:
+                told = f"have no subgroup ({self.preparation.subgroups.column}): what holds for them is promised of all"
+                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} inputs together", DataWarning, stacklevel=3)
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:

@@ -324,7 +324,7 @@ def own_of_silo(payload: Payload) -> dict[str, Figure]:
 
 
 def own_figures(
-    metrics: Mapping[str, Metric], silos: Iterable[Silo], predictor: Callable[[SiloId], Callable[[Tensor], Prediction]]
+    metrics: Mapping[str, Metric], silos: Iterable[Silo], predictor: Callable[[SiloId], Callable[..., Prediction]]
 ) -> dict[str, Any]:
     """Return "silos": custom metrics of test splits by silo and name; and "mean": their means over silos by name.
 
@@ -333,7 +333,8 @@ def own_figures(
     _check(metrics)
     found: dict[SiloId, dict[str, float]] = {}
     for silo in silos:
-        prediction = predictor(silo.name)(silo.test.x)
+        of = [silo.subgroups["test"]] if silo.subgroups else []
+        prediction = predictor(silo.name)(silo.test.x, *of)
         found[silo.name] = {
             name: _number(metric(prediction, silo.test.y), name, silo.name) for name, metric in metrics.items()
         }

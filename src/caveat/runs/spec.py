@@ -127,22 +127,24 @@ class RunSpec:
         chosen = torch.randperm(len(participants), generator=generator)[:count]
         return [participants[i] for i in sorted(chosen.tolist())]
 
-    def complete_method(self, silos: int) -> Method:
-        """Return the method for so many silos, wrapped by its training settings, server optimizer, privacy, uncertainty
-        estimator, calibration and decisions.
+    def complete_method(self, silos: int, subgroups: tuple[str, ...] = ()) -> Method:
+        """Return the method for so many silos with these subgroups of inputs, wrapped by its training settings, server
+        optimizer, privacy, uncertainty estimator, calibration and decisions.
 
         Raises ConfigurationError for settings that do not fit the method.
         """
-        if silos not in self._completed:
+        if (silos, subgroups) not in self._completed:
             method = self.server.around(trained(self.method))
             method = self.privacy.around(method, self.cohort_size(silos))
             method = self.robust.around(method, self.cohort_size(silos))
-            self._completed[silos] = self.uncertainty.around(method, self.population(silos), seed=self.seed)
-        return self._completed[silos]
+            self._completed[silos, subgroups] = self.uncertainty.around(
+                method, self.population(silos), seed=self.seed, subgroups=subgroups
+            )
+        return self._completed[silos, subgroups]
 
     @cached_property
-    def _completed(self) -> dict[int, Method]:
-        """Built methods by the number of silos, on which the noise of privacy depends."""
+    def _completed(self) -> dict[tuple[int, tuple[str, ...]], Method]:
+        """Built methods by the number of silos, on which the noise of privacy depends, and the subgroups."""
         return {}
 
     def build(self, info: FederationInfo) -> nn.Module:
@@ -273,7 +275,7 @@ class RunSpec:
                 raise ConfigurationError(
                     f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
                 )
-        self.complete_method(len(info))
+        self.complete_method(len(info), info.subgroups)
         server = self.init_server(info, context, self.method)  # raises if a custom module lacks something
         if self.init_from is not None and "model" not in self.method.broadcast(server):
             text = f"{{key}} = {self.init_from!r} has no effect for {self.method.name!r}, which has no global model"

@@ -33,6 +33,7 @@ from ..files.schema import (
     SiloRecord,
     SiloStream,
     Stream,
+    SubgroupRecord,
     Summary,
     Traffic,
     VectorizedRecord,
@@ -153,6 +154,7 @@ def summarize(
             | {"ece_null": metrics.ece_null(pooled) or None}
             | classes.pooled
         ),
+        subgroups=_subgroups(test, run.info.subgroups),
         risk_coverage=Selective.model_validate(metrics.risk_coverage(pooled, "total")),
         classification=classes.of_all,
         models=inside.models | ({"oracle": ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
@@ -175,6 +177,16 @@ def summarize(
         largest=run_state.largest,
         vectorized=training_tasks(run_state.vectorized, method),
     )
+
+
+def _subgroups(test: Mapping[SiloId, Payload], names: Sequence[str]) -> list[SubgroupRecord]:
+    """Return the metrics by subgroup of the silos' test inputs together."""
+    parts = [payload["subgroups"] for payload in test.values() if "subgroups" in payload]
+    if not parts or not names:
+        return []
+    added = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+    found = metrics.subgroup_figures(added, names)
+    return [SubgroupRecord.model_validate({"name": name, **values}) for name, values in found.items()]
 
 
 def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:

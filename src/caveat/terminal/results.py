@@ -13,6 +13,7 @@ from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.silos import metric_column, of_models
+from ..html.run.subgroups import subgroup_table
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]
@@ -104,6 +105,14 @@ def class_table(run: RunFolder) -> TextTable | None:
         rows.append([plain(name), f"{each.inputs:,}", cells[0], most, *cells[1:]])
     made = [Heading("silo", words=True, wraps=True), *map(Heading, heads)]
     return text_table(made, rows, title, ends={len(found) - 1}, vertical="bottom")
+
+
+def subgroups(run: RunFolder) -> TextTable | None:
+    """Return a table with a row per subgroup of inputs; None for a run without subgroups."""
+    if (found := subgroup_table(run)) is None:
+        return None
+    heads = [Heading(each.header, words=each.words, wraps=True) for each in found.columns]
+    return text_table(heads, ([cell.text for cell in cells] for _, cells in found.rows), vertical="bottom")
 
 
 def _ranged(found: Ranged | None) -> str:

@@ -76,11 +76,13 @@ def small_architectures() -> tuple[nn.Module, nn.Module]:
 
 
 def small_silo(k: int, generator: torch.Generator) -> Silo:
-    """Return `silo-k`, with 40 + 20 k training examples, and 20 of each other split."""
+    """Return `silo-k`, with 40 + 20 k training examples, and 20 of each other split, in two subgroups."""
     x = torch.randn(100 + 20 * k, 2, generator=generator) + k
     y = (x.sum(-1) > k).long() + (x[:, 0] > k + 1).long()
     parts = [Data(x[i:j], y[i:j]) for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
-    return Silo(f"silo-{k}", f"shift({k})", parts[3], parts[2], parts[1], parts[0])
+    of = [(x[i:j, 1] > k).long() for i, j in ((0, 20), (20, 40), (40, 60), (60, len(x)))]
+    subgroups = {"train": of[3], "validation": of[2], "calibration": of[1], "test": of[0]}
+    return Silo(f"silo-{k}", f"shift({k})", parts[3], parts[2], parts[1], parts[0], subgroups=subgroups)
 
 
 def small_silos(count: int = 3) -> dict[SiloId, Silo]:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from .histograms import BINS, bins, edges, finite_sample_quantile, histogram, quantile
+from .histograms import BINS, beside, bins, edges, finite_sample_quantile, histogram, quantile
 
 SCORE = "surprise"
 """Name of the score: -log p of a class, in nats, with its own bins."""
@@ -73,12 +73,14 @@ def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
     return float(edges(SCORE)[1:][reached]) if reached < BINS else math.inf
 
 
-def prediction_sets(probs: Tensor, label: Tensor, limit: float) -> Tensor:
+def prediction_sets(probs: Tensor, label: Tensor, limit: Tensor | float) -> Tensor:
     """Return (N, C) bool: the classes whose surprise is at most `limit`, and always the predicted label (N,).
 
-    All classes if a probability is NaN.
+    The limit is one number, (N, 1) one for each input, or (C,) one for each class. All classes if a probability is NaN.
     """
     # An infinite limit is kept and sent as the largest number.
-    within = -probs.double().log() <= (math.inf if limit >= torch.finfo(torch.float64).max else limit)
+    limit = beside(torch.as_tensor(limit, dtype=torch.float64), probs)
+    limit = limit.masked_fill(limit >= torch.finfo(torch.float64).max, math.inf)
+    within = -probs.double().log() <= limit
     within |= ~probs.isfinite().all(-1, keepdim=True)
     return within | torch.nn.functional.one_hot(label, probs.shape[1]).bool()

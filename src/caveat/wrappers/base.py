@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..core import Method, Round, Tensors
+from ..core import Answers, Method, Payload, Round, SiloContext, State, Tensors
+from ..core.prediction import with_subgroup
 
 Kind = TypeVar("Kind", bound="Wrapper")
 
@@ -56,6 +57,12 @@ def find(method: Method, kind: type[Kind]) -> Kind | None:
     return None
 
 
+def asked(method: Method, down: Payload, state: State, context: SiloContext, split: str) -> Answers:
+    """Return the answers to the inputs of a split, with their subgroups."""
+    own = context.asking(split)
+    return with_subgroup(method.answer(down, state, own, getattr(context, split).x), own.subgroup)
+
+
 SLACK = 1e-6
 """Relative rounding error that is allowed in sums that are not counts."""
 
@@ -72,6 +79,11 @@ def no_histograms(histograms: Tensors, most: float) -> str:
     """Return why tensors cannot be histograms of `most` inputs or fewer; "" if they can."""
     found = (no_counts(name, each, most) for name, each in histograms.items())
     return next((why for why in found if why), "")
+
+
+def apart(name: str, by_row: Tensor) -> Tensors:
+    """Return histograms by row as two: of all inputs, and of subgroups, in each of which an input counts once."""
+    return {name: by_row[0], f"{name} of subgroups": by_row[1:]}
 
 
 def not_within(name: str, numbers: Tensor, low: Tensor | float, high: Tensor | float) -> str:

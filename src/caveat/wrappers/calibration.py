@@ -27,7 +27,9 @@ from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo import SiloInfo
+from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty import temperature
+from ..uncertainty.histograms import BINS
 from ..uncertainty.sets import (
     merged_threshold,
     prediction_sets,
@@ -37,7 +39,7 @@ from ..uncertainty.sets import (
     surprise_histogram,
     threshold,
 )
-from .base import Wrapper, no_histograms
+from .base import Wrapper, apart, asked, no_histograms
 from .switch_policy import scalar
 
 
@@ -122,6 +124,8 @@ class Conformal(Wrapper):
 
     coverage: float = 0.9
     """Share of inputs whose set is to hold the true class."""
+    subgroups: tuple[str, ...] = ()
+    """Names of the subgroups of inputs of which each set holds the true class with that coverage."""
 
     @property
     def least(self) -> int:
@@ -129,7 +133,9 @@ class Conformal(Wrapper):
         return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
 
     def init_server(self, context: SiloContext) -> State:
-        return self.base.init_server(context) | {"sets": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
+        shape = (1 + len(self.subgroups), BINS) if self.subgroups else (BINS,)
+        unset = self.limits(torch.zeros(shape, dtype=torch.float64))
+        return self.base.init_server(context) | {"sets": {"ready": torch.tensor(False)} | unset}
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -148,39 +154,71 @@ class Conformal(Wrapper):
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the silo's own quantile of the surprise of calibration labels; with too few, send a histogram."""
-        x, y = context.calibration
-        probs = mean_probs(self.base.answer(down, state, context, x))
+        y, subgroup = context.calibration.y, context.subgroups.get("calibration")
+        probs = mean_probs(asked(self.base, down, state, context, "calibration"))
         own = len(y) >= self.least
-        kept = {"limit": scalar(threshold(surprise(probs, y), self.coverage))} if own else {}
-        return Update({"sets": self.sent(probs, y)}, len(y)), state | {"sets": kept}
+        kept = self.own_limits(probs, y, subgroup) if own else {}
+        return Update({"sets": self.sent(probs, y, subgroup)}, len(y)), state | {"sets": kept}
 
-    def sent(self, probs: Tensor, y: Tensor) -> Tensors:
-        """Return the histogram; all zeros if the silo has its own quantile."""
+    def own_limits(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
+        """Return a silo's own quantile of the surprises of its labels, or quantiles by row with subgroups."""
+        found = surprise(probs, y)
+        if not self.subgroups:
+            return {"limit": scalar(threshold(found, self.coverage))}
+        pool = by_subgroup.pools(by_subgroup.sizes(subgroup, len(self.subgroups)), self.least)
+        row = by_subgroup.rows(subgroup, pool)
+        parts = [found, *(found[row == 1 + g] if row is not None else found[:0] for g in range(len(pool)))]
+        return {"limit": torch.stack([scalar(threshold(each, self.coverage)) for each in parts]), "pools": pool}
+
+    def limits(self, counts: Tensor) -> Tensors:
+        """Return the quantile of a histogram (4096,), or with subgroups those by row (R, 4096) of their pools."""
+        if not self.subgroups:
+            return {"limit": scalar(merged_threshold(counts, self.coverage))}
+        pool = by_subgroup.pools(counts[1:].sum(1), self.least)
+        merged = by_subgroup.pooled(counts, pool)
+        limit = torch.stack([scalar(merged_threshold(each, self.coverage)) for each in merged])
+        return {"limit": limit, "pools": pool, "sizes": merged.sum(1)}
+
+    def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
+        """Return the histogram, by row with subgroups; all zeros if the silo has its own quantile."""
         counts = surprise_histogram(probs, y)
+        if self.subgroups:
+            there = [subgroup == g if subgroup is not None else y < 0 for g in range(len(self.subgroups))]
+            counts = torch.stack([counts, *(surprise_histogram(probs[each], y[each]) for each in there)])
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be histograms of a silo's calibration inputs."""
-        return no_histograms(sent.get("sets", {}), card.examples["calibration"])
+        found = sent.get("sets", {})
+        if self.subgroups and "surprise" in found:
+            found = apart("surprise", found["surprise"])
+        return no_histograms(found, card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms, and keep the quantile of all silos without their own."""
-        limit = merged_threshold(replies.stack("sets", "surprise").sum(0), self.coverage)
-        return server | {"sets": {"ready": torch.tensor(True), "limit": scalar(limit)}}
+        limits = self.limits(replies.stack("sets", "surprise").sum(0))
+        return server | {"sets": {"ready": torch.tensor(True)} | limits}
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         decided = self.base.decide(down, state, answers)
         if not down["sets"]["ready"]:
             return decided
-        limit = self.limit(down["sets"], state.get("sets", {}))
+        limit = self.limit(down["sets"], state.get("sets", {}), decided.subgroup)
         return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
 
-    def limit(self, agreed: Tensors, kept: Tensors) -> float:
-        """Return the largest surprise in a set: the silo's own quantile, or that of the silos without one."""
-        return float(kept.get("limit", agreed["limit"]))
+    def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
+        """Return the largest surprise in a set, of all inputs or (N, 1) of each: by the silo's own quantile, or that of
+        the silos without one.
+        """
+        by = kept if "limit" in kept else agreed
+        if not self.subgroups:
+            return by["limit"]
+        return by_subgroup.by_row(by["limit"], by_subgroup.rows(subgroup, by["pools"]))[..., None]
 
     def outcome(self, server: State) -> dict[str, object]:
-        return self.base.outcome(server) | {"sets": {"coverage": self.coverage, "least": self.least}}
+        about: dict[str, object] = {"coverage": self.coverage, "least": self.least}
+        about |= {"subgroups": list(self.subgroups)} if self.subgroups else {}
+        return self.base.outcome(server) | {"sets": about}
 
 
 def mean_probs(answers: Answers) -> Tensor:
@@ -189,6 +227,42 @@ def mean_probs(answers: Answers) -> Tensor:
     The choice between two models may depend on calibration labels; what prediction sets are made from must not.
     """
     return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)
+
+
+@dataclass(frozen=True)
+class ByClass(Conformal):
+    """The base, whose prediction sets hold each class as often as promised: of the inputs of a class, a `coverage`
+    share have it in their set (class-conditional: Vovk, Conditional Validity of Inductive Conformal Predictors, 2012).
+
+    A class with too few calibration inputs is pooled with the next larger one, as subgroups are.
+    """
+
+    def init_server(self, context: SiloContext) -> State:
+        unset = {"ready": torch.tensor(False), "limit": scalar(torch.inf)}
+        return self.base.init_server(context) | {"sets": unset}
+
+    def own_limits(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
+        """Return a silo's own quantile for each class, (C,)."""
+        found, classes = surprise(probs, y), probs.shape[1]
+        pool = by_subgroup.pools(torch.bincount(y.cpu(), minlength=classes), self.least)
+        of = pool.to(y.device)[y]
+        limit = torch.stack([scalar(threshold(found[of == c], self.coverage)) for c in range(classes)])
+        return {"limit": limit[pool]}
+
+    def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
+        """Return the histograms by class (C, 4096); all zeros if the silo has its own quantiles."""
+        counts = surprise_by_class(probs, y)
+        return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
+
+    def limits(self, counts: Tensor) -> Tensors:
+        """Return the quantile of each class, (C,), from histograms by class (C, 4096)."""
+        pool = by_subgroup.pools(counts.sum(1), self.least)
+        merged = torch.zeros_like(counts).index_add_(0, pool.to(counts.device), counts)
+        return {"limit": torch.stack([scalar(merged_threshold(each, self.coverage)) for each in merged])[pool]}
+
+    def outcome(self, server: State) -> dict[str, object]:
+        about = {"coverage": self.coverage, "least": self.least, "per_class": True}
+        return super().outcome(server) | {"sets": about}
 
 
 @dataclass(frozen=True)
@@ -202,8 +276,8 @@ class LabelShifted(Conformal):
         seen = torch.bincount(context.train.y.cpu(), minlength=classes).double()
         return update, state | {"sets": state["sets"] | {"seen": seen}}
 
-    def sent(self, probs: Tensor, y: Tensor) -> Tensors:
-        return super().sent(probs, y) | {"surprise_by_class": surprise_by_class(probs, y)}
+    def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
+        return super().sent(probs, y, subgroup) | {"surprise_by_class": surprise_by_class(probs, y)}
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms of each class."""
@@ -211,15 +285,15 @@ class LabelShifted(Conformal):
         added = {"surprise_by_class": replies.stack("sets", "surprise_by_class").sum(0)}
         return settled | {"sets": settled["sets"] | added}
 
-    def limit(self, agreed: Tensors, kept: Tensors) -> float:
+    def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
         """Return the silo's own quantile, or that of all silos, weighted for its class frequencies.
 
         A silo that missed the round, or has no training labels, uses the unweighted quantile.
         """
         seen = kept.get("seen")
         if "limit" in kept or seen is None or not seen.any():
-            return super().limit(agreed, kept)
-        return shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage)
+            return super().limit(agreed, kept, subgroup)
+        return scalar(shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage))
 
     def outcome(self, server: State) -> dict[str, object]:
         about = {"coverage": self.coverage, "least": self.least, "label_shift": True}

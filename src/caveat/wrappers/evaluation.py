@@ -4,7 +4,7 @@ It does not change training: the silo state that it returns is the one that it w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from ..core import (
     Update,
     evaluation,
 )
-from ..metrics import class_sums, measure
+from ..core.prediction import with_subgroup
+from ..metrics import class_sums, measure, subgroup_sums
 from ..metrics.custom_metrics import OwnMetric, own_values
 from .base import Wrapper
 
@@ -38,10 +39,13 @@ class Evaluated(Wrapper):
     A payload holds the groups of `measured`, and the numbers of `describe` as "method". For the test split it also
     holds the groups of each stream of out-of-distribution inputs, such as "ood_local.sums", and `class_sums` as
     "classes". With two classes, these include "calibration" (2, B): the histograms of the calibration split, by which a
-    threshold is chosen. The group "own" has the values of custom `metrics` on the test split.
+    threshold is chosen. The group "own" has the values of custom `metrics` on the test split, and "subgroups" the sums
+    by subgroup of its inputs.
     """
 
     metrics: tuple[OwnMetric, ...] = ()
+    subgroups: int = 0
+    """Number of subgroups of inputs."""
 
     @property
     def evaluations(self) -> Mapping[str, SiloTask]:
@@ -49,7 +53,7 @@ class Evaluated(Wrapper):
 
     @evaluation
     def validation(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        payload, _ = self._measure(down, state, unmeasured(context), {"": context.validation})
+        payload, _ = self._measure(down, state, unmeasured(context).asking(VALIDATION), {"": context.validation})
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
                 del group[name]  # most of the bytes, and rows of rounds do not show it
@@ -61,13 +65,15 @@ class Evaluated(Wrapper):
             raise TypeError("the test split can only be measured with a TestContext, which evaluations are given")
         streams = {"": context.test} | {f"{name}.": data for name, data in context.streams.items()}
         own = unmeasured(context)
-        payload, tested = self._measure(down, state, own, streams)
+        payload, tested = self._measure(down, state, own.asking(TEST), streams)
         if classes := class_sums(tested, context.test.y):
             if len(classes["confusion"]) == 2:
                 # Last, so that the random numbers of all other predictions stay the same.
-                _, calibrated = self._asked(down, state, own, context.calibration)
+                _, calibrated = self._asked(down, state, own.asking("calibration"), context.calibration)
                 classes["calibration"] = class_sums(calibrated, context.calibration.y)["ranks"][0]
             payload["classes"] = classes
+        if self.subgroups:
+            payload["subgroups"] = subgroup_sums(tested, context.test.y, self.subgroups)
         if own_figures := own_values(self.metrics, tested, context.test.y):
             payload["own"] = own_figures
         return Update(payload, len(context.test)), state
@@ -79,20 +85,23 @@ class Evaluated(Wrapper):
         payload: Payload = {"method": self.base.describe(down, state, context, streams[""].x)}
         predictions = []
         for prefix, data in streams.items():
-            answers, decided = self._asked(down, state, context, data)
+            answers, decided = self._asked(down, state, replace(context, subgroup=None) if prefix else context, data)
             payload |= {prefix + name: sums for name, sums in measured(decided, answers, data.y).items()}
             predictions.append(decided)
         return payload, predictions[0]
 
     def _asked(self, down: Payload, state: State, context: SiloContext, data: Data) -> tuple[Answers, Prediction]:
-        answers = self.base.answer(down, state, context, data.x)
+        answers = with_subgroup(self.base.answer(down, state, context, data.x), context.subgroup)
         return answers, self.base.decide(down, state, answers)
 
 
 def unmeasured(context: SiloContext) -> SiloContext:
     """Return the context in which the base is measured: it has inputs, but no labels of a test split."""
     splits = context.train, context.validation, context.calibration
-    return SiloContext(context.id, *splits, context.module, round=context.round, own=context.own, domain=context.domain)
+    return SiloContext(
+        context.id, *splits, context.module, round=context.round, own=context.own, domain=context.domain,
+        subgroups=context.subgroups,
+    )  # fmt: skip
 
 
 def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:

@@ -8,94 +8,45 @@ split what each limit of a grid would answer, and how many wrongly; the limits o
 Whom a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label is
 used: a silo has its own, tested at the silo on its own counts, which need not leave it; or that of its domain, or that
 of the federation. What a method decides by is fixed before the calibration split is used, so the tests are valid.
+
+With subgroups of inputs (`caveat.uncertainty.subgroups`), a group of silos has a limit for all of its inputs together,
+which decides about inputs without a subgroup, and one for each pool of subgroups. A silo sends its numbers of
+calibration inputs by subgroup with the histograms, so pools are known before anything is counted.
 """
 
 import dataclasses
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo import SiloInfo
+from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
-from .base import Wrapper, no_counts, no_histograms
+from .base import Wrapper, apart, asked, no_counts, no_histograms
+from .guarantee_groups import (
+    ABOUT,
+    FRACTIONS,
+    NOBODY,
+    NUMBERS,
+    Rule,
+    Whose,
+    at,
+    by_pool,
+    domain_code,
+    entries,
+    known_domains,
+    members,
+    row_of,
+)
 from .switch_policy import choose, nowhere, scalar
 
 GuaranteeScope = Literal["federation", "domain", "silo"]
 """The smallest group that gets its own guarantee."""
-CODE = 4
-"""Length of a domain's code."""
-
-
-class Whose(IntEnum):
-    """The group whose guarantee a silo has."""
-
-    FEDERATION = 0
-    """Of all silos together that have no smaller group's."""
-    DOMAIN = 1
-    """Pooled over the silos of its domain that have none of their own."""
-    SILO = 2
-    """Its own."""
-
-
-NOBODY = -1.0
-"""Stands for a silo without a guarantee, because it took no part in the counts."""
-MIXED = "together, mixed as their calibration inputs are, not this silo by itself"
-ABOUT = {
-    Whose.FEDERATION: f"all silos like it {MIXED}",
-    Whose.DOMAIN: f"the silos like it of its domain {MIXED}",
-    Whose.SILO: "this silo by itself",
-}
-
-
-def domain_code(name: str) -> Tensor:
-    """Return (4,) int64 from 0 to 65535: the code of a domain in messages, equal for equal names."""
-    digest = hashlib.sha256(name.encode()).digest()
-    return torch.tensor([int.from_bytes(digest[2 * i : 2 * i + 2], "big") for i in range(CODE)])
-
-
-def row_of(code: Tensor, domains: Tensor) -> int:
-    """Return the row of a domain's code (4,) among codes (G, 4), whose first row is the federation's; 0 if it is not
-    there.
-    """
-    found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
-    return int(found[0]) if found else 0
-
-
-def members(codes: Tensor, domains: Tensor) -> Tensor:
-    """Return (G, K) float64: whether silo k, of codes (K, 4), belongs to group g; all belong to the first, the
-    federation.
-    """
-    belongs = (domains[:, None] == codes[None]).all(-1)
-    belongs[0] = True
-    return belongs.double()
-
-
-def known_domains(codes: Tensor) -> Tensor:
-    """Return (G, 4): a row of -1 for the federation, then the distinct codes (K, 4) of its silos, ascending."""
-    return torch.tensor([[-1] * CODE, *sorted({tuple(code) for code in codes.tolist()})])
-
-
-NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
-"""What a silo reports of its guarantee: fields of `Guarantee`, with limit 0 for none."""
-FRACTIONS = frozenset({"limit", "upper", "enough_share"})
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What a silo decides by: edges to rank scores by, a limit, its counts, and whom the guarantee covers."""
-
-    whose: Whose
-    edges: Tensors
-    limit: Tensor
-    counts: Tensor
-    total: Tensor
 
 
 @dataclass(frozen=True)
@@ -112,6 +63,8 @@ class Guaranteed(Wrapper):
     """Who has its own guarantee, given enough calibration inputs."""
     familywise: bool = False
     """Whether all guarantees hold simultaneously at that confidence level, rather than each by itself."""
+    subgroups: tuple[str, ...] = ()
+    """Names of the subgroups of inputs that have their own guarantees, given enough calibration inputs."""
 
     @property
     def names(self) -> list[str]:
@@ -123,17 +76,29 @@ class Guaranteed(Wrapper):
         """The number of calibration inputs with which a group gets its own guarantee: it allows for one error."""
         return answers_needed(1, self.risk, 1 - self.confidence_level)
 
+    @property
+    def rows(self) -> int:
+        """Number of rows of a group of silos: all inputs together, and each subgroup."""
+        return 1 + len(self.subgroups)
+
     def init_server(self, context: SiloContext) -> State:
-        none = torch.zeros(1, BINS, dtype=torch.float64)
-        unset = {
-            "ready": torch.tensor(False),
-            "promises": scalar(1.0),
-            "domains": known_domains(torch.zeros(0, 4, dtype=torch.long)),
-            "summed": torch.zeros(1, 2, GRID, dtype=torch.float64),
-            "totals": torch.zeros(1, dtype=torch.float64),
-            "limits": torch.zeros(1, dtype=torch.float64),
+        none = torch.zeros(self.rows, BINS, dtype=torch.float64)
+        known = {"ready": torch.tensor(False), "promises": scalar(1.0)}
+        unset = self.unset(known_domains(torch.zeros(0, 4, dtype=torch.long)))
+        decision = known | unset | self.edges(dict.fromkeys(self.names, none))
+        return self.base.init_server(context) | {"decision": decision}
+
+    def unset(self, domains: Tensor) -> Tensors:
+        """Return what is known of groups before limits are tested; G groups have G times `rows` rows."""
+        count = len(domains) * self.rows
+        found = {
+            "domains": domains,
+            "summed": torch.zeros(count, 2, GRID, dtype=torch.float64),
+            "totals": torch.zeros(count, dtype=torch.float64),
+            "limits": torch.zeros(count, dtype=torch.float64),
         }
-        return self.base.init_server(context) | {"decision": unset | self.edges(dict.fromkeys(self.names, none))}
+        pools = {"pools": torch.zeros(len(domains), len(self.subgroups), dtype=torch.long)}
+        return found | (pools if self.subgroups else {})
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -151,22 +116,41 @@ class Guaranteed(Wrapper):
 
     def survey(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send a histogram of each model's validation scores; keep what ranks the silo's own."""
-        answers = {w.name.lower(): a for w, a in self.base.answer(down, state, context, context.validation.x).items()}
-        found = {
-            name: histogram(self.score, answers[name].score(self.score))
-            if name in answers
-            else torch.zeros(BINS, dtype=torch.float64)
-            for name in self.names
-        }
+        answers = {w.name.lower(): a for w, a in asked(self.base, down, state, context, "validation").items()}
+        none = torch.zeros(self.rows, BINS, dtype=torch.float64)
+        found = {name: self.histograms(answers[name]) if name in answers else none for name in self.names}
         own = self.guarantee_scope == "silo" or context.joins
-        kept = self.edges({name: each[None] for name, each in found.items()}) if own else {}
-        sent = self.sent(context) | {f"scores.{name}": each for name, each in found.items()}
+        n, of = len(context.calibration), context.subgroups.get("calibration")
+        sizes = torch.cat([torch.tensor([float(n)]).double(), by_subgroup.sizes(of, len(self.subgroups))])
+        kept: Tensors = {}
+        if own:
+            pool = by_subgroup.pools(sizes[1:], self.least)
+            sizes = torch.zeros_like(sizes) if n >= self.least else sizes  # as in the counts
+            kept = self.edges({name: by_subgroup.pooled(each, pool) for name, each in found.items()})
+            kept |= {"pools": pool[None]} if self.subgroups else {}
+        sent = self.sent(context) | {f"scores.{name}": self.plain(each) for name, each in found.items()}
+        sent |= {"sizes": sizes} if self.subgroups else {}
         return Update({"decision": sent}, len(context.validation)), state | {"decision": kept}
+
+    def histograms(self, answer: Prediction) -> Tensor:
+        """Return the (R, 4096) histograms of a model's scores by row."""
+        scores, of = answer.score(self.score), answer.subgroup
+        parts = [scores[of == number] if of is not None else scores[:0] for number in range(len(self.subgroups))]
+        return torch.stack([histogram(self.score, each) for each in (scores, *parts)])
+
+    def plain(self, by_row: Tensor) -> Tensor:
+        """Return numbers by row as they are sent: without the axis of rows if there are no subgroups."""
+        return by_row if self.subgroups else by_row[0]
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be histograms of a silo's validation scores."""
-        scores = {name: each for name, each in sent.get("decision", {}).items() if name.startswith("scores.")}
-        return no_histograms(scores, card.examples["validation"])
+        found = sent.get("decision", {})
+        scores = {name: each for name, each in found.items() if name.startswith("scores.")}
+        if self.subgroups:
+            scores = {part: each for name, by_row in scores.items() for part, each in apart(name, by_row).items()}
+        sizes = apart("sizes", found["sizes"]) if "sizes" in found else {}
+        why = no_histograms(sizes, card.examples["calibration"])
+        return why or no_histograms(scores, card.examples["validation"])
 
     def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be counts of a silo's calibration inputs, which grow with the limit."""
@@ -187,7 +171,7 @@ class Guaranteed(Wrapper):
                 scores.items()}  # fmt: skip
 
     def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Sum the histograms of each group."""
+        """Sum the histograms of each group, and pool its subgroups by their numbers of calibration inputs."""
         domains = known_domains(torch.zeros(0, 4, dtype=torch.long))
         belongs = torch.ones(1, len(replies), dtype=torch.float64)
         if self.guarantee_scope != "federation":
@@ -195,43 +179,75 @@ class Guaranteed(Wrapper):
             domains = known_domains(codes)
             belongs = members(codes, domains)
         groups = {"federation": 1, "domain": len(domains) - 1, "silo": max(replies.population, len(replies))}
-        edges = self.edges({name: belongs @ replies.stack("decision", f"scores.{name}") for name in self.names})
-        unset = {
-            "promises": scalar(float(groups[self.guarantee_scope] if self.familywise else 1)),
-            "domains": domains,
-            "summed": torch.zeros(len(domains), 2, GRID, dtype=torch.float64),
-            "totals": torch.zeros(len(domains), dtype=torch.float64),
-            "limits": torch.zeros(len(domains), dtype=torch.float64),
-        }
-        return server | {"decision": {"ready": server["decision"]["ready"]} | unset | edges}
+        unset = self.unset(domains)
+        if self.subgroups:
+            sizes = self.without_own(belongs, (sent := replies.stack("decision", "sizes"))[:, 0]) @ sent[:, 1:]
+            unset["pools"] = torch.stack([by_subgroup.pools(each, self.least) for each in sizes])
+        scores = {}
+        for name in self.names:
+            sent = replies.stack("decision", f"scores.{name}").view(len(replies), self.rows * BINS)
+            summed = (belongs @ sent).view(len(domains), self.rows, BINS)
+            each = [by_subgroup.pooled(one, self.pool(unset, g)) for g, one in enumerate(summed)]
+            scores[name] = torch.cat(each)
+        unset["promises"] = scalar(float(groups[self.guarantee_scope] * self.rows if self.familywise else 1))
+        return server | {"decision": {"ready": server["decision"]["ready"]} | unset | self.edges(scores)}
+
+    def without_own(self, belongs: Tensor, sizes: Tensor) -> Tensor:
+        """Return which silos (K,) of so many calibration inputs a guarantee is tested on, (G, K).
+
+        The federation's is tested on the silos that will have it, not on domains that have their own.
+        """
+        rest = 1 - belongs[1:][(belongs @ sizes)[1:] >= self.least].sum(0)
+        return torch.cat([rest[None], belongs[1:]])
+
+    def pool(self, group: Tensors, number: int) -> Tensor:
+        """Return the (G,) pools of subgroups of a group of silos."""
+        return group["pools"][number] if self.subgroups else torch.zeros(0, dtype=torch.long)
 
     def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send the answered and wrong calibration inputs per limit; keep the silo's own guarantee."""
-        x, y = context.calibration
+        y = context.calibration.y
         group, own = down["decision"], state.get("decision", {})
-        answers = {w: among_others(a, len(y)) for w, a in self.base.answer(down, state, context, x).items()}
-        row = row_of(domain_code(context.domain), group["domains"])
-        sent = torch.stack([self.counts(at(group, each), answers, y) for each in ([0, row] if row else [0])])
-        if self.guarantee_scope != "federation" and not row:
-            sent = torch.cat([sent, torch.zeros_like(sent)])
+        answers = {w: among_others(a, len(y)) for w, a in asked(self.base, down, state, context, "calibration").items()}
+        number = row_of(domain_code(context.domain), group["domains"])
+        found = [self.counted(group, each, answers, y) for each in ([0, number] if number else [0])]
+        sent, sizes = (torch.cat(each) for each in zip(*found, strict=True))
+        if self.guarantee_scope != "federation" and not number:
+            sent, sizes = (torch.cat([each, torch.zeros_like(each)]) for each in (sent, sizes))
         kept = {"domain": domain_code(context.domain), "promises": group["promises"]}
         if f"edges.{self.names[0]}" in own and len(y) >= self.least:
-            counts = self.counts(at(own, 0), answers, y)
-            limit = self.guarantee(counts, len(y), group["promises"]).limit
-            kept |= own | {"summed": counts[None], "totals": scalar(len(y))[None], "limits": scalar(limit or 0.0)[None]}
-            sent = torch.zeros_like(sent)  # group guarantees are for silos that need them
+            counts, totals = self.counted(own, 0, answers, y)
+            kept |= own | {"summed": counts, "totals": totals, "limits": self.limits(counts, totals, group["promises"])}
+            sent, sizes = torch.zeros_like(sent), torch.zeros_like(sizes)  # a group's are for silos that need them
         elif context.joins:
             kept = {}  # the guarantees were tested without it
         needs = torch.tensor("limits" not in kept)
-        update = Update({"decision": self.sent(context) | {"counts": sent, "needs": needs}}, len(y))
-        return update, state | {"decision": kept}
+        told = {"counts": sent, "needs": needs} | ({"totals": sizes} if self.subgroups else {})
+        return Update({"decision": self.sent(context) | told}, len(y)), state | {"decision": kept}
 
-    def counts(self, edges: Tensors, answers: Answers, y: Tensor) -> Tensor:
-        """Return (2, J): what each limit answers, and how much of it is wrong."""
+    def counted(self, group: Tensors, number: int, answers: Answers, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the counts (R, 2, J) of calibration inputs by the edges of a group, and (R,) how many there are."""
+        of = next(iter(answers.values())).subgroup
+        row = by_subgroup.rows(of, self.pool(group, number))
+        chosen = [None] + [torch.zeros_like(y, dtype=torch.bool) if row is None else row == k
+                           for k in range(1, self.rows)]  # fmt: skip
+        parts = [self.counts(at(group, number * self.rows + k), answers, y, rows) for k, rows in enumerate(chosen)]
+        sizes = [float(len(y) if rows is None else rows.sum()) for rows in chosen]
+        return torch.stack(parts), torch.tensor(sizes, dtype=torch.float64)
+
+    def counts(self, edges: Tensors, answers: Answers, y: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return (2, J): what each limit answers of all inputs or some rows, and how much of it is wrong."""
         rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
         wrong = {whose: answer.label != y for whose, answer in answers.items()}
+        if rows is not None:
+            rank, wrong = ({whose: one[rows] for whose, one in each.items()} for each in (rank, wrong))
         local, federation = Decision.LOCAL, Decision.GLOBAL
         return policy_counts(rank.get(local), rank.get(federation), wrong.get(local), wrong.get(federation))
+
+    def limits(self, counts: Tensor, totals: Tensor, promises: Tensor) -> Tensor:
+        """Return (R,) the largest limits that pass the tests of counts (R, 2, J), 0 for none."""
+        found = [self.guarantee(each, int(n), promises).limit for each, n in zip(counts, totals, strict=True)]
+        return torch.tensor([limit or 0.0 for limit in found], dtype=torch.float64)
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
         """Return (N,) ranks of a model's answers, to compare with limits; infinite for unfamiliar inputs, which none
@@ -244,21 +260,19 @@ class Guaranteed(Wrapper):
 
     def set_limits(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the counts of each group, and keep the largest limit that passes the tests."""
-        decision = server["decision"]
+        decision, rows = server["decision"], self.rows
         counts = replies.stack("decision", "counts")
         sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
         sizes = sizes * replies.stack("decision", "needs")
-        summed, totals = counts[:, 0].sum(0)[None], sizes.sum()[None]
+        by_row = replies.stack("decision", "totals") if self.subgroups else sizes[:, None].expand(counts.shape[:2])
+        summed, totals = counts[:, :rows].sum(0), by_row[:, :rows].sum(0)
         if self.guarantee_scope != "federation":
-            belongs = members(replies.stack("decision", "domain"), decision["domains"])
-            totals = belongs @ sizes
-            # The federation's guarantee is tested on the silos that will have it, not on domains that have their own.
-            belongs[0] = 1 - belongs[1:][totals[1:] >= self.least].sum(0)
-            totals = belongs @ sizes
-            summed = torch.einsum("k,kij->ij", belongs[0], counts[:, 0])[None]
-            summed = torch.cat([summed, torch.einsum("gk,kij->gij", belongs[1:], counts[:, 1])])
-        found = [self.guarantee(c, int(n), decision["promises"]) for c, n in zip(summed, totals, strict=True)]
-        limits = torch.tensor([each.limit or 0.0 for each in found], dtype=torch.float64)
+            belongs = self.without_own(members(replies.stack("decision", "domain"), decision["domains"]), sizes)
+            summed, totals = (torch.cat([
+                torch.einsum("k,k...->...", belongs[0], each[:, :rows]),
+                torch.einsum("gk,k...->g...", belongs[1:], each[:, rows:]).flatten(0, 1),
+            ]) for each in (counts, by_row))  # fmt: skip
+        limits = self.limits(summed, totals, decision["promises"])
         set_ = {"ready": torch.tensor(True), "summed": summed, "totals": totals, "limits": limits}
         return server | {"decision": decision | set_}
 
@@ -273,10 +287,17 @@ class Guaranteed(Wrapper):
         if "domain" not in kept:
             return None
         if "limits" in kept:
-            return promise(Whose.SILO, kept, 0)
-        row = row_of(kept["domain"], group["domains"])
-        own = row and group["totals"][row] >= self.least
-        return promise(Whose.DOMAIN, group, row) if own else promise(Whose.FEDERATION, group, 0)
+            return self.rule(Whose.SILO, kept, 0)
+        number = row_of(kept["domain"], group["domains"])
+        own = number and group["totals"][number * self.rows] >= self.least
+        return self.rule(Whose.DOMAIN, group, number) if own else self.rule(Whose.FEDERATION, group, 0)
+
+    def rule(self, whose: Whose, group: Tensors, number: int) -> Rule:
+        """Return what the silos of a group decide by."""
+        rows = slice(number * self.rows, (number + 1) * self.rows)
+        limits, counts, totals = (group[name][rows] for name in ("limits", "summed", "totals"))
+        edges = [at(group, row) for row in range(rows.start, rows.stop)]
+        return Rule(whose, edges, limits, counts, totals, self.pool(group, number))
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         if not down["decision"]["ready"]:
@@ -284,7 +305,17 @@ class Guaranteed(Wrapper):
         by = self.promise(down, state)
         if by is None:
             return choose(answers, nowhere(answers))
-        return choose(answers, {w: self.rank(by.edges, w, answer) <= by.limit for w, answer in answers.items()})
+        return choose(answers, {w: self.within(by, w, answer) for w, answer in answers.items()})
+
+    def within(self, by: Rule, whose: Decision, answer: Prediction) -> Tensor:
+        """Return (N,) bool: whether a model's answers are within the limits of their rows."""
+        row = by_subgroup.rows(answer.subgroup, by.pool)
+        if row is None:
+            return self.rank(by.edges[0], whose, answer) <= by.limits[0]
+        found = torch.zeros_like(row, dtype=torch.bool)
+        for k, edges in enumerate(by.edges):
+            found |= (row == k) & (self.rank(edges, whose, answer) <= by.limits[k])
+        return found
 
     def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Add the silo's guarantee to the base's numbers, if silos have different ones."""
@@ -292,38 +323,48 @@ class Guaranteed(Wrapper):
         if not down["decision"]["ready"] or self.guarantee_scope == "federation":
             return described
         by, own = self.promise(down, state), scalar(len(context.calibration))
-        told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(len(NUMBERS), dtype=torch.float64)}
+        told = {"whose": scalar(NOBODY), "own": own, "found": torch.zeros(self.rows, len(NUMBERS), dtype=torch.float64)}
+        told |= {"pools": torch.zeros(len(self.subgroups), dtype=torch.long)} if self.subgroups else {}
         if by is not None:
-            found = self.guarantee(by.counts, int(by.total), down["decision"]["promises"])
-            numbers = [float(getattr(found, name) or 0) for name in NUMBERS]
+            found = self.guarantees(by.counts, by.totals, down["decision"]["promises"])
+            numbers = [[float(getattr(each, name) or 0) for name in NUMBERS] for each in found]
             told |= {"whose": scalar(float(by.whose)), "found": torch.tensor(numbers, dtype=torch.float64)}
-        return described | {f"promise.{name}": each for name, each in told.items()}
+            told |= {"pools": by.pool} if self.subgroups else {}
+        return described | {f"promise.{name}": self.plain(each) if name == "found" else each
+                            for name, each in told.items()}  # fmt: skip
 
     def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
         found = self.base.summarize(sums)
         if sums.get("promise.whose", NOBODY) == NOBODY:
             return found
         whose, own = Whose(int(sums["promise.whose"])), int(sums["promise.own"])
-        numbers = dict(zip(NUMBERS, sums["promise.found"].tolist(), strict=True))
-        whole = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
-        limit = numbers["limit"] or None
-        granted = Guarantee(
-            **numbers | whole | {"limit": limit, "risk": self.risk, "confidence_level": self.confidence_level}
-        )
+        granted = [self.granted(row.tolist()) for row in sums["promise.found"].view(self.rows, -1)]
         few = f" (its {own:,} calibration inputs are fewer than the {self.least:,} needed for its own guarantee)"
         who = f"for {ABOUT[whose]}{few if whose < Whose[self.guarantee_scope.upper()] else ''}"
-        statement = f"{who}: {granted.statement}, {self.together}"
-        return found | {"promise": self.about(granted) | {"whose": whose.name.lower(), "statement": statement}}
+        told = self.about(granted, sums.get("promise.pools", torch.zeros(0)).long())
+        statement = f"{who}: {told['statement']}{'' if self.subgroups else f', {self.together}'}"
+        return found | {"promise": told | {"whose": whose.name.lower(), "statement": statement}}
+
+    def granted(self, row: list[float]) -> Guarantee:
+        """Return a guarantee from the numbers that a silo reports of it."""
+        numbers = dict(zip(NUMBERS, row, strict=True))
+        whole: dict[str, Any] = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
+        known = {"limit": numbers["limit"] or None, "risk": self.risk, "confidence_level": self.confidence_level}
+        return Guarantee(**numbers | whole | known)
+
+    def guarantees(self, counts: Tensor, totals: Tensor, promises: Tensor) -> list[Guarantee]:
+        """Return the guarantees by row."""
+        return [self.guarantee(each, int(n), promises) for each, n in zip(counts, totals[: len(counts)], strict=True)]
 
     @property
     def together(self) -> str:
         """What the confidence level covers."""
         return "for all guarantees at once" if self.familywise else "for each guarantee by itself"
 
-    def about(self, found: Guarantee) -> dict[str, object]:
-        """Return a guarantee as summary entries."""
-        known = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
-        return known | {"guaranteed": found.limit is not None}
+    def about(self, found: Sequence[Guarantee], pool: Tensor) -> dict[str, object]:
+        """Return the guarantees by row of a group as summary entries."""
+        known = entries(found[0])
+        return known | by_pool(found, pool, self.subgroups, self.least, self.together) if self.subgroups else known
 
     def outcome(self, server: State) -> dict[str, object]:
         decision = server["decision"]
@@ -333,7 +374,9 @@ class Guaranteed(Wrapper):
             "risk": self.risk,
             "confidence_level": self.confidence_level,
         }
-        about = self.about(self.guarantee(decision["summed"][0], int(decision["totals"][0]), decision["promises"]))
+        found = self.guarantees(decision["summed"][: self.rows], decision["totals"], decision["promises"])
+        about = self.about(found, self.pool(decision, 0))
+        policy |= {"familywise": self.familywise} if self.subgroups else {}
         if self.guarantee_scope != "federation":
             policy |= {"guarantee_scope": self.guarantee_scope, "familywise": self.familywise}
             largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which no silo has"
@@ -343,15 +386,6 @@ class Guaranteed(Wrapper):
                 f"{largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
-
-
-def at(group: Tensors, row: int) -> Tensors:
-    """Return the edges of one group, by model."""
-    return {name.removeprefix("edges."): each[row] for name, each in group.items() if name.startswith("edges.")}
-
-
-def promise(whose: Whose, group: Tensors, row: int) -> Rule:
-    return Rule(whose, at(group, row), group["limits"][row], group["summed"][row], group["totals"][row])
 
 
 def among_others(answer: Prediction, inputs: int) -> Prediction:

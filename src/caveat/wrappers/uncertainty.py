@@ -11,7 +11,7 @@ from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
-from .calibration import Conformal, LabelShifted, TemperatureScaled
+from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
@@ -79,6 +79,14 @@ class Uncertainty:
     """set_coverage: a silo with too few calibration inputs for its own sets weights those of all silos by the class
     frequencies of its training data (false by default). Silos send a histogram per class."""
 
+    sets_per_class: bool | None = None
+    """set_coverage: of the inputs of each class, that fraction has it in its set (false by default: of all inputs). A
+    class with too few calibration inputs is pooled with the next larger one. Silos with too few for their own sets send
+    a histogram per class."""
+    by_subgroup: bool = True
+    """data.subgroups: each subgroup has its own guarantee, prediction sets and p-values; a subgroup with too few
+    calibration inputs is pooled with the next larger one. false only reports by subgroup."""
+
     def __post_init__(self) -> None:
         if self.ensemble_size is not None and self.source != "ensemble":
             raise ConfigurationError(
@@ -86,9 +94,15 @@ class Uncertainty:
                 f"'ensemble'",
                 "uncertainty.ensemble_size",
             )
-        if self.label_shift and self.set_coverage is None:
+        for key in ("label_shift", "sets_per_class"):
+            if getattr(self, key) and self.set_coverage is None:
+                raise ConfigurationError(
+                    f"uncertainty.{key} = true has no meaning unless uncertainty.set_coverage is given",
+                    f"uncertainty.{key}",
+                )
+        if self.sets_per_class and self.label_shift:
             raise ConfigurationError(
-                "uncertainty.label_shift = true has no meaning unless uncertainty.set_coverage is given",
+                "uncertainty.sets_per_class = true holds whatever the class frequencies are: leave out label_shift",
                 "uncertainty.label_shift",
             )
         for key, owners in OWNERS.items():
@@ -130,10 +144,11 @@ class Uncertainty:
             )
         return method
 
-    def around(self, method: Method, silos: int = 1, *, seed: int = 0) -> Method:
+    def around(self, method: Method, silos: int = 1, *, seed: int = 0, subgroups: tuple[str, ...] = ()) -> Method:
         """Return the method with uncertainty estimator, calibration and decisions.
 
-        `silos` take part, and the seed is that of the run. Raises ConfigurationError for what does not fit.
+        `silos` take part, the seed is that of the run, and the data have these subgroups. Raises ConfigurationError for
+        what does not fit.
         """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
@@ -144,12 +159,20 @@ class Uncertainty:
                     f"uncertainty.policy names another",
                     f"uncertainty.{key}",
                 )
-        if self.familywise and (self.guarantee_scope or "federation") == "federation":
+        subgroups = subgroups if self.by_subgroup else ()
+        if self.familywise and (self.guarantee_scope or "federation") == "federation" and not subgroups:
             raise ConfigurationError(
                 "uncertainty.familywise = true is ignored with a single guarantee; it belongs to "
-                "uncertainty.guarantee_scope = 'silo' and 'domain'",
+                "uncertainty.guarantee_scope = 'silo' and 'domain', and to data.subgroups",
                 "uncertainty.familywise",
             )
+        for key in ("label_shift", "sets_per_class"):
+            if getattr(self, key) and subgroups:
+                raise ConfigurationError(
+                    f"uncertainty.{key} = true compares calibration inputs by class, which does not combine with sets "
+                    "by subgroup: leave out data.subgroups, or set uncertainty.by_subgroup = false",
+                    f"uncertainty.{key}",
+                )
         sends = method.federated and find(method, Private) is None
         if self.label_shift and not sends:
             raise ConfigurationError(
@@ -162,10 +185,13 @@ class Uncertainty:
         inner = TemperatureScaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
             inner = Familiar(inner, self.false_alarm_rate, sends, everyone)
+        if policy == "guaranteed":
+            given["subgroups"] = subgroups
         decided = inner if policy == "always" else self._deciding(inner, policy, given)
         if self.set_coverage is None:
             return decided
-        return (LabelShifted if self.label_shift else Conformal)(decided, self.set_coverage)
+        kind = LabelShifted if self.label_shift else ByClass if self.sets_per_class else Conformal
+        return kind(decided, self.set_coverage, subgroups)
 
     def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
         """Return the method with a policy around it."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...core import Data, DataError, Payload, Silo, Tensors
-from ...data import Silos
+from ...data import Inputs, Silos
 from ...files import to_bytes, write_bytes
 from ...files.schema import Contrast, ContrastRecord, Measure
 from ...metrics import LOWER_IS_BETTER, contributions
@@ -56,8 +56,9 @@ def _inputs_at(run: Run, silo: Silo, one_source: bool) -> Tensors:
 
 
 def _contributed(run: Run, silo: Silo, data: Data, name: str, one_source: bool) -> Tensors:
-    y, answers = data.y.cpu(), run.answers(silo.name)(data.x)
-    models = {CHOSEN: run.predictor(silo.name)(data.x)}
+    x = Inputs(data.x, subgroup=silo.subgroups.get(name))
+    y, answers = data.y.cpu(), run.answers(silo.name)(x)
+    models = {CHOSEN: run.predictor(silo.name)(x)}
     models |= {decision.name.lower(): answer for decision, answer in answers.items()}
     kept = {INPUT: _ids(silo, name, len(y), one_source)}
     for model, prediction in models.items():

@@ -33,7 +33,7 @@ class TableSource(Source):
     keys = frozenset({
         "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
         "decimal", "thousands", "missing", "separator", "files", "groups", "time",
-        "duplicates", "lazy",
+        "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
     alone = "columns of tables differ"
@@ -116,7 +116,18 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     if reading.time:
         time = _times(sheets, reading.time, reading.decimal)
         pools = [replace(pool, time=time[index]) for pool, index in zip(pools, indices, strict=True)]
+    if reading.subgroups:
+        cells = np.concatenate([subgroup_cells(sheet, reading) for sheet in sheets])
+        pools = [replace(pool, subgroup=cells[index]) for pool, index in zip(pools, indices, strict=True)]
     return DataSource(tuple(pools), given=silo is not None or given)
+
+
+def subgroup_cells(sheet: Sheet, reading: Reading) -> Array:
+    """Return the cells (N,) of the column with the subgroup of each row, with decimal points."""
+    texts = list(sheet.column(reading.subgroups or ""))
+    if not reading.subgroup_input and reading.decimal != ".":
+        texts = [text if (value := number(text, reading.decimal)) is None else repr(value) for text in texts]
+    return np.array(texts, dtype=object)
 
 
 def _times(sheets: Sequence[Sheet], name: str, decimal: str) -> Array:
@@ -185,6 +196,7 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raise ConfigurationError for unknown columns and contradictory keys."""
     features = [(name, key) for key in ("categorical", "numeric") for name in getattr(reading, key)]
+    features += [(reading.subgroups, "subgroups")] if reading.subgroups and reading.subgroup_input else []
     for name, key in (*((name, key) for key, name in reading.no_inputs.items()), *features):
         if name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
@@ -217,7 +229,7 @@ def warn_of_header(sheets: Sequence[Sheet]) -> None:
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raise DataError for rows without a label, a silo, a group or a time."""
-    for name in reading.no_inputs.values():
+    for name in [name for key, name in reading.no_inputs.items() if key != "subgroups"]:
         for sheet in sheets:
             for row, text in enumerate(sheet.column(name)):
                 if missing(text):

@@ -21,11 +21,13 @@ class Reading(NamedTuple):
     declared: Declared = NOTHING
     groups: str | None = None
     time: str | None = None
+    subgroups: str | None = None
+    subgroup_input: bool = True
 
     @property
     def no_inputs(self) -> dict[str, str]:
         """The keys that name a column that is not an input, and the column."""
-        keys = ("target", "silo_column", "groups", "time")
+        keys = ("target", "silo_column", "groups", "time", *(() if self.subgroup_input else ("subgroups",)))
         return {key: name for key in keys if (name := getattr(self, key)) is not None}
 
     @classmethod

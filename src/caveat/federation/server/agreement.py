@@ -160,7 +160,11 @@ class Members:
     def info(self) -> FederationInfo:
         shape, classes = self.agreement.input_shape, self.agreement.classes
         positive = self.terms.config.data.positive_class
-        return FederationInfo(shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive)
+        wanted = self.terms.config.data.subgrouping
+        return FederationInfo(
+            shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive,
+            subgroups=() if wanted is None else wanted.fitted(()).names,
+        )  # fmt: skip
 
     @property
     def agreement(self) -> SharedSchema:

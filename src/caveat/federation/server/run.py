@@ -241,7 +241,15 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
         names = tuple(silo.name for silo in silos)
         terms = Terms("simulation", config, name, str(part), names, rounds=_other(rounds, config))
         members = FixedMembership(
-            FederationInfo.of(silos.by_name, silos.names, silos.shape, silos.classes, silos.dtype, silos.positive),
+            FederationInfo.of(
+                silos.by_name,
+                silos.names,
+                silos.shape,
+                silos.classes,
+                silos.dtype,
+                silos.positive,
+                silos.subgroup_names,
+            ),
             terms,
         )
         spec = spec_of(rounds, name)

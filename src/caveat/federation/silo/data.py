@@ -124,7 +124,7 @@ class SiloData:
         silo = self._augmented(terms, frozen.read(known))
         return Silos(
             (silo,), prepares.classes, prepares.normalize, prepares.encoders, prepares.image_format,
-            prepares.sequence_format, prepares.scalings, terms.config.data.positive_class,
+            prepares.sequence_format, prepares.scalings, terms.config.data.positive_class, prepares.subgroups,
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:

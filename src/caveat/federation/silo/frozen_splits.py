@@ -299,13 +299,15 @@ def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
     train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}
     left = {split: int((~each).sum()) for split, each in stays.items()}
-    return Silo(silo.name, silo.domain, train, validation, calibration, test, indices, silo.streams), left
+    subgroups = {split: of[stays[split]] for split, of in silo.subgroups.items()}
+    return Silo(silo.name, silo.domain, train, validation, calibration, test, indices, silo.streams, subgroups), left
 
 
 def _tensors(silo: Silo) -> Payload:
     parts = {split: getattr(silo, split) for split in SPLITS} | {f"stream.{n}": d for n, d in silo.streams.items()}
     groups = {name: {"x": data.x, "y": data.y} for name, data in parts.items()}
-    return groups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
+    subgroups: Payload = {"subgroups": dict(silo.subgroups)} if silo.subgroups else {}
+    return groups | subgroups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
 
 
 def _silo(name: SiloId, groups: Payload) -> Silo:
@@ -313,4 +315,6 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     domain = next(group for group in groups if group.startswith("domain.")).removeprefix("domain.")
     indices: dict[str, Tensor] = groups["indices"]
     streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
-    return Silo(name, domain, **{split: data[split] for split in SPLITS}, indices=indices, streams=streams)
+    subgroups = groups.get("subgroups", {})
+    parts = {split: data[split] for split in SPLITS}
+    return Silo(name, domain, **parts, indices=indices, streams=streams, subgroups=subgroups)

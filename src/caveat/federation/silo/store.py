@@ -194,7 +194,7 @@ class SiloRun(ByOwnBooks, LocalRun):
         ).silo_infos
         return FederationInfo(
             self.silos.shape, self.silos.classes, unknown(self.names) | dict(own), dtype=self.silos.dtype,
-            positive=self.silos.positive,
+            positive=self.silos.positive, subgroups=self.silos.subgroup_names,
         )  # fmt: skip
 
     def executor(self) -> Executor:
@@ -203,7 +203,9 @@ class SiloRun(ByOwnBooks, LocalRun):
     @property
     def joining(self) -> Executor:
         """The executor for a finished federation: the silo keeps its part and sends nothing."""
-        return replace(self.executor(), method=Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics))
+        count = len(self.info.subgroups)
+        evaluated = Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics, count)
+        return replace(self.executor(), method=evaluated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +220,9 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
     def info(self) -> FederationInfo:
         prepares = self.prepares
         return FederationInfo(
-            prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype, positive=self.positive_class
-        )
+            prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype, positive=self.positive_class,
+            subgroups=prepares.subgroup_names,
+        )  # fmt: skip
 
 
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:

@@ -99,6 +99,7 @@ from .run import RunFile as RunFile
 from .run import SequenceRecord as SequenceRecord
 from .run import SiloEncoder as SiloEncoder
 from .run import Started as Started
+from .run import SubgroupsRecord as SubgroupsRecord
 from .run import TableColumnRecord as TableColumnRecord
 from .run import TableRecord as TableRecord
 from .summary import DeviceRecord as DeviceRecord
@@ -115,6 +116,7 @@ from .summary import Policy as Policy
 from .summary import Quadrant as Quadrant
 from .summary import Selective as Selective
 from .summary import SiloRecord as SiloRecord
+from .summary import SubgroupRecord as SubgroupRecord
 from .summary import Summary as Summary
 from .summary import SureError as SureError
 from .summary import WarningRecord as WarningRecord

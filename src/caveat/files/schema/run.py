@@ -176,11 +176,19 @@ class ScalingRecord(Record):
     scales: list[Positive]
 
 
+class SubgroupsRecord(Record):
+    """The subgroups of inputs that have their own promises: values of a column, or bins of its numbers."""
+
+    column: str
+    values: list[str] = []
+    edges: list[Number] = []
+
+
 class PreparationFile(File):
     """`preparation.json`: the silos and the form of model inputs, and the preprocessing of raw ones."""
 
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings"})
+    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings", "subgroups"})
 
     silos: list[str] = []
     population: Length | None = None  # so many silos that are named by their numbers, in place of the names
@@ -191,6 +199,7 @@ class PreparationFile(File):
     images: ImageRecord | None = None
     sequences: SequenceRecord | None = None
     scalings: dict[str, ScalingRecord] = {}  # by silo, where series are standardised
+    subgroups: SubgroupsRecord | None = None
 
 
 class ModelFile(File):

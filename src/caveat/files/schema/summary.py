@@ -22,11 +22,13 @@ from .figures import (
     Traffic,
 )
 from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
-from .record import Figure, File, Record, Size
+from .record import Count, Figure, File, Record, Size
 
 
 class GuaranteeRecord(Record):
     """The guarantee for answered inputs, from counts of the calibration splits."""
+
+    OMITTED: ClassVar = frozenset({"of", "subgroups"})
 
     limit: float | None = None
     risk: float
@@ -40,14 +42,20 @@ class GuaranteeRecord(Record):
     statement: str
     guaranteed: bool
     whose: str = ""  # "federation", "domain" or "silo"; of a record that is not a silo's, the federation
+    of: list[str] = []  # the subgroups of inputs that it is about, if not all inputs
+    subgroups: list[GuaranteeRecord] = []  # those of the pools of subgroups
 
 
 class SetsRecord(Record):
     """The guaranteed coverage of prediction sets."""
 
+    OMITTED: ClassVar = frozenset({"subgroups", "per_class"})
+
     coverage: float
     least: int  # calibration inputs with which a silo has the promise for itself
     label_shift: bool = False  # whether the others have it too, if they differ in how frequent classes are alone
+    per_class: bool = False  # whether the promise is about the inputs of each class
+    subgroups: list[str] = []  # that have the promise each, or pooled with the next larger one
 
 
 class Selective(Record):
@@ -125,6 +133,13 @@ class SiloRecord(Record):
     promise: GuaranteeRecord | None = None  # what it decides by, where silos or domains have promises of their own
 
 
+class SubgroupRecord(Metrics):
+    """The metrics of a subgroup's test inputs, of all silos together."""
+
+    name: str
+    examples: Count
+
+
 class DomainRecord(Metrics):
     """The mean metrics of the silos of one domain."""
 
@@ -157,7 +172,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "vectorized", "metrics", "rollbacks", "largest", "warnings",
+        "vectorized", "metrics", "rollbacks", "largest", "warnings", "subgroups",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -178,6 +193,7 @@ class Summary(File):
     worst: Worst | None = None
     metrics: dict[str, OwnMetricRecord] = {}  # of the user's own
     pooled: Metrics = Metrics()
+    subgroups: list[SubgroupRecord] = []
     risk_coverage: Selective | None = None
     classification: ClassificationRecord | None = None  # of all silos' inputs together
     models: dict[str, ModelRecord] = {}

@@ -18,6 +18,7 @@ from .ledger import metadata_sent, privacy, protection
 from .overview import headline, method_table, overview
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import more_panels, silo_table
+from .subgroups import subgroup_table
 from .trust import reliability, risk_coverage, temperatures, trust
 from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
 
@@ -169,6 +170,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "examples": examples(run, gallery),
         "decisions": decisions(run),
         "promise": promise(run),
+        "subgroups": subgroup_table(run),
         "risk_coverage": risk_coverage(run),
         "absence": absence(run),
         "absent": absent(run),

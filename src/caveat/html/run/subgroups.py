@@ -1,0 +1,54 @@
+"""Metrics by subgroup of inputs: whether promises hold and predictions are calibrated for each."""
+
+from ...core.text import decimal, percent
+from ...files import RunFolder
+from ...files.schema import GuaranteeRecord, SubgroupRecord
+from ..intervals import score_interval
+from ..templates import Cell, Table, column, table, words
+
+CAPTION = (
+    "Test inputs of all silos by subgroup. Each has its own guarantee, prediction sets and alarms if it has enough "
+    "calibration inputs; otherwise it is pooled with the next larger one, and the promise is about both together."
+)
+REPORTED = "Test inputs of all silos by subgroup. Promises are about all inputs together, not about each subgroup."
+
+
+def subgroup_table(run: RunFolder) -> Table | None:
+    """Return a table with a row per subgroup; None for a run without subgroups."""
+    if run.summary is None or not run.summary.subgroups:
+        return None
+    found, guarantee = run.summary.subgroups, run.summary.guarantee
+    pools = guarantee.subgroups if guarantee else []
+    by_subgroup = bool(pools) or bool(run.summary.sets and run.summary.sets.subgroups)
+    columns = [
+        words("subgroup", [each.name for each in found]),
+        column("test inputs", [f"{each.examples:,}" for each in found]),
+        column("accuracy", [percent(each.accuracy) for each in found]),
+        column("ECE", [decimal(each.ece, 3) for each in found]),
+        column("NLL", [decimal(each.nll, 3) for each in found]),
+        column("answered", [percent(each.coverage) if guarantee else "" for each in found]),
+        column("wrong among these", [_wrong(each, guarantee) for each in found], _promised(guarantee)),
+        column("label in set", [percent(each.set_coverage) for each in found]),
+        column("classes in set", [decimal(each.set_size) for each in found]),
+        column("unfamiliar", [percent(each.unfamiliar) for each in found]),
+        words("guarantee of", [" and ".join(of) if (of := _pool(each, pools)) else "" for each in found]),
+    ]
+    return table(columns, CAPTION if by_subgroup else REPORTED)
+
+
+def _pool(found: SubgroupRecord, pools: list[GuaranteeRecord]) -> list[str]:
+    """Return the subgroups whose guarantee a subgroup has."""
+    return next((pool.of for pool in pools if found.name in pool.of), [])
+
+
+def _promised(guarantee: GuaranteeRecord | None) -> str:
+    return f"at most {100 * guarantee.risk:.6g} % are guaranteed" if guarantee else ""
+
+
+def _wrong(found: SubgroupRecord, guarantee: GuaranteeRecord | None) -> Cell:
+    """Return the share of errors among answered inputs, flagged if it is above the guarantee beyond chance."""
+    if guarantee is None or found.answered_accuracy is None:
+        return Cell("")
+    risk, answered = 1 - found.answered_accuracy, round((found.coverage or 0.0) * found.examples)
+    low, _ = score_interval(risk, answered)
+    return Cell(percent(risk), "more errors than guaranteed" if low > guarantee.risk else "")
