@@ -85,7 +85,7 @@ ROWS = {
     "fmlu": Row("fmlu", LINEAR, sgd(0.1)),
     "trfeddis": Row("trfeddis", HIDDEN, caveat.Training(lr=0.001)),
     "trfeddis, adapter": Row("trfeddis", ADAPTER, sgd(0.03)),
-    "fedpn": Row("fedpn", {"adapter": 64}, caveat.Training(lr=0.003)),
+    "fedpn": Row("fedpn", {"adapter": 64}, caveat.Training(lr=0.003), {"personal_steps": 0}),
     "uefl": Row("uefl", ADAPTER, sgd(0.03), BOOK),
     "uefl, codebooks that never grow": Row("uefl", ADAPTER, sgd(0.03), {**BOOK, "rounds": ROUNDS, "iterations": 1}),
     "fedavg, adapter": Row("fedavg", ADAPTER, sgd(0.03)),

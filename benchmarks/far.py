@@ -27,7 +27,7 @@ NUMBERS = 10
 """Different values that a column of numbers has at least; those with fewer are codes."""
 TRAINING = caveat.Training(local_epochs=2, batch_size=16, lr=0.003)
 MODEL = caveat.ModelSettings(name="mlp", width=32, features=16, hidden=32, dropout=0.2)
-FEDPN: dict[str, Any] = {"layers": 8, "personal_epochs": 10}
+FEDPN: dict[str, Any] = {"layers": 8, "personal_epochs": 10, "personal_steps": 0}
 ROWS = {
     "fedavg": (caveat.FedAvg(), "epistemic"),
     "fedavg, total": (caveat.FedAvg(), "total"),

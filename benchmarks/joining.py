@@ -29,7 +29,7 @@ METHODS = {
     "fedavg": caveat.FedAvg(**COMMON),
     "fedbn": caveat.FedBN(**COMMON),
     "uefl": caveat.UEFL(codewords=32, segments=4, threshold=0.3, margin=1, iterations=3, extra_rounds=5, **COMMON),
-    "fedpn": caveat.FedPN(**COMMON),
+    "fedpn": caveat.FedPN(**COMMON, personal_steps=0),
     "trfeddis": caveat.TrFedDis(**COMMON),
     "fmlu": caveat.FMLU(**COMMON),
 }

@@ -28,7 +28,7 @@ MLP = caveat.ModelSettings(name="mlp", width=8, features=6, hidden=8)
 QUICK = caveat.Training(local_epochs=1, batch_size=16, lr=0.01)
 FEW: dict[str, dict[str, Any]] = {
     "uefl": {"iterations": 2, "extra_rounds": 1, "codewords": 4},
-    "fedpn": {"layers": 2, "personal_epochs": 1},
+    "fedpn": {"layers": 2, "personal_epochs": 1, "personal_steps": 0},
     "fedbabu": {"fine_tune_epochs": 1},
 }
 TIED = 0.01

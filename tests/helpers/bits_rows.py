@@ -35,7 +35,7 @@ DOMAINS = "data.source=npz:FOLDER/red.npz,FOLDER/blue.npz data.size=8 data.chann
 CLASSES = f"{PIXELS} data.partition.scheme=classes data.partition.per_silo=4 data.ood.local=classes"
 """FOLDER stands for where `write_data` has written."""
 
-FEDPN = "method.name=fedpn method.layers=3 method.personal_epochs=1"
+FEDPN = "method.name=fedpn method.layers=3 method.personal_epochs=1 method.personal_steps=0"
 # With a threshold of 0 every silo but the most certain is extended.
 UEFL = (
     "method.name=uefl method.iterations=3 method.extra_rounds=1 method.codewords=4 method.threshold=0 method.margin=0 "

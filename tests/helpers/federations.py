@@ -91,17 +91,23 @@ METHODS: list[Method] = [
         rounds=2, extra_rounds=1, iterations=3, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5,
         segments=2, growth="double", keep="newest", reference="mean", refresh=False, extension="normal",
     ),
-    FedPN(rounds=4, training=ADAM, layers=4, personal_epochs=2),
+    FedPN(rounds=4, training=ADAM, layers=4, personal_epochs=2, personal_steps=0),
     FedPN(
-        rounds=4, training=ADAM, layers=4, personal_epochs=2, stop_gradient="embedding", density_trains_encoder=True,
-        normalize=False, entropy=1e-3, density_rounds=1, moments=False,
+        rounds=4, training=ADAM, layers=4, personal_epochs=2, personal_steps=0, stop_gradient="embedding",
+        density_trains_encoder=True, normalize=False, entropy=1e-3, density_rounds=1, moments=False,
     ),
 ]  # fmt: skip
 WRAPPED: list[Method] = [
-    Switched(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="dirichlet_entropy", handover_rate=0.3),
+    Switched(
+        FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2, personal_steps=0),
+        score="dirichlet_entropy",
+        handover_rate=0.3,
+    ),
     Switched(TemperatureScaled(FedAvg(rounds=2, training=ADAM)), abstain_rate=0.3),
     Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3),
-    Switched(Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2)), handover_rate=0.3),
+    Switched(
+        Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2, personal_steps=0)), handover_rate=0.3
+    ),
     Familiar(TemperatureScaled(UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, training=ADAM, mc_samples=5))),
     Familiar(FML(rounds=2, training=FAST)),
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3), shared=False),
@@ -115,7 +121,10 @@ WRAPPED: list[Method] = [
     Laplace(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3)),
     Switched(TemperatureScaled(Laplace(FML(rounds=2, training=FAST))), score="logit_variance", abstain_rate=0.3),
     Familiar(Ensemble(FedPer(rounds=2, training=ADAM), ensemble_size=3, seed=7)),
-    Guaranteed(Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2), ensemble_size=2), risk=0.5),
+    Guaranteed(
+        Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2, personal_steps=0), ensemble_size=2),
+        risk=0.5,
+    ),
     Ensemble(
         UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, threshold=0, margin=0, training=ADAM, mc_samples=5),
         ensemble_size=2,

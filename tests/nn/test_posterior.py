@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import normflows
@@ -13,7 +14,7 @@ from federations import ADAM, Federation
 from torch import Tensor, nn
 
 import caveat
-from caveat.core import Data, Prediction, Replies, SiloContext, Update
+from caveat.core import Data, Decision, Prediction, Replies, SiloContext, Update
 from caveat.data.user_data import from_arrays
 from caveat.methods import FedPN
 from caveat.nn.encoders import Model, Tokens
@@ -30,7 +31,7 @@ from caveat.nn.posterior import (
     log_evidence,
     uncertain_cross_entropy,
 )
-from caveat.training.fit import Training
+from caveat.training.fit import Training, watched_by
 from caveat.training.optimizers import Moments
 
 
@@ -230,7 +231,7 @@ def test_adam_goes_on_from_the_moments_it_is_given() -> None:
 
 
 def test_both_answers_take_one_pass_of_the_encoder(tmp_path: Path) -> None:
-    federation = Federation(FedPN(rounds=1, training=ADAM, layers=2, personal_epochs=1), tmp_path)
+    federation = Federation(FedPN(rounds=1, training=ADAM, layers=2, personal_epochs=1, personal_steps=0), tmp_path)
     federation.run()
     place, state = federation.place, federation.states()["silo-0"]
     passes = []
@@ -245,7 +246,9 @@ def test_both_answers_take_one_pass_of_the_encoder(tmp_path: Path) -> None:
 
 
 def test_a_silo_trains_a_head_and_densities_of_its_own_and_leaves_the_encoder(tmp_path: Path) -> None:
-    federation = Federation(FedPN(rounds=1, training=ADAM, layers=2, personal_epochs=2, density_rounds=1), tmp_path)
+    federation = Federation(
+        FedPN(rounds=1, training=ADAM, layers=2, personal_epochs=2, personal_steps=0, density_rounds=1), tmp_path
+    )
     federation.run()
     before, after = federation.done[0].replies.mean("model"), federation.server["model"]
     assert all(torch.equal(before[name], after[name]) for name in before if "flows" not in name)
@@ -254,6 +257,50 @@ def test_a_silo_trains_a_head_and_densities_of_its_own_and_leaves_the_encoder(tm
         assert {name.split(".")[0] for name in state["own"]} == {"head", "flows"}
         assert not torch.equal(state["own"]["head.1.weight"], after["posterior.head.1.weight"])
         assert float(state["classes"]["shares"].sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("least", [0, 50])
+def test_a_small_silo_trains_its_own_parts_for_a_minimum_of_steps(least: int, tmp_path: Path) -> None:
+    steps: list[int] = []
+
+    def count(training: Training, examples: int, batches: Iterator[Tensor]) -> Iterator[Tensor]:
+        found = list(batches)
+        if training.lr == FedPN().personal_lr:
+            steps.append(len(found))
+            assert training.local_epochs == max(3, math.ceil(least * ADAM.batch_size / examples))
+        return iter(found)
+
+    method = FedPN(rounds=1, training=ADAM, layers=2, personal_epochs=3, personal_steps=least)
+    with watched_by(count):
+        Federation(method, tmp_path).run()
+    assert least <= min(steps)
+    assert max(steps) < 100
+
+
+@pytest.mark.long
+def test_own_parts_of_a_small_silo_have_more_evidence_than_the_floor_of_training() -> None:
+    """With 10 epochs alone, densities of normalized embeddings stay below it, and answers close to uniform."""
+    silos = caveat.data.rotated(caveat.data.digits(), angles=(0, 120), silos_per_angle=1, samples_per_silo=160, seed=0)
+    found = []
+    for method in (FedPN(layers=10, personal_steps=0, personal_lr=0.001), FedPN(layers=10)):
+        run = caveat.run(
+            silos, method, rounds=2, training=Training(batch_size=32, lr=0.01), model=ModelSettings(width=4),
+            uncertainty=caveat.Uncertainty(familiarity=False),
+        )  # fmt: skip
+        answer = run.answers(silos[0].name)(silos[0].test.x)[Decision.LOCAL]
+        assert answer.log_evidence is not None
+        found.append(float(answer.log_evidence.median()))
+    assert found[0] < method.floor < found[1]
+
+
+@pytest.mark.parametrize("moments", [True, False])
+def test_momentum_of_sgd_is_shared_as_adams_moments_are(moments: bool, tmp_path: Path) -> None:
+    training = Training(local_steps=2, batch_size=16, optimizer="sgd", momentum=0.9, lr=0.01)
+    method = FedPN(rounds=2, training=training, layers=2, personal_epochs=1, personal_steps=0, moments=moments)
+    federation = Federation(method, tmp_path)
+    federation.run()
+    assert bool(federation.server["moments"]) == moments
+    assert all(name.startswith("momentum_buffer.") for name in federation.server["moments"])
 
 
 def gradients(made: Posterior, **options: object) -> tuple[bool, bool]:

@@ -12,9 +12,12 @@ gradient to the parameters of the densities (code); stopping it before the embed
 are averaged and sent with the model (code; the paper uses SGD), which keeps silos with two or three classes together.
 Our choices, each with the paper's behaviour as an option: embeddings of images are normalized, because -log p(z) could
 be lowered by shrinking them all to a point; -log p(z) trains the densities only; and training uses a minimum evidence
-for every input, because the head learns nothing from an input without evidence (`floor`).
+for every input, because the head learns nothing from an input without evidence (`floor`). A small silo trains its own
+parts for a minimum of steps (`personal_steps`): after a few, densities of normalized embeddings are still below that
+evidence everywhere, and its predictions are close to uniform.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Annotated, ClassVar, Literal
@@ -87,18 +90,20 @@ class FedPN(Method):
     density_rounds: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     """Number of rounds after `rounds` that train the densities only, as in NatPN. Paper: none."""
     moments: bool = True
-    """adam and adamw: start a round from the mean of the silos' moments (released code), which keeps silos with
-    different classes from drifting apart, or from zero."""
+    """adam, adamw, and sgd with momentum: start a round from the mean of the silos' moments (released code), which
+    keeps silos with different classes from drifting apart, or from zero."""
     normalize: bool | None = None
     """Normalize each embedding; paper: no. Default: after convolutions only, because normalization hides the norm of an
     embedding, which is what distinguishes unfamiliar rows of a table."""
     personal_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
     """Epochs with Adam in which a silo trains its local head and densities, with the encoder frozen."""
+    personal_steps: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 300
+    """Minimum number of steps of this training: a small silo takes more epochs. Paper: none."""
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate of these epochs, and of `density_rounds`, which have one epoch each."""
 
     def __post_init__(self) -> None:
-        self.training.leave("fedpn", "method.moments says whether Adam's moments are shared", "optimizer_state")
+        self.training.leave("fedpn", "method.moments says whether moments are shared", "optimizer_state")
         self.training.leave("fedpn", "its loss is the expected cross-entropy", *LABELS)
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -138,8 +143,8 @@ class FedPN(Method):
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         network = self.network(down, context)
-        shared = self.moments and self.training.optimizer != "sgd"
-        moments = Moments(down["moments"]) if shared else None
+        remembers = self.training.optimizer != "sgd" or self.training.momentum > 0
+        moments = Moments(down["moments"]) if self.moments and remembers else None
         self.training.fit(context, self.objective(network.posterior, network.encoder), moments=moments)
         update = self.update(snapshot(network), network, context)
         if moments is not None:
@@ -220,7 +225,8 @@ class FedPN(Method):
         network = self.network(down, context)
         own, tokens = network.posterior, in_batches(network.eval().encoder, context.train.x)
         reset(own)
-        self.of_its_own(self.personal_epochs).fit(
+        epochs = math.ceil(self.personal_steps * self.training.batch_size / context.examples)
+        self.of_its_own(max(self.personal_epochs, epochs)).fit(
             self.embedded(context, tokens, own), self.objective(own, nn.Identity())
         )
         shares = torch.bincount(context.train.y, minlength=own.classes).double() / context.examples

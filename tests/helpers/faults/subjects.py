@@ -17,7 +17,7 @@ OWN = {
     "scaffold": "federation.participation=0.5",
     "fedrep": "method.head_epochs=1 evaluation.every=2",
     "uefl": "method.iterations=2 method.extra_rounds=1 method.codewords=4 method.threshold=0 method.margin=0",
-    "fedpn": "method.layers=2 method.personal_epochs=1",
+    "fedpn": "method.layers=2 method.personal_epochs=1 method.personal_steps=0",
     "feddyn": "federation.participation=0.3 federation.min_silos=2",
     "apfl": "uncertainty.temperature_scaling=true",
 }
