@@ -88,6 +88,9 @@ def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None
     ("fedper", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.6, guarantee_scope="silo")),
     ("apfl", Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, set_coverage=0.99, label_shift=True)),
     ("fedavg", Uncertainty(mc_samples=3, source="laplace", policy="switch", score="logit_variance")),
+    ("fedrod", Uncertainty(mc_samples=3, policy="best", set_coverage=0.8)),
+    ("apfl", Uncertainty(mc_samples=3, policy="blend")),
+    ("fedpn", Uncertainty(policy="surer", score="dirichlet_entropy")),
     ("fedbn", Uncertainty(source="ensemble", ensemble_size=2)),
     ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature_scaling=False)),
 ])  # fmt: skip

@@ -46,6 +46,7 @@ from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.choice_policies import Best, Blended, Surer
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
@@ -146,6 +147,10 @@ WRAPPED: list[Method] = [
         coverage=0.96,
         subgroups=SUBGROUPS,
     ),
+    Best(Familiar(TemperatureScaled(FedBABU(rounds=2, training=FAST)))),
+    Blended(Familiar(FML(rounds=2, training=FAST))),
+    Conformal(Blended(TemperatureScaled(Ensemble(APFL(rounds=1, training=ADAM), ensemble_size=2)))),
+    Surer(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2), score="vacuity"),
 ]
 """Methods with other sources of uncertainty, calibration, decisions, or clipping and noise around them."""
 

@@ -17,6 +17,7 @@ from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.choice_policies import Best, Blended, Surer
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
@@ -56,6 +57,9 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Evaluated: Evaluated,
     TemperatureScaled: TemperatureScaled,
     Switched: Switched,
+    Best: Best,
+    Blended: Blended,
+    Surer: Surer,
     Guaranteed: Guaranteed,
     Conformal: Conformal,
     LabelShifted: LabelShifted,

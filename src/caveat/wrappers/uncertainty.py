@@ -12,6 +12,7 @@ from ..core.settings import frozen_settings
 from ..uncertainty.familiarity import SCORE
 from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
+from .choice_policies import Best, Blended, Surer
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
@@ -19,12 +20,14 @@ from .privacy import Private
 from .switch_policy import Switched
 
 OWNERS = {
-    "score": ("switch", "guaranteed"),
+    "score": ("switch", "guaranteed", "surer"),
     "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),
     "risk": ("guaranteed",), "confidence_level": ("guaranteed",), "guarantee_scope": ("guaranteed",),
     "familywise": ("guaranteed",),
 }  # fmt: skip
 """The policies that read a key."""
+CHOOSING = ("best", "blend", "surer")
+"""The policies that need two models to choose from."""
 
 ENOUGH = 100
 """Number of silos from which on only those that a training round would ask are asked after training."""
@@ -52,11 +55,13 @@ class Uncertainty:
     false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
     from unfamiliar inputs. 0 calls none unfamiliar."""
-    policy: Literal["always", "switch", "guaranteed"] | None = None
-    """always: answer every input, with the local model if there is one; switch: local, global or abstain, by
-    thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the method's own."""
+    policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
+    """always: answer every input, with the local model if there is one; best: with the model that is better on the
+    silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
+    global or abstain, by thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the
+    method's own."""
     score: str | None = None
-    """switch and guaranteed: the score to compare, total, aleatoric, epistemic or one that the method adds."""
+    """switch, guaranteed and surer: the score to compare, total, aleatoric, epistemic or one that the method adds."""
     handover_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
     """switch: fraction of a silo's own inputs passed on to the global model (0.1 by default)."""
     abstain_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -121,6 +126,8 @@ class Uncertainty:
     def fitting(self, method: Method) -> Uncertainty:
         """Return these settings for a baseline: without the keys that have no meaning for it."""
         policy = self.policy or method.policy
+        if policy in CHOOSING and len(method.models) < 2:
+            return replace(self, policy=None).fitting(method)
         strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
@@ -187,19 +194,31 @@ class Uncertainty:
             inner = Familiar(inner, self.false_alarm_rate, sends, everyone)
         if policy == "guaranteed":
             given["subgroups"] = subgroups
-        decided = inner if policy == "always" else self._deciding(inner, policy, given)
+        decided = inner if policy == "always" else self._deciding(inner, policy, given, sends, everyone)
         if self.set_coverage is None:
             return decided
         kind = LabelShifted if self.label_shift else ByClass if self.sets_per_class else Conformal
         return kind(decided, self.set_coverage, subgroups)
 
-    def _deciding(self, method: Method, policy: str, given: dict[str, Any]) -> Method:
+    def _deciding(self, method: Method, policy: str, given: dict[str, Any], sends: bool, everyone: bool) -> Method:
         """Return the method with a policy around it."""
+        if policy in CHOOSING and len(method.models) < 2:
+            raise ConfigurationError(
+                f"uncertainty.policy = {policy!r} chooses between a local and a global model, and {method.name!r} has "
+                "one model",
+                "uncertainty.policy",
+            )
+        if policy == "best":
+            return Best(method, everyone)
+        if policy == "blend":
+            return Blended(method, everyone, sends)
         score = self.score or method.scores[-1]
         if score not in method.scores:
             known = ", ".join(method.scores)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )
+        if policy == "surer":
+            return Surer(method, self.score or "total")
         given["score"] = score
         return Switched(method, **given) if policy == "switch" else Guaranteed(method, **given)

@@ -24,6 +24,8 @@ KINDS = ("local", "global", "abstain")
 """Kinds of decisions, in the order of display."""
 OWN, CHOSEN = "always", "switch"
 """The policy that answers every input, with the local model if there is one; and the name of the chosen model."""
+SWITCHING = ("switch", "guaranteed")
+"""The policies whose choice is called a switch."""
 _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
@@ -43,11 +45,11 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 
 
 def label(run: RunFolder, model: str) -> str:
-    """What a model is called: that of a policy that chooses nothing is no switch.
+    """What a model is called: the answers of a policy that switches nothing are no switch.
 
     If some silos lack a model, the name includes the number of silos.
     """
-    name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name == OWN else model
+    name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name not in SWITCHING else model
     found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
     few = found is not None and found.silos is not None and found.silos < len(run.silos)
     return f"{name} ({found.silos} of {len(run.silos)} silos)" if few and found else name
