@@ -92,7 +92,7 @@ def test_a_run_that_fails_is_failed_in_the_tables_and_the_others_go_on(tmp_path:
     broken = Breaks(training=dataclasses.replace(TRAINING, lr=2.0))
     given = {"model": MODEL, "rounds": 1}
     found = caveat.compare(
-        silos(), {"breaks": broken, "local": caveat.Local()}, out=tmp_path / "it", seeds=[0], **given
+        silos(), {"breaks": broken, "local": caveat.Local(training=TRAINING)}, out=tmp_path / "it", seeds=[0], **given
     )
     assert [(run.row, run.status) for run in found.cells] == [("breaks", "failed"), ("local", "done")]
     assert "no luck" in found.cells[0].error

@@ -150,7 +150,7 @@ WRONG = {
         "refuses: counts of 1 to 4 rows", True,
     ),
     "surnames": (
-        with_surnames, "texts in 52 rows; they would be sent to the server and look like names: leave the column out, "
+        with_surnames, "texts in 38 rows; they would be sent to the server and look like names: leave the column out, "
         "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
@@ -195,7 +195,7 @@ def test_what_joining_refuses_is_refused_before(name: str, tmp_path: Path, capsy
     assert not (home / "state").exists()
 
 
-@pytest.mark.parametrize(("rows", "warned"), [(80, True), (300, False)])
+@pytest.mark.parametrize(("rows", "warned"), [(50, True), (80, False)])
 def test_too_few_calibration_inputs_for_any_alarm_are_told(rows: int, warned: bool, tmp_path: Path) -> None:
     found = checked(home_of(tmp_path, rows))
     assert found.exit_code == 0
