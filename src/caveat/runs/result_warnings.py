@@ -5,12 +5,15 @@ to add one, write the function and append it to `CHECKS`. A method adds its own 
 use the validation split, because a user changes settings after a warning. Each needs enough inputs for what it says.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core import Caution, Payload, SiloId
 from ..core.text import listed, plain
 from ..files.schema import Summary, WarningRecord
+from ..wrappers.base import find
+from ..wrappers.guarantee_policy import Guaranteed
 from .base import BaseRun
 
 _MOST_NAMES = 12
@@ -50,7 +53,36 @@ def full_sets(result: RunResult) -> Iterator[Caution]:
         )
 
 
-CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (of_method, full_sets)
+def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
+    """Warn of silos with too few calibration inputs for promises about each of them."""
+    sizes = {silo.name: silo.n_calibration or 0 for silo in result.summary.silos}
+    few = [(text, most, {name: n for name, n in sizes.items() if n < most}) for text, most in promises(result)]
+    silos = tuple(name for name in sizes if any(name in each for _, _, each in few))
+    if silos:
+        told = (text.format(numbered(each), least=f"{most:,}") for text, most, each in few if each)
+        yield Caution(
+            "few_calibration_inputs",
+            f"Numbers of calibration inputs are in brackets. {' '.join(told)}",
+            "Give these silos more rows, or increase data.split.calibration.",
+            silos,
+        )
+
+
+def promises(result: RunResult) -> Iterator[tuple[str, int]]:
+    """Yield for each promise about a single silo what to say of silos without it, and the calibration inputs that it
+    takes.
+    """
+    asked, sets = result.run.spec.uncertainty, result.summary.sets
+    bound = find(result.run.complete_method, Guaranteed)
+    if asked.familiarity and (rate := asked.false_alarm_rate):
+        yield "No alarm can be raised at {}: that takes {least}.", math.ceil(1 / rate - 1 - 1e-9)
+    if sets is not None and not sets.label_shift:
+        yield "The coverage of sets holds for all of {} together, not for each: that takes {least}.", sets.least
+    if bound is not None and bound.guarantee_scope == "silo":
+        yield "The bound on errors is not about each of {}: that takes {least}.", bound.least
+
+
+CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (of_method, full_sets, few_calibration_inputs)
 
 
 def result_warnings(result: RunResult) -> list[WarningRecord]:
@@ -62,3 +94,8 @@ def result_warnings(result: RunResult) -> list[WarningRecord]:
 def named(silos: tuple[SiloId, ...]) -> str:
     """Return the names of silos for a text; of many, the first ones and how many more there are."""
     return listed(list(map(plain, silos)), _MOST_NAMES)
+
+
+def numbered(sizes: Mapping[SiloId, int]) -> str:
+    """Return the names of silos with a number of each."""
+    return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], _MOST_NAMES)
