@@ -266,6 +266,40 @@ def test_other_spellings_are_told_at_the_silo_and_at_the_server(tmp_path: Path) 
     own_silos(mended, SEED, "north", shared_schema(sent, settings))
 
 
+def test_other_units_are_told_where_silos_allow_it(tmp_path: Path) -> None:
+    """By magnitudes, the power of two nearest to a median: a silo compares its own also if it does not tell it."""
+    paths = {}
+    for name, factor in (("north", 88.4), ("south", 1), ("west", 1)):
+        rng = np.random.default_rng(len(name))
+        lines = [f"{rng.normal(1.1, 0.2) * factor:.3f},{rng.normal():.3f},{row % 2}" for row in range(60)]
+        paths[name] = tmp_path / f"{name}.csv"
+        paths[name].write_text("\n".join(["krea,z,ill", *lines]))
+    settings = DataSettings(source="on_site", target="ill")
+    own = {name: own_settings(settings, f"csv:{path}") for name, path in paths.items()}
+    silent = {name: own_schema(each, SEED, name) for name, each in own.items()}
+    assert {column.magnitude for each in silent.values() for column in each.columns} == {None}
+    assert list(unlike_silos(silent)) == []
+    own_silos(own["north"], SEED, "north", shared_schema(silent, settings))
+    told = {name: wired(own_schema(each, SEED, name, magnitudes=True)) for name, each in own.items()}
+    assert [told[name].columns[0].magnitude for name in paths] == [7, 0, 0]
+    line = (
+        "column 'krea': the median of silo 'north' is near 128, of others near 1: if units differ, set "
+        "data.rename_columns.krea = { factor = NUMBER }"
+    )
+    assert list(unlike_silos(told)) == [line]
+    shared = wired(shared_schema(told | {"north": silent["north"]}, settings))
+    assert [column.magnitude for column in shared.columns] == [0, -1]
+    with pytest.warns(DataWarning) as found:
+        own_silos(own["north"], SEED, "north", shared)
+    assert [str(each.message) for each in found] == [line]
+    mended = own_settings(
+        settings, f"csv:{paths['north']}", rename_columns=(OwnColumn("krea", "krea", factor=1 / 88.4),)
+    )
+    own_silos(mended, SEED, "north", shared)
+    alone = shared_schema({"south": told["south"], "west": silent["west"]}, settings)
+    assert {column.magnitude for column in alone.columns} == {None}
+
+
 def test_labels_of_other_spellings_are_told_at_the_server(tmp_path: Path) -> None:
     kinds = {"a": ("ill", "well"), "b": ("krank", "gesund"), "c": ("ill", "well")}
     for name, each in kinds.items():

@@ -161,6 +161,19 @@ def test_a_silo_says_how_its_own_table_is_written(tmp_path: Path) -> None:
     assert len(kept.predictor("hill")(noted_inputs(home / "hill.csv", kept.silos, "hill"))) == 80
 
 
+def test_magnitudes_leave_only_where_the_silo_allows_it(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+
+    def told(member: SiloSide) -> list[int | None]:
+        columns = json.loads(str(member.introduce(dataclasses.replace(asked.terms, agreement=None))["sketch"]))[
+            "columns"
+        ]
+        return [each["magnitude"] for each in columns if each["holds"] == "numbers"]
+
+    assert set(told(asked.member)) == {None}
+    assert all(isinstance(each, int) for each in told(edited(asked.federation.homes["hill"], magnitudes="true")))
+
+
 def test_a_silo_has_its_own_column_of_groups(tmp_path: Path) -> None:
     """The column is no input, and the server does not learn of it; the silo draws its splits by group."""
     asked = Asked(tmp_path)

@@ -9,6 +9,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median_low
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,11 +18,11 @@ from pydantic import ValidationError
 from ..core import DataError, DataWarning, Refused, SiloId
 from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
-from .pools import Index, Pool, TableColumn, changed, ordered, shown, some_rows
+from .pools import Array, Index, Pool, TableColumn, changed, ordered, row_parts, shown, some_rows
 from .preparation import check_normalize
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
-from .side_by_side import lacks_most, spelled_apart, unlike_texts
+from .side_by_side import MAGNITUDES, lacks_most, magnitude, other_unit, spelled_apart, unlike_texts
 from .silos import Silos
 from .sources import read_silo, source_of_silo
 from .sources.image_folders import common_format
@@ -72,10 +73,12 @@ def own_schema(
     allowed: Collection[str] | None = None,
     rearrange: Rearrange | None = None,
     check: Callable[[Sequence[int], tuple[str, ...]], None] = lambda counts, classes: None,
+    magnitudes: bool = False,
 ) -> DataSchema:
     """Return the schema of a silo's own data, to be sent to the server.
 
-    `check` is called with the number of training rows per class, and the classes.
+    `check` is called with the number of training rows per class, and the classes. `magnitudes` says whether the
+    magnitudes of numbers may leave the silo.
 
     Raises DataError for unusable data; Refused for a text column that is not in `allowed`, and for labels or texts that
     look like names of persons, because they would leave the silo.
@@ -91,7 +94,8 @@ def own_schema(
                 column.name,
             )
     check(np.bincount(pool.y[index], minlength=len(pool.classes)).tolist(), pool.classes)
-    return _schema_of(pool, index, settings.target or "")
+    schema = _schema_of(pool, index, settings.target or "")
+    return schema if magnitudes else schema.without_magnitudes()
 
 
 def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
@@ -130,18 +134,22 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
             )
     try:
         absent = zip(all_missing(pool.x), some_missing(train), strict=True) if pool.table else ()
-        columns = tuple(_column(column, *map(bool, each)) for column, each in zip(known, absent, strict=True))
+        columns = tuple(
+            _column(column, bool(none), bool(some), [part[:, i] for part in row_parts(train)])
+            for i, (column, (none, some)) in enumerate(zip(known, absent, strict=True))
+        )
         return DataSchema(pool.classes, pool.x.shape[1:], columns)
     except ValidationError as error:
         raise DataError(f"silo {pool.domain!r}: {reason(error)}") from error
 
 
-def _column(column: TableColumn, absent: bool, missing: bool) -> ColumnSchema:
+def _column(column: TableColumn, absent: bool, missing: bool, values: Sequence[Array]) -> ColumnSchema:
     """Return the schema of a column; `absent`: no row has a value, `missing`: a training row lacks a number."""
     if column.categories is not None:
         return ColumnSchema(column.name, "texts", column.categories)
     holds: Literal["numbers", "nothing"] = "nothing" if absent else "numbers"
-    return ColumnSchema(column.name, holds, missing=missing)
+    found = None if absent else magnitude(np.concatenate(values))
+    return ColumnSchema(column.name, holds, missing=missing, magnitude=found)
 
 
 def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) -> SharedSchema:
@@ -205,7 +213,7 @@ def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSch
 
 
 class OwnSilos(NamedTuple):
-    """One silo with its own data, and the schema of that data."""
+    """One silo with its own data, and the schema of that data, without magnitudes."""
 
     silos: Silos
     schema: DataSchema
@@ -228,7 +236,8 @@ def silos_of(
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
     # Splits were drawn before: rows that differ only in categories without training rows are equal from here on.
     own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
-    return OwnSilos(one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings)), schema)
+    silos = one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings))
+    return OwnSilos(silos, schema.without_magnitudes())
 
 
 def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[str]:
@@ -239,10 +248,15 @@ def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[s
         if lacks_most(column.categories, agreed[column.name]):
             name = column.name
             yield spelled_apart(name, pool.domain, column.categories, agreed[name], own=own.get(name))
+    usual = {column.name: column.magnitude for column in shared.columns}
+    for column in schema.columns:
+        others, mine = usual[column.name], column.magnitude
+        if others is not None and mine is not None and abs(mine - others) >= MAGNITUDES:
+            yield other_unit(column.name, pool.domain, mine, others, own.get(column.name))
 
 
 def unlike_silos(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
-    """Yield a sentence for the labels and for each column of which some silo has other texts than the others."""
+    """Yield a sentence for the labels and for each column of which some silo has other texts, or another magnitude."""
     columns: dict[str, dict[SiloId, Sequence[str]]] = {}
     for silo, schema in sorted(schemas.items()):
         columns.setdefault("", {})[silo] = schema.labels
@@ -254,6 +268,21 @@ def unlike_silos(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
                 text for other, each in texts.items() if unlike_texts({silo: texts[silo], other: each}) for text in each
             }
             yield spelled_apart(name, silo, texts[silo], others, label=not name)
+    yield from _other_magnitudes(schemas)
+
+
+def _other_magnitudes(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
+    found: dict[str, dict[SiloId, int]] = {}
+    for silo, schema in sorted(schemas.items()):
+        for column in schema.columns:
+            if column.magnitude is not None:
+                found.setdefault(column.name, {})[silo] = column.magnitude
+    for name, at in found.items():
+        for silo, own in at.items():
+            others = [each for other, each in at.items() if other != silo]
+            if others and 2 * sum(abs(own - each) >= MAGNITUDES for each in others) > len(others):
+                yield other_unit(name, silo, own, median_low(others))
+                break
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
@@ -333,7 +362,9 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool, kept: b
         texts = [text for column in at.values() for text in column.categories]
         alike = one_spelling(texts)
         return SharedColumn(name, ordered([alike.get(text, text) for text in texts]))
-    return SharedColumn(name, flagged=any(column.missing for column in at.values()))
+    told = [column.magnitude for column in at.values() if column.magnitude is not None]
+    usual = median_low(told) if len(told) > 1 else None
+    return SharedColumn(name, flagged=any(column.missing for column in at.values()), magnitude=usual)
 
 
 def _empty(name: SiloId, shape: Sequence[int]) -> Pool:

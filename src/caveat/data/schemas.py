@@ -1,12 +1,14 @@
 """Schemas: one silo's description of its data, and the schema that all silos share.
 
-Both contain labels, column names and categories only: no counts, and no values of numeric columns.
+Both contain labels, column names and categories only: no counts, and no values of numeric columns but the power of two
+nearest to a median, if the silo allows that.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -22,6 +24,8 @@ MOST = 10_000
 Text = Annotated[str, Field(min_length=1, max_length=500)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=MOST)]
 Said = TypeVar("Said")
+Magnitude = Annotated[int, Field(ge=-200, le=200)] | None
+"""The power of two that is nearest to the median of absolute values."""
 Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(min_length=1, max_length=3)]
 
 
@@ -36,11 +40,15 @@ class ColumnSchema:
     """The texts of the silo's training split."""
     missing: bool = False
     """Whether a number is missing in the silo's training split."""
+    magnitude: Magnitude = None
+    """That of the numbers of the training split; None if the silo does not tell."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories)
         if self.categories and self.holds != "texts":
             raise DataError(f"column {self.name!r} holds {self.holds}, but has categories")
+        if self.magnitude is not None and self.holds != "numbers":
+            raise DataError(f"column {self.name!r} holds {self.holds}, but has a magnitude of numbers")
 
 
 @frozen_settings
@@ -63,6 +71,9 @@ class DataSchema:
     def images(self) -> bool:
         return len(self.shape) == 3
 
+    def without_magnitudes(self) -> DataSchema:
+        return replace(self, columns=tuple(replace(column, magnitude=None) for column in self.columns))
+
     def to_json(self) -> dict[str, Any]:
         return _to_json(self)
 
@@ -81,6 +92,8 @@ class SharedColumn:
     """The texts of all training splits; None for a column of numbers."""
     flagged: bool = False
     """Whether a number is missing in some training split; an indicator feature marks such rows."""
+    magnitude: Magnitude = None
+    """The lower median of those of the silos that tell theirs; None if fewer than two do."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories or ())

@@ -1,5 +1,6 @@
 """Silos side by side: what a column of a table holds at each, and which silos do not fit the others."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ FACTOR = 2.0
 """Minimum ratio of medians at which values are taken to be in other units."""
 CENTER = (0.1, 0.9)
 """Quantiles between which values are central; those of other units do not overlap."""
+MAGNITUDES = 4
+"""Minimum difference of magnitudes, as powers of two, at which values are taken to be in other units."""
 SHARED = 0.5
 """Minimum fraction of values in shared categories, at one of two silos."""
 FEWEST_TEXTS = 3
@@ -146,6 +149,22 @@ def spelled_apart(
     what = "labels" if label else f"column {shown(name)}"
     return (
         f"{what}: silo {silo!r} has {_listed(mine)}, others have {_listed(theirs)}: if they mean the same, set {keys}"
+    )
+
+
+def magnitude(values: Array) -> int | None:
+    """Return the power of two nearest to the median absolute number; None for too few numbers, and for 0."""
+    known = np.abs(values[~np.isnan(values)].astype(np.float64))
+    median = float(np.median(known)) if len(known) >= FEWEST else 0
+    return round(math.log2(median)) if median else None
+
+
+def other_unit(name: str, silo: SiloId, own: int, others: int, named: str | None = None) -> str:
+    """Return a sentence on a silo whose magnitude is another than that of others; `named`: its name in the file."""
+    key = f"data.rename_columns.{named or name} = {{ factor = NUMBER }}"
+    return (
+        f"column {shown(name)}: the median of silo {silo!r} is near {2.0**own:g}, of others near {2.0**others:g}: if "
+        f"units differ, set {key}"
     )
 
 

@@ -64,7 +64,7 @@ class SiloSide:
             settings, allowed = self.data.settings(terms), self.file.categorical or ()
             schema = own_schema(
                 settings, terms.config.seed, silo, allowed, self.data.rearranged(settings),
-                lambda counts, classes: check_count("train", counts, classes, self.file),
+                lambda counts, classes: check_count("train", counts, classes, self.file), self.file.magnitudes,
             )  # fmt: skip
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 

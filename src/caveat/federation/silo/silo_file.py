@@ -224,6 +224,7 @@ DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "thousands": str,
     "missing": list, "separator": str, "label_codes": dict, "rename_columns": dict, "small_counts": bool,
     "dictionary": str, "changed": str, "groups": str, "time": str,
+    "magnitudes": bool,
 }  # fmt: skip
 
 
@@ -255,6 +256,8 @@ class SiloFile:
     """The column with the time of each row in its table."""
     small_counts: bool = False
     """Whether counts of fewer than five rows may leave it."""
+    magnitudes: bool = False
+    """Whether the magnitude of the median of each column of numbers may leave it."""
     dictionary: tuple[DictionaryColumn, ...] | None = None
     """The data dictionary by which it reads its table; None for that of the server's configuration."""
     path: str = ""
@@ -328,7 +331,7 @@ def read_silo_file(path: Path) -> SiloFile:
         key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in OWN_KEYS
     }
     own["device"] = str(table.get("device", "cpu"))
-    own |= {"small_counts": bool(data.get("small_counts", False)), "path": str(path)}
+    own |= {key: bool(data.get(key, False)) for key in ("small_counts", "magnitudes")} | {"path": str(path)}
     own |= _declared(path, data)
     if "dictionary" in data:
         own["dictionary"] = read_dictionary(folder / Path(data["dictionary"]).expanduser())

@@ -82,7 +82,7 @@ class JoiningCheck:
         return unknown if self.config is not None else [WITHOUT, *unknown]
 
     def _units(self, found: Mapping[str, Any]) -> list[str]:
-        """Return a line on the columns of numbers whose unit nothing checks, because silos send no numbers."""
+        """Return a line on the columns of numbers whose unit no range checks."""
         dictionary = self._dictionary if self.config is None else self.config.data.dictionary
         ranged = {rule.name for rule in dictionary if rule.range is not None}
         names = [

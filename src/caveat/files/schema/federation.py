@@ -14,6 +14,7 @@ class ColumnRecord(Record):
     holds: str = ""
     categories: tuple[str, ...] = ()
     missing: bool = False
+    magnitude: int | None = None
 
 
 class DataSchemaRecord(Record):
