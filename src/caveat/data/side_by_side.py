@@ -10,7 +10,7 @@ from ..core import SiloId
 from .pools import Array, Pool, TableColumn, shown
 from .tables.advice import TELLING, assignment
 from .tables.formats import same_value
-from .tables.unusual import named_like_id
+from .tables.unusual import named_like_id, sampled
 
 FEWEST = 10
 """Minimum number of values of a silo to be compared."""
@@ -192,10 +192,11 @@ def remarks(pools: Sequence[Pool]) -> Iterator[str]:
 
     Columns with names of identifiers are left out: ids differ between silos.
     """
+    some = [sampled(len(pool.y)) for pool in pools]
     for i, column in enumerate(pools[0].table):
         if named_like_id(column.name) or len(column.categories or ()) > TELLING:
             continue
-        found = at_silos(column, {pool.domain: pool.x[:, i] for pool in pools})
+        found = at_silos(column, {pool.domain: pool.x[rows, i] for pool, rows in zip(pools, some, strict=True)})
         if odd := unlike(found):
             yield remark(column.name, found, odd)
     labels = at_silos(TableColumn("", pools[0].classes), {pool.domain: pool.y for pool in pools})

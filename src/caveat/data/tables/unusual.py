@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ..pools import Array, LabelArray, Pool, shown
+from ..pools import Array, Index, LabelArray, Pool, shown
 from .advice import assignment
 
 HEAD = 1000
@@ -28,11 +28,13 @@ MARKS = (*(-float(digits) for digits in ("1", "7", "8", "9", "88", "99", "888", 
          *map(float, ("99", "99.9", "888", "999", "999.9", "8888", "9999", "99999", "999999")))  # fmt: skip
 """Numbers that are often written for a missing value."""
 MARKS_32 = frozenset(map(np.float32, MARKS))
+MOST_LOOKED_AT = 20_000
+"""Rows that are drawn where quantiles and frequencies of a sample suffice."""
 FEWEST_OTHERS = 5
 """Minimum number of different values beside such a number."""
 ANCHORS, NEIGHBORS = 200, 40
 """Rows whose distances to others are measured, and nearest rows to which they are."""
-MOST_ROWS, MOST_NUMBERS, MOST_SILOS, MOST_COLUMNS = 100_000, 4_000_000, 5, 32
+MOST_ROWS, MOST_NUMBERS, MOST_SILOS, MOST_COLUMNS = 50_000, 2_000_000, 3, 32
 """First rows, numbers in them, silos, and directions of a random projection in which repeated rows are searched."""
 FINE = 0.2
 """Minimum fraction of different values among the rows of a column that is used for distances."""
@@ -131,36 +133,52 @@ def missing_marks(name: str, values: Array) -> str:
 
 def _marks(values: Array) -> list[float | int]:
     """Return the lowest and the highest numbers of a column that look like marks of missing values, ascending."""
-    found, rest = list[float | int](), values[~np.isnan(values)]
-    while len(rest) >= FEWEST and len(found) < len(MARKS):
-        for mark in (rest.min(), rest.max()):
-            if mark and mark not in MARKS_32:
-                continue
-            others = rest[rest != mark]
-            if len(others) <= len(rest) - 2 and _is_mark(float(mark), others):
-                found.append(int(mark) if float(mark).is_integer() else round(float(mark), 1))
-                rest = others
-                break
-        else:
-            break
+    found = list[float | int]()
+    for end in (np.fmin, np.fmax):
+        outer = [each for each in MARKS_32 if (each < 0) == (end is np.fmin)]
+        mark = end.reduce(values)
+        while mark in outer and _is_mark(mark, values):
+            found.append(int(mark) if float(mark).is_integer() else round(float(mark), 1))
+            values = values[values != mark]
+            mark = end.reduce(values)
+    if np.fmin.reduce(values) == 0 and _is_never_near_zero(values):
+        found.append(0)
     return sorted(found)
 
 
-def _is_mark(mark: float, others: Array) -> bool:
-    if len(np.unique(others[:HEAD])) < FEWEST_OTHERS:
+def sampled(rows: int) -> Index | slice:
+    """Return positions of some thousands of rows, drawn at random, or all of fewer: for what needs no more."""
+    return slice(None) if rows <= MOST_LOOKED_AT else np.random.default_rng(0).integers(rows, size=MOST_LOOKED_AT)
+
+
+def _some(values: Array) -> Array:
+    """Return some thousands of the numbers of a column, or all of fewer, without marks."""
+    some = values[sampled(len(values))]
+    return some[~(np.isnan(some) | np.isin(some, np.array([*MARKS_32])))]
+
+
+def _is_mark(mark: np.float32, values: Array) -> bool:
+    """Return whether the lowest or highest number occurs several times, and all others but marks are far off."""
+    some = _some(values)
+    if np.count_nonzero(values == mark) < 2 or len(np.unique(some[:HEAD])) < FEWEST_OTHERS:
         return False
-    others = others[~np.isin(others, np.array(MARKS, np.float32))] if mark else others
-    if not len(others):
-        return False
-    low, high = float(others.min()), float(others.max())
-    if mark == 0:  # a quantity that is never near zero, such as a blood pressure
-        if low < 0.3 * float(np.median(others)):
-            return False
-        return low >= 10 * float(np.diff(np.unique(others)).min())
+    low, inner_low, inner_high, high = np.quantile(some, (0, 0.1, 0.9, 1))
+    ends = values[values < inner_low] if mark < 0 else values[values > inner_high]
+    ends = ends[~np.isin(ends, np.array([*MARKS_32]))]
     if mark < 0:
-        return low >= 0
-    inner = np.quantile(others, (0.1, 0.9))
-    return mark - high >= max(2 * float(inner[1] - inner[0]), (high - low) / 4)
+        return low >= 0 and bool((ends >= 0).all())
+    high = max(high, ends.max(initial=high))
+    return bool(mark - high >= max(2 * (inner_high - inner_low), (high - low) / 4))
+
+
+def _is_never_near_zero(values: Array) -> bool:
+    """Return whether the numbers other than several zeros are far from zero, such as blood pressures."""
+    some = _some(values)
+    some = some[some != 0]
+    if np.count_nonzero(values == 0) < 2 or len(np.unique(some[:HEAD])) < FEWEST_OTHERS:
+        return False
+    low = np.min(values, where=values > 0, initial=np.inf)
+    return bool(low >= 0.3 * np.median(some) and low >= 10 * np.diff(np.unique(some)).min())
 
 
 def _constant(values: Array) -> bool:
