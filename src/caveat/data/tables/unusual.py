@@ -127,7 +127,7 @@ def missing_marks(name: str, values: Array) -> str:
     key = assignment(f"rename_columns\n{name}", {"missing": marks})
     return (
         f"column {shown(name)} has {', '.join(f'{mark:g}' for mark in marks)} in several rows, far from all other "
-        f"values: if that means missing, set {key}, or data.missing for all columns"
+        f"values: if that means missing, set {key}{', or data.missing for all columns' * (0 not in marks)}"
     )
 
 
