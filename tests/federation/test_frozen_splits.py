@@ -161,6 +161,13 @@ def test_keep_goes_on_with_what_was_stored_for_nobody_else_to_read(
         hill.side.join(terms)
 
 
+def column_values(folder: Path) -> list[float]:
+    """The values of calibration rows in what prepares inputs, in any file of a folder."""
+    kept = [json.loads(path.read_text()) for path in (*folder.rglob("data-*.json"), *folder.rglob("preparation.json"))]
+    silos = [each for file in kept for each in file.get("preparation", file)["table"]["silos"].values()]
+    return [x for silo in silos for column in silo.get("reference", {}).get("columns", []) for x in column["values"]]
+
+
 def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     hill: Hill, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +175,7 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     hill.side.join(terms)
     before, tensors = hill.split(terms), {*hill.side.home(terms).glob("*.safetensors")}
     assert hill.side.says(terms) == {}
+    assert column_values(hill.side.home(terms))
     hill.said("drop")
     gone = {sorted(before[name])[0] for name in before} | {sorted(before["train"])[1]}
     silo = hill.side.run(terms).silos[0]
@@ -187,6 +195,7 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     assert {key: said[key] for key in ("card", "record")} == hill.side.says(terms)
     assert "5 rows gone, 30 rows new" in (told := capsys.readouterr().err)
     assert "5 left (train 2, validation 1, calibration 1, test 1), none is added" in told
+    assert not column_values(hill.side.home(terms))
     now = {*hill.side.home(terms).glob("*.safetensors")}
     assert len(now) == 1
     assert not now & tensors
@@ -240,8 +249,10 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
         hill.side.run(terms)
     home = hill.side.home(terms)
     assert command("flower", "delete-data", hill.home).exit_code == 2
+    assert column_values(home)
     assert command("flower", "delete-data", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
+    assert not column_values(home)
     with pytest.raises(DataChanged, match=r"no longer gives the rows that .*data-\w+\.json was made of"):
         hill.side.run(terms)
     hill.table.write_text(text)
@@ -430,6 +441,8 @@ def test_after_forgetting_no_number_of_a_row_is_left_and_predictions_stay(tmp_pa
     said = command("flower", "delete-data", kept.parent.parent)
     assert said.exit_code == 0
     assert "features of calibration inputs replaced by distances" in said.output
+    assert "preparation.json: values of the columns deleted" in said.output
+    assert not column_values(kept.parent)
     assert not telling & numbers_in(kept.parent)
     assert command("predict", kept, table, "--silo", NAMES[0], "--out", after).exit_code == 0
     assert after.read_bytes() == before.read_bytes()
