@@ -54,11 +54,14 @@ class FinishedRun:
         self._manifest.check("rounds.jsonl")
         return [row for row in read_rows(self.folder / "rounds.jsonl")[0] if row.split == "validation"]
 
-    @cached_property
+    @property
     def inputs(self) -> Payload | None:
-        """What every test input contributes to the metrics, by silo; None if it was not recorded."""
-        place = inputs_file(self.folder)
-        return read_payload(place) if place.exists() else None
+        """What every test input contributes to the metrics, by silo; None if it is not recorded yet."""
+        return self._inputs if inputs_file(self.folder).exists() else None
+
+    @cached_property
+    def _inputs(self) -> Payload:
+        return read_payload(inputs_file(self.folder))
 
     def rows_of(self, model: str = "") -> list[RoundRow]:
         """Return a row per round and silo: of that model, or of the first model (the predictor) if there is no such."""

@@ -36,15 +36,16 @@ COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1
 
 
 def write_inputs(run: Run, silos: Silos) -> None:
-    """Predict the silos' test splits and the inputs that only other silos know with the models of a finished run, and
-    write what each input contributes to each metric (`caveat.metrics.contributions`).
+    """Predict the evaluated silos' test splits and the inputs that only other silos know with the models of a finished
+    run, and write what each input contributes to each metric (`caveat.metrics.contributions`).
 
     Per silo, arrays (N,): the ids of inputs, and MODEL/METRIC for the silo's prediction and for each model; of the
     stream only the accuracy, because some of its labels may be of classes that no model has.
     """
-    positions = [silo.indices["test"] for silo in silos if "test" in silo.indices]
+    evaluated = [silos.named(silo["name"]) for silo in run.summary["silos"]]
+    positions = [silo.indices["test"] for silo in evaluated if "test" in silo.indices]
     one_source = bool(positions) and len({*torch.cat(positions).tolist()}) == sum(map(len, positions))
-    write_bytes(inputs_file(run.folder), to_bytes({silo.name: _inputs_at(run, silo, one_source) for silo in silos}))
+    write_bytes(inputs_file(run.folder), to_bytes({silo.name: _inputs_at(run, silo, one_source) for silo in evaluated}))
 
 
 def _inputs_at(run: Run, silo: Silo, one_source: bool) -> Tensors:
