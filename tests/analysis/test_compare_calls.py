@@ -15,6 +15,7 @@ from caveat.core import ConfigurationError, DataError, RunError
 from caveat.core.settings import frozen_settings
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
+from caveat.files import read_payload
 
 MODEL = caveat.ModelSettings(name="mlp", width=4, features=6, hidden=6)
 TRAINING = caveat.Training(batch_size=16, lr=0.05)
@@ -71,6 +72,16 @@ def test_a_frame_has_the_means_of_the_tables(tmp_path: Path) -> None:
     means = found.to_frame().groupby("method").accuracy.mean()
     for row in found.rows:
         assert means[row.name] == pytest.approx(found.result(row, found.columns[0], found.measures[0]).mean)
+
+
+def test_what_test_inputs_contribute_is_kept_of_evaluated_silos_and_made_up_for(tmp_path: Path) -> None:
+    given = {"out": tmp_path / "it", "seeds": [0, 3], "n_silos": 1, **GIVEN}
+    found = caveat.compare(silos, METHODS, **given)
+    assert all(table.inputs_sampled for table in found.tables if table.measure in ("accuracy", "nll", "ece"))
+    files = sorted((tmp_path / "it" / "runs").rglob("*.inputs.safetensors"))
+    assert [len(read_payload(file)) for file in files] == [1] * 4
+    files[0].unlink()
+    assert caveat.compare(silos, METHODS, **given) == found
 
 
 def test_the_same_call_trains_nothing_again_and_another_is_refused(tmp_path: Path) -> None:
