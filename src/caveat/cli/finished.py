@@ -86,18 +86,23 @@ RATE = 0.05
 
 def batch_notes(prediction: Any) -> list[str]:
     """Print which rows of a table are unfamiliar at a false discovery rate; return the notes of all rows, with this and
-    the columns that are unlike the silo's own.
+    the columns that are unlike the silo's own. Of a few rows nothing is said.
     """
     from ..core.text import listed, plural
+    from ..data.tables.reference import FEWEST
 
-    few = prediction.unfamiliar_at(RATE).tolist()
-    if any(few):
-        rows = listed([str(i) for i, each in enumerate(few) if each], 10)
-        at = f"at a false discovery rate of {RATE:.0%}"
-        typer.echo(f"{sum(few)} of {plural(len(few), 'row')} are unfamiliar {at}: {rows}", err=True)
+    found = prediction.unfamiliar_at(RATE).nonzero().flatten().tolist() if len(prediction) >= FEWEST else []
+    if found:
+        rows = (
+            f"{len(found)} of {plural(len(prediction), 'row')} are unfamiliar at a false discovery rate of {RATE:.0%}"
+        )
+        typer.echo(f"{rows}: {listed(list(map(str, found)), 10)}", err=True)
+    marked = set(found)
     columns = [f"column {each.name} of all rows unlike the silo's" for each in prediction.unlike_columns]
-    notes = zip(prediction.input_notes, few, strict=True)
-    return ["; ".join(filter(None, [note, *["unfamiliar"] * each, *columns])) for note, each in notes]
+    return [
+        "; ".join(filter(None, [note, "unfamiliar" * (i in marked), *columns]))
+        for i, note in enumerate(prediction.input_notes)
+    ]
 
 
 def _subgroups(prediction: Any) -> list[int]:
