@@ -50,6 +50,7 @@ from ..files.schema import (
     SubgroupsRecord,
     TableColumnRecord,
     TableRecord,
+    as_json,
 )
 
 
@@ -266,10 +267,10 @@ def _known_reference(record: ReferenceRecord | None) -> Reference:
 
 def without_references(record: PreparationFile) -> PreparationFile:
     """Return the same contents without values of the silos' rows."""
-    if record.table is None:
-        return record
-    silos = {name: each.model_copy(update={"reference": None}) for name, each in record.table.silos.items()}
-    return record.model_copy(update={"table": record.table.model_copy(update={"silos": silos})})
+    value = as_json(record)
+    for silo in (value.get("table") or {"silos": {}})["silos"].values():
+        silo.pop("reference", None)
+    return PreparationFile.model_validate(value)
 
 
 def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
