@@ -19,6 +19,7 @@ from .core import Decision as Decision
 from .core import Method as Method
 from .core import Payload as Payload
 from .core import Prediction as Prediction
+from .core import Reason as Reason
 from .core import Replies as Replies
 from .core import Round as Round
 from .core import RunError as RunError

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from torch import Tensor, nn
 
 from .api import load, run
-from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Silo
+from .core import CaveatError, ConfigurationError, Data, Method, Prediction, Reason, Silo
 from .core.devices import find_device
 from .core.errors import short_repr
 from .data import Silos, from_arrays, from_frames
@@ -38,8 +38,8 @@ LONE = "silo"
 TARGET = "label of the row"
 """Name of the column of labels in tables."""
 ANSWER = [
-    ("label", object), ("decision", object), ("silo", object), ("familiarity", float), ("total", float),
-    ("aleatoric", float), ("epistemic", float),
+    ("label", object), ("decision", object), ("reason", object), ("silo", object), ("familiarity", float),
+    ("sureness", float), ("typicality", float), ("total", float), ("aleatoric", float), ("epistemic", float),
 ]  # fmt: skip
 """Columns of the result of `decide`."""
 
@@ -131,21 +131,24 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any, groups: Any = None) -> Any:
         """Return (N, C) class probabilities by the silos that `groups` (N,) names.
 
-        Without groups, the silo at which a row's familiarity is largest answers; the guaranteed false alarm rate still
+        Without groups, the silo at which a row's typicality is largest answers; the guaranteed false alarm rate still
         holds for rows like those of any silo.
         """
         return self._asked(X, groups).probs.numpy()
 
     def decide(self, X: Any, groups: Any = None) -> Any:
         """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
-        `silo` that answered, the p-value `familiarity`, and uncertainties in nats, `total`, `aleatoric`, `epistemic`.
+        `reason` not to rely on the label ("none" if there is none), the `silo` that answered, the p-values
+        `familiarity`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`, `epistemic`.
         """
         found, by = self._answers(X, groups)
         table = np.empty(len(found), dtype=ANSWER)
         table["label"] = self.classes_[found.probs.argmax(1)]
         table["decision"] = np.array(["global", "local", "abstain"], dtype=object)[found.decision]
         table["silo"] = by
-        table["familiarity"] = np.nan if found.familiarity is None else found.familiarity
+        table["reason"] = np.array([reason.name.lower() for reason in Reason], dtype=object)[found.reason]
+        for name in ("familiarity", "sureness", "typicality"):
+            table[name] = found.p_values.get(name, np.nan)
         for name in ("total", "aleatoric", "epistemic"):
             table[name] = found.uncertainty[name]
         return table
@@ -227,7 +230,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         x = self._prepared(X)
         if groups is None:
-            return self._most_familiar(x)
+            return self._most_typical(x)
         by = _names(groups, len(x))
         if unknown := sorted(set(by.tolist()) - set(self.silos_)):
             raise ValueError(f"group {unknown[0]!r}: no such silo; silos: {', '.join(self.silos_)}")
@@ -247,17 +250,17 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=False, skip_check_array=True)
         return Columns.of(X)
 
-    def _most_familiar(self, x: Any) -> tuple[Prediction, Any]:
-        """Return each row's prediction by the silo with the largest familiarity, the first one if equal."""
+    def _most_typical(self, x: Any) -> tuple[Prediction, Any]:
+        """Return each row's prediction by the silo with the largest typicality, the first one if equal."""
         first, *others = self.silos_
         found, by = self.run_.predictor(first)(x), np.full(len(x), first, dtype=object)
         for name in others:
             other = self.run_.predictor(name)(x)
-            if other.familiarity is None or found.familiarity is None:
+            if other.typicality is None or found.typicality is None:
                 raise ValueError(
                     "cannot choose a silo for these rows: pass groups, or fit with uncertainty.familiarity"
                 )
-            better = other.familiarity > found.familiarity
+            better = other.typicality > found.typicality
             found, by[better.numpy()] = other.where(better, found), name
         return found, by
 

@@ -85,7 +85,7 @@ def test_far_rows_are_told_from_own_ones_by_every_silo(rows: list[Row]) -> None:
     assert far.worst_silo is not None
     assert far.auroc >= far.worst_silo > 0.99
     assert far.fpr95 == pytest.approx(0, abs=0.02)
-    assert far.flagged > 0.95
+    assert far.unfamiliar > 0.95
     assert {score for kind, score in told if kind == "moved by 20 sd"} >= {"total", "epistemic", SCORE}
 
 
@@ -95,7 +95,8 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
     (own,) = [row for row in rows if row.inputs == OWN]
     silos = table.summary["silos"]
     assert own.auroc is None
-    assert own.flagged == pytest.approx(np.mean([each["test"]["unfamiliar"] for each in silos]))
+    for name in ("unfamiliar", "unsure"):
+        assert getattr(own, name) == pytest.approx(np.mean([each["test"][name] for each in silos]))
     assert own.wrong == pytest.approx(1 - np.mean([each["test"]["accuracy"] for each in silos]))
     assert own.answered == 1
 
@@ -127,6 +128,7 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     first = command(*asked)
     assert first.exit_code == 0, first.stderr
     assert "digits: AUROC of unfamiliar" in first.stdout.replace("\n", " ")
+    assert "digits: % unfamiliar + % unsure" in first.stdout.replace("\n", " ")
     text = (out / "ood.csv").read_text()
     found = list(csv.DictReader(text.splitlines()))
     assert {row["method"] for row in found} == {"fedavg"}

@@ -224,9 +224,15 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
         "unfamiliar",
         "log_evidence",
     ]
-    assert names == ["row", "label", *scores, "familiarity", "decision"]
-    assert all(0 < float(row["familiarity"]) <= 1 for row in rows)
+    p_values = ["familiarity", "sureness", "typicality"]
+    assert names == ["row", "label", *scores, *p_values, "decision", "reason"]
+    assert all(0 < float(row[p]) <= 1 for row in rows for p in p_values)
     assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}
+    reasons = [row["reason"] for row in rows if row["decision"] == "abstain"]
+    assert set(reasons) <= {"unfamiliar", "unsure", "ambiguous", "uncertain"}
+    assert not any(row["reason"] for row in rows if row["decision"] != "abstain")  # a switch answers no alarms
+    assert result.stderr.startswith(f"40 inputs: {f'{40 - len(reasons)} answered' if len(reasons) < 40 else ''}")
+    assert all(f"{reasons.count(reason)} {reason}" in result.stderr for reason in set(reasons))
     for row in rows:  # where nobody is trusted, too
         assert row["label"] == max((n[2:] for n in row if n.startswith("p_")), key=lambda n: float(row[f"p_{n}"]))
 

@@ -56,7 +56,7 @@ def test_groups_are_silos_and_each_answers_for_its_own(rows: Any) -> None:
         assert set(own["silo"]) == {silo}
         assert (own["familiarity"] <= 0.05).mean() <= 0.15
     with_groups, without = model.decide(x, groups=groups), model.decide(x)
-    assert (without["familiarity"] >= with_groups["familiarity"]).all()
+    assert (without["typicality"] >= with_groups["typicality"]).all()
     assert set(without["silo"]) <= set(model.silos_)
     assert (model.decide(x + 100)["familiarity"] <= 0.05).all()
 
@@ -76,7 +76,9 @@ def test_decisions_are_columns(rows: Any) -> None:
     x, y, groups = rows
     asked = FederatedClassifier(rounds=5, uncertainty=caveat.Uncertainty(policy="switch"))
     table = asked.fit(x, y, groups=groups).decide(np.concatenate([x[:20], x[:20] * 1e4]))
-    assert table.dtype.names == ("label", "decision", "silo", "familiarity", "total", "aleatoric", "epistemic")
+    p_values = ("familiarity", "sureness", "typicality")
+    uncertainties = ("total", "aleatoric", "epistemic")
+    assert table.dtype.names == ("label", "decision", "reason", "silo", *p_values, *uncertainties)
     assert set(table["decision"][20:]) == {"abstain"}
     assert (table["total"] >= 0).all()
 

@@ -69,7 +69,7 @@ def assert_same(found: dict[str, Array], run: Run, silo: str, x: Any) -> None:
     assert found.keys() == expected.keys()
     for name, each in expected.items():
         assert found[name].shape == tuple(each.shape), name
-        if name in ("label", "decision", "answered_by", "familiarity", "sets"):
+        if name in ("label", "decision", "answered_by", "reason", "familiarity", "sureness", "typicality", "sets"):
             assert (found[name] != each.numpy()).mean() <= TIED, name
         elif name != "unfamiliar":  # a whole step of its rounding may lie between
             np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)

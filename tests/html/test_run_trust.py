@@ -16,7 +16,7 @@ from scipy.stats import betabinom
 from caveat.files import read_run
 from caveat.files.schema import Metrics, SiloRecord
 from caveat.html.diagrams import oracle_risk, risk_curve
-from caveat.html.run.familiarity import familiarity, least, too_many, too_many_in_all
+from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.page import render
 from caveat.html.run.trust import SureErrors, Trust, confidence, trust
 
@@ -173,7 +173,6 @@ def test_false_alarms_are_judged_by_their_own_distribution() -> None:
 
 
 def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
-    assert (least(0.05), least(0.1), least(0.01)) == (19, 9, 99)
     folder = confident_run(tmp_path / "run", RIGHT, off=0, unfamiliar=0.0)
     content = json.loads((folder / "summary.json").read_text())
     content["silos"][4]["n_calibration"] = 18
@@ -182,10 +181,18 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     assert found is not None
     assert found.alarm
     assert found.notes == [
-        "1 silo of 9 cannot call inputs unfamiliar, because that takes 19 calibration inputs at 5 %: silo-4."
+        "1 silo of 9 cannot raise an alarm, because that takes 19 calibration inputs at 5 %: silo-4."
     ]
     assert found.figure is not None
     assert found.figure.drawing.count("no alarm possible") == 1
+
+
+def test_the_guaranteed_rate_is_that_of_the_run(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0, unfamiliar=0.0)
+    described = json.loads((folder / "run.json").read_text())
+    described["spec"] = described.get("spec", {}) | {"uncertainty": {"false_alarm_rate": 0.1}}
+    write_json(folder / "run.json", described)
+    assert promised(read_run(folder)) == 0.1
 
 
 def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> None:
@@ -196,7 +203,7 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     write_json(folder / "summary.json", content)
     assert lines(told(folder))[0] == (
         "open",
-        "No silo can call an input unfamiliar, because that takes 19 calibration inputs at 5 %: nothing that silos do "
+        "No silo can raise an alarm, because that takes 19 calibration inputs at 5 %: nothing that silos do "
         "not know is detected.",
     )
 
@@ -221,19 +228,19 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     content = json.loads((folder / "summary.json").read_text())
     for each in content["silos"]:
-        each |= {"n_calibration": 100, "test": each["test"] | {"unfamiliar": 0.04}}
-    content["streams"]["ood_global"]["models"]["switch"]["pooled"]["unfamiliar"] = 0.975
+        each |= {"n_calibration": 100, "test": each["test"] | {"unfamiliar": 0.03, "unsure": 0.01}}
+    content["streams"]["ood_global"]["models"]["switch"]["pooled"] |= {"unfamiliar": 0.95, "unsure": 0.025}
     content["streams"]["ood_global"]["outside"]["switch"]["unfamiliar"] = {"auroc": 0.991, "fpr95": 0.02}
     write_json(folder / "summary.json", content)
     found = familiarity(read_run(folder))
     assert found is not None
     assert not found.alarm
     assert found.sentence == (
-        "It calls 4.0 % of the silos' own test inputs unfamiliar, which are false alarms (guaranteed: 5 % at most), "
+        "It raises alarms on 4.0 % of the silos' own test inputs, which are false (guaranteed: 5 % at most), "
         "and 97.5 % of ood_global."
     )
     page = Page(render(read_run(folder))).text
-    assert "97.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
+    assert "95.0 % 2.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
 
 
 def test_the_oracle_answers_all_right_predictions_first() -> None:

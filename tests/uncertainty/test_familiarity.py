@@ -215,3 +215,96 @@ def test_many_inputs_are_ranked_as_each_by_itself(inputs: int) -> None:
     p = familiarity.conformal(calibration, new)
     assert torch.equal(p, familiarity.conformal_directly(calibration, new))
     assert torch.equal(p[:7], torch.cat([familiarity.conformal(calibration, each[None]) for each in new[:7]]))
+
+
+def draws(n: int, generator: torch.Generator, tied: bool) -> tuple[Tensor, Tensor]:
+    """(n, 2) log-distances and (n,) uncertainties that depend on each other."""
+    common = torch.randn(n, 1, generator=generator)
+    far = common + torch.randn(n, 2, generator=generator)
+    scores = (common[:, 0] + torch.randn(n, generator=generator)).exp()
+    return (far.round(), scores.log().round().exp()) if tied else (far, scores)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize("n", [19, 20, 45, 99, 500])
+def test_both_alarms_together_are_false_at_most_at_the_rate(n: int, tied: bool) -> None:
+    generator = torch.Generator().manual_seed(n)
+    draws_of = 400 if n < 100 else 100
+    for rate in (0.05, 0.1):
+        rates = []
+        for _ in range(draws_of):
+            (far, scores), (new_far, new_scores) = draws(n, generator, tied), draws(200, generator, tied)
+            rates.append(float((familiarity.typicality(far, scores, new_far, new_scores) <= rate).double().mean()))
+        error = np.std(rates) / draws_of**0.5
+        assert np.mean(rates) <= rate + 3 * error
+        assert tied or np.mean(rates) >= math.floor(rate * (n + 1) + 1e-9) / (n + 1) - 3 * error  # nothing is lost
+
+
+def test_one_row_of_each_group_keeps_the_rate_for_new_groups() -> None:
+    """Rows of a group are alike; calibration holds one row of each, and new rows are of other groups."""
+    generator = torch.Generator().manual_seed(3)
+    rates = []
+    for _ in range(300):
+        far, scores = draws(40, generator, tied=False)
+        groups = [each.repeat_interleave(5, 0) for each in draws(40, generator, tied=False)]
+        rates.append(float((familiarity.typicality(far, scores, *groups) <= 0.05).double().mean()))
+    assert np.mean(rates) <= 0.05 + 3 * np.std(rates) / 300**0.5
+
+
+def naive_typicality(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> list[float]:
+    """Full conformal p-values of both together, input by input."""
+    found = []
+    for far, score in zip(familiarity.settled(new), familiarity.settled_scores(new_scores), strict=True):
+        points = torch.cat([familiarity.settled(calibration), far[None]])
+        answers = torch.cat([familiarity.settled_scores(scores), score[None]])
+        n = len(points)
+        low, high = (n + 1) // 2 - 1, math.ceil(0.9 * n - 1e-9) - 1
+        ordered, sorted_answers = points.sort(0).values, answers.sort().values
+        distance = (points - ordered[low]) / (ordered[high] - ordered[low]).clamp_min(0.05)
+        uncertainty = (answers - sorted_answers[low]) / (sorted_answers[high] - sorted_answers[low]).clamp_min(1e-12)
+        side = distance.amax(1).clamp_min(0), uncertainty.clamp(0, 4)
+        ranked = side[0].square() + side[1].square()
+        found.append(float((ranked >= ranked[-1]).double().mean()))
+    return found
+
+
+@pytest.mark.parametrize(("n", "inputs"), [(1, 5), (19, 40), (60, 30), (60, 4000)])
+def test_typicality_is_the_rank_of_the_hypotenuse(n: int, inputs: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    for tied in (False, True):
+        given = *draws(n, generator, tied), *draws(inputs, generator, tied)
+        p = familiarity.typicality(*given)
+        assert torch.equal(p, familiarity.typicality_directly(*given))
+        assert p[:30].tolist() == pytest.approx(naive_typicality(*given[:2], *(each[:30] for each in given[2:])))
+    assert familiarity.typicality(torch.zeros(0, 2), torch.zeros(0), torch.zeros(3, 2), torch.zeros(3)).eq(1).all()
+
+
+def test_sureness_is_the_rank_of_the_uncertainty() -> None:
+    generator = torch.Generator().manual_seed(4)
+    scores, new = draws(50, generator, tied=True)[1], draws(300, generator, tied=True)[1]
+    wanted = [(1 + int((scores >= each * (1 - 1e-6)).sum())) / 51 for each in new]
+    assert familiarity.sureness(scores, new).tolist() == pytest.approx(wanted)
+    # Those of any scale and sign are ranked, and what is not a number is the least certain.
+    assert torch.equal(familiarity.sureness(1e-7 * scores, 1e-7 * new), familiarity.sureness(scores, new))
+    below = -torch.tensor([3.0, 2.0, 1.0, math.inf])
+    assert familiarity.sureness(below, torch.tensor([-0.5, -4.0, math.nan])).tolist() == [0.2, 0.8, 0.2]
+
+
+def test_equal_answers_tie_whatever_the_last_digits_of_their_uncertainty() -> None:
+    noise = 1 + 1e-7 * torch.randn(100, generator=torch.Generator().manual_seed(0)).double()
+    scores = torch.cat([torch.full((50,), 1e-5), torch.full((50,), 0.7)]).double()
+    assert familiarity.sureness(scores, scores * noise).min() >= 0.5
+
+
+def test_no_uncertainty_outweighs_an_input_that_is_far_from_all_data() -> None:
+    """Also where all own answers have almost the same uncertainty, so that their units are rounding."""
+    generator = torch.Generator().manual_seed(5)
+    far, scores = draws(19, generator, tied=False)
+    scores = 0.9 + 1e-3 * scores
+    scores[0] = 3.0
+    p = familiarity.typicality(far, scores, far[:2] + 40, torch.tensor([0.9, 0.1]))
+    assert (p <= 0.05).all()
+
+
+def test_the_least_number_of_calibration_inputs() -> None:
+    assert [familiarity.least(rate) for rate in (0.05, 0.1, 0.01)] == [19, 9, 99]

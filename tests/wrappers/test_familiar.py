@@ -10,10 +10,10 @@ import torch
 from federations import ADAM, FAST, METHODS, Federation, flat, silos
 from sampled import sampled
 
-from caveat.core import Data, Decision, Method, Prediction, Silo
+from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.uncertainty import familiarity
-from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_kept
+from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_alone, distances_kept
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
@@ -132,7 +132,7 @@ def test_the_familiarity_is_that_of_the_model_that_answers() -> None:
     one, other = (
         replace(
             Prediction.from_samples(probs[None]),
-            familiarity=torch.tensor(p, dtype=torch.float64),
+            **dict.fromkeys(("familiarity", "sureness", "typicality"), torch.tensor(p, dtype=torch.float64)),  # type: ignore[arg-type]
             false_alarm_rate=0.05,
         )
         for p in ([0.01, 0.02, 0.03], [0.9, 0.8, 0.7])
@@ -141,6 +141,63 @@ def test_the_familiarity_is_that_of_the_model_that_answers() -> None:
     assert chosen.is_unfamiliar.tolist() == [True, False, True]
     assert chosen.familiarity is not None
     assert chosen.familiarity.tolist() == [0.01, 0.8, 0.03]
+
+
+def test_an_answer_less_certain_than_to_own_inputs_raises_the_other_alarm(tmp_path: Path) -> None:
+    """Its uncertainty is ranked among those of the same model's answers to the calibration split."""
+    federation = finished(Familiar(FML(rounds=2, training=FAST), false_alarm_rate=0.2), tmp_path)
+    method, place = federation.place.method, federation.place
+    context, state = place.context("silo-0"), federation.states()["silo-0"]
+    down = method.broadcast(federation.server)
+    x = context.calibration.x
+    for whose, answer in method.answer(down, state, context, x).items():
+        settled = familiarity.settled_scores(answer.total)
+        ranks = (settled[:, None] <= settled).sum(1)
+        assert answer.sureness is not None
+        assert answer.sureness.tolist() == pytest.approx(((1 + ranks) / (len(x) + 1)).tolist())
+        model = whose.name.lower()
+        likely = answer.total > answer.total.median()
+        kept = state | {GROUP: state[GROUP] | {f"{model}.scores": 1e-3 * state[GROUP][f"{model}.scores"]}}
+        told = method.answer(down, kept, context, x)[whose]
+        assert told.sureness is not None
+        assert (told.sureness[likely] == 1 / (len(x) + 1)).all()
+        assert told.is_unsure[likely].all()
+        assert set(told.reason.tolist()) == {Reason.NONE, Reason.UNSURE, Reason.UNFAMILIAR} & set(told.reason.tolist())
+
+
+def test_p_values_are_the_same_without_the_features_of_calibration_inputs(tmp_path: Path) -> None:
+    federation = finished(Familiar(FML(rounds=2, training=FAST)), tmp_path)
+    method, context = federation.place.method, federation.place.context("silo-0")
+    down, state = method.broadcast(federation.server), federation.states()["silo-0"]
+    less = state | {GROUP: distances_alone(state[GROUP], down[GROUP])}
+    assert not any(name.endswith(".calibration") for name in less[GROUP])
+    x = torch.cat([silos()["silo-0"].test.x, context.calibration.x])
+    one, other = (method.answer(down, each, context, x) for each in (state, less))
+    for whose, answer in one.items():
+        assert len(answer.p_values) == 3
+        assert all(torch.equal(p, other[whose].p_values[name]) for name, p in answer.p_values.items())
+
+
+def test_an_alarm_is_named_after_the_lower_p_value_and_gives_the_reason() -> None:
+    probs = torch.full((5, 2), 0.5, dtype=torch.float64)
+    probs[4] = torch.nan
+    told = replace(
+        Prediction.from_samples(probs[None]),
+        familiarity=torch.tensor([0.04, 0.1, 0.02, 0.03, 0.5], dtype=torch.float64),
+        sureness=torch.tensor([0.06, 0.1, 0.01, 0.04, 0.5], dtype=torch.float64),
+        typicality=torch.tensor([0.05, 0.051, 0.01, 0.2, 0.5], dtype=torch.float64),
+        false_alarm_rate=0.05,
+    )
+    assert told.alarms.tolist() == [True, False, True, False, False]
+    assert told.is_unfamiliar.tolist() == [True, False, False, False, False]
+    assert told.is_unsure.tolist() == [False, False, True, False, False]
+    reasons = [Reason.UNFAMILIAR, Reason.NONE, Reason.UNSURE, Reason.NONE, Reason.UNDEFINED]
+    assert told.reason.tolist() == reasons  # answered nevertheless
+    abstained = told.abstaining(torch.tensor([True, True, True, False, True]), Reason.AMBIGUOUS)
+    assert abstained.reason.tolist() == [*reasons[:1], Reason.AMBIGUOUS, *reasons[2:]]
+    again = abstained.abstaining(torch.tensor([False, True, False, True, False]), Reason.UNCERTAIN)
+    assert again.reason.tolist() == [reasons[0], Reason.AMBIGUOUS, reasons[2], Reason.UNCERTAIN, reasons[4]]
+    assert again.where(torch.tensor([True, False, True, True, True]), told).reason[1] == Reason.NONE
 
 
 @pytest.mark.parametrize("base", [UEFL(rounds=1, iterations=1, codewords=4, training=ADAM), TrFedDis(rounds=1)])

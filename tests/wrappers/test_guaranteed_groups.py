@@ -176,7 +176,8 @@ class Alarmed(OneTold):
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         answers = super().answer(down, state, context, x)
         familiarity = torch.where(x[:, 0] < 0.1, 0.04, 0.06).double()
-        return {w: replace(each, familiarity=familiarity, false_alarm_rate=0.05) for w, each in answers.items()}
+        p_values = dict.fromkeys(("familiarity", "sureness", "typicality"), familiarity)
+        return {w: replace(each, **p_values, false_alarm_rate=0.05) for w, each in answers.items()}
 
 
 @pytest.mark.parametrize("guarantee_scope", ["federation", "silo"])
@@ -205,9 +206,9 @@ def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
     for _ in range(draws):
         far = torch.randn(n + 1, 1, generator=generator)
         calibration = Prediction(torch.full((n, 2), 0.5), {}, torch.zeros(n, dtype=torch.long))
-        ranked = replace(calibration, familiarity=conformal(far[:n], far[:n]), false_alarm_rate=0.05)
-        assert not ranked.is_unfamiliar.any()
-        own.append(float(among_others(ranked, n).is_unfamiliar.double().mean()))
+        ranked = replace(calibration, typicality=conformal(far[:n], far[:n]), false_alarm_rate=0.05)
+        assert not ranked.alarms.any()
+        own.append(float(among_others(ranked, n).alarms.double().mean()))
         new.append(float((conformal(far[:n], far[n:]) <= 0.05).double().mean()))
     assert float(torch.tensor(own).mean()) == pytest.approx(float(torch.tensor(new).mean()), abs=0.02)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from caveat.core import (
     Method,
     Payload,
     Prediction,
+    Reason,
     Round,
     SiloContext,
     State,
@@ -131,7 +132,24 @@ def test_whose_answer_it_was_is_known_after_abstaining() -> None:
     local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN
     assert prediction.decision.tolist() == [local, nobody, federation, nobody]
     assert prediction.answered_by.tolist() == [local, local, federation, federation]
+    assert prediction.reason.tolist() == [Reason.NONE, Reason.AMBIGUOUS, Reason.NONE, Reason.UNCERTAIN]
     assert measure(prediction, torch.tensor([1, 1, 2, 2]))["quadrants"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_false_alarms_of_a_switch_are_those_of_one_model() -> None:
+    """The global model is asked about what the local one raises an alarm for; abstentions for alarms are its own."""
+    method = Switched(Told(), handover_rate=0.0, abstain_rate=0.0)
+    place = context("a", rows(range(1, 10), range(1, 10)))
+    server, states = agreed(method, [place])
+    answers = Told().answer({}, {}, place, rows([1.0] * 4, [1.0] * 4))
+    low, high = torch.tensor([0.01, 0.01, 0.9, 0.9]), torch.tensor([0.01, 0.9, 0.01, 0.9])
+    for whose, p in ((Decision.LOCAL, low), (Decision.GLOBAL, high)):
+        p_values = dict.fromkeys(("familiarity", "sureness", "typicality"), p.double())
+        answers[whose] = replace(answers[whose], **p_values, false_alarm_rate=0.05)
+    prediction = method.decide(method.broadcast(server), states["a"], answers)
+    local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN
+    assert prediction.decision.tolist() == [nobody, federation, local, local]
+    assert prediction.reason.tolist() == [Reason.UNFAMILIAR, Reason.NONE, Reason.NONE, Reason.NONE]
 
 
 def test_nothing_is_promised_about_a_silo_that_was_not_counted() -> None:
@@ -239,6 +257,8 @@ def test_without_enough_data_nothing_is_guaranteed_and_nothing_answered() -> Non
 def test_uncertainty_settings_refuse_what_a_policy_ignores() -> None:
     with pytest.raises(ConfigurationError, match=r"uncertainty\.risk = 0\.1 is ignored by policy 'switch'"):
         Uncertainty(policy="switch", risk=0.1)
+    with pytest.raises(ConfigurationError, match=r"uncertainty\.score = 'total' is ignored by policy 'always'"):
+        Uncertainty(score="total", familiarity=False).around(FedAvg())
     with pytest.raises(ConfigurationError, match=r"the policy of 'fedavg' is 'always'"):
         Uncertainty(handover_rate=0.1).around(FedAvg())
     with pytest.raises(ConfigurationError, match=r"'fedavg' has the scores unfamiliar, epistemic, aleatoric, total"):
@@ -250,6 +270,7 @@ def test_by_default_a_method_decides_as_it_says_itself() -> None:
     assert Uncertainty(temperature_scaling=False, familiarity=False).around(method) is method
     assert Uncertainty(familiarity=False).around(method) == TemperatureScaled(method)
     assert Uncertainty().around(method) == Familiar(TemperatureScaled(method), false_alarm_rate=0.05, shared=True)
+    assert Uncertainty(score="epistemic").around(method) == Familiar(TemperatureScaled(method), score="epistemic")
 
 
 def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -137,56 +137,60 @@ class Row:
     worst_silo: float | None
     fpr95: float | None
     """Share of own inputs that are flagged when 95 % of the out-of-distribution inputs are."""
-    flagged: float
+    unfamiliar: float
     """Share of inputs called unfamiliar."""
+    unsure: float
+    """Share of inputs called unsure."""
     answered: float
     """Share of inputs answered."""
     wrong: float | None
     """Share of errors among answered own inputs; None for out-of-distribution inputs, which have no correct label."""
 
 
+class Shares(NamedTuple):
+    """Fractions of one kind of inputs at a silo, or their means over silos."""
+
+    unfamiliar: float
+    unsure: float
+    answered: float
+    wrong: float | None
+
+
 def measure(run: Run, federation: str, seed: int) -> list[Row]:
     """Return a row per kind of inputs and score of a finished run; test labels only serve to count errors."""
     found: dict[tuple[str, bool, str], list[tuple[float, float]]] = defaultdict(list)
-    about: dict[tuple[str, bool], list[tuple[float, float, float | None]]] = defaultdict(list)
+    about: dict[tuple[str, bool], list[Shares]] = defaultdict(list)
     for silo in run.silos:
         predict = run.predictor(silo.name)
         of = silo.subgroups.get("test")
         own = predict(Inputs(silo.test.x[:MOST], subgroup=None if of is None else of[:MOST]))
-        about[OWN, False].append((*_shares(own), _wrong(own, silo.test.y[:MOST])))
+        about[OWN, False].append(_shares(own, silo.test.y[:MOST]))
         for kind, far, x in foreign(silo, seed):
             told = predict(x)
-            about[kind, far].append((*_shares(told), None))
+            about[kind, far].append(_shares(told))
             for score in own.scores:
                 found[kind, far, score].append(_separation(own.score(score), told.score(score)))
-    method = run.experiment.method.name
-    rows = [Row(federation, method, seed, OWN, False, "", *_counted(about[OWN, False]))]
+    method, silos = run.experiment.method.name, len(run.silos)
+    rows = [Row(federation, method, seed, OWN, False, "", silos, None, None, None, *_mean(about[OWN, False]))]
     for (kind, far, score), pairs in found.items():
         aurocs, rates = zip(*pairs, strict=True)
-        shares = _counted(about[kind, far])
-        rows.append(
-            Row(federation, method, seed, kind, far, score, shares[0], fmean(aurocs), min(aurocs), fmean(rates),
-                *shares[4:])
-        )  # fmt: skip
+        figures = fmean(aurocs), min(aurocs), fmean(rates)
+        rows.append(Row(federation, method, seed, kind, far, score, silos, *figures, *_mean(about[kind, far])))
     return rows
 
 
-def _counted(
-    shares: Sequence[tuple[float, float, float | None]],
-) -> tuple[int, None, None, None, float, float, float | None]:
-    flagged, answered, wrong = zip(*shares, strict=True)
-    known = [each for each in wrong if each is not None]
-    return len(shares), None, None, None, fmean(flagged), fmean(answered), fmean(known) if known else None
+def _mean(shares: Sequence[Shares]) -> Shares:
+    wrong = [each.wrong for each in shares if each.wrong is not None]
+    *counted, _ = (fmean(each or 0.0 for each in column) for column in zip(*shares, strict=True))
+    return Shares(*counted, fmean(wrong) if wrong else None)
 
 
-def _shares(found: Prediction) -> tuple[float, float]:
+def _shares(found: Prediction, y: Tensor | None = None) -> Shares:
+    """Return the shares of a prediction, with that of errors among answered inputs for labels (N,)."""
     answered = found.decision != Decision.ABSTAIN
-    return float(found.is_unfamiliar.double().mean()), float(answered.double().mean())
-
-
-def _wrong(found: Prediction, y: Tensor) -> float | None:
-    answered = found.decision != Decision.ABSTAIN
-    return float((found.label != y)[answered].double().mean()) if answered.any() else None
+    wrong = None if y is None or not answered.any() else float((found.label != y)[answered].double().mean())
+    alarms = (float(each.double().mean()) for each in (found.is_unfamiliar, found.is_unsure))
+    return Shares(*alarms, float(answered.double().mean()), wrong)
 
 
 def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
@@ -199,14 +203,23 @@ def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
     return float(roc_auc_score(label, values)), float(false[(true >= 0.95).argmax()])
 
 
-def means(rows: Iterable[Row]) -> dict[tuple[str, str, str, bool, str], tuple[float, float, int]]:
-    """Return by federation, method, inputs, whether far, and score: mean AUROC, mean share flagged, and seeds."""
-    cells: dict[tuple[str, str, str, bool, str], list[Row]] = defaultdict(list)
+Cell = tuple[str, str, str, bool, str]
+"""Federation, method, inputs, whether far, and score."""
+Means = tuple[float | None, float, float]
+"""AUROC, and the shares of inputs called unfamiliar and unsure."""
+
+
+def means(rows: Iterable[Row]) -> dict[Cell, Means]:
+    """Return mean AUROC over seeds, None for own inputs, and mean shares of inputs called unfamiliar and unsure."""
+    cells: dict[Cell, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.auroc is not None:
-            cells[row.federation, row.method, row.inputs, row.far, row.score].append(row)
+        cells[row.federation, row.method, row.inputs, row.far, row.score].append(row)
     return {
-        cell: (fmean(row.auroc or 0.0 for row in each), fmean(row.flagged for row in each), len(each))
+        cell: (
+            fmean(row.auroc or 0.0 for row in each) if cell[-1] else None,
+            fmean(row.unfamiliar for row in each),
+            fmean(row.unsure for row in each),
+        )
         for cell, each in cells.items()
     }
 
@@ -286,30 +299,44 @@ def write(rows: Sequence[Row], path: Path) -> None:
 
 
 def result_tables(rows: Sequence[Row]) -> list[TextTable]:
-    """Return a table per federation, with the AUROC of familiarity and of the best other score per method."""
+    """Return two tables per federation: the AUROC of familiarity and of the best other score per method, and alarms."""
     found = means(rows)
     shown = []
     for federation in dict.fromkeys(row.federation for row in rows):
         methods = list(dict.fromkeys(row.method for row in rows if row.federation == federation))
-        kinds = dict.fromkeys((row.inputs, row.far) for row in rows if row.federation == federation and row.score)
-        cells = [
-            (f"{kind}{' *' if far else ''}", *(_cell(found, federation, method, kind, far) for method in methods))
-            for kind, far in kinds
-        ]
+        kinds = dict.fromkeys((row.inputs, row.far) for row in rows if row.federation == federation)
         heads = [Heading("inputs", words=True, wraps=True), *(Heading(name, wraps=True) for name in methods)]
-        title = f"{federation}: AUROC of unfamiliar (best other score)"
-        shown.append(text_table(heads, cells, title, "* far from all data of the federation", gap=2))
+        for title, cell_of in ((f"AUROC of {SCORE} (best other score)", _auroc), (ALARMS, _alarms)):
+            cells = []
+            for kind, far in kinds:
+                of_kind = (by_score(found, (federation, method, kind, far)) for method in methods)
+                cells.append((f"{kind}{' *' if far else ''}", *map(cell_of, of_kind)))
+            told = [row for row in cells if any(row[1:])]
+            shown.append(
+                text_table(heads, told, f"{federation}: {title}", "* far from all data of the federation", gap=2)
+            )
     return shown
 
 
-def _cell(
-    found: dict[tuple[str, str, str, bool, str], tuple[float, float, int]],
-    federation: str, method: str, kind: str, far: bool,
-) -> str:  # fmt: skip
-    cells = {key[-1]: value[0] for key, value in found.items() if key[:4] == (federation, method, kind, far)}
-    others = [value for score, value in cells.items() if score != SCORE]
+def by_score(found: Mapping[Cell, Means], of: tuple[str, str, str, bool]) -> dict[str, Means]:
+    """Return the means of a federation, method and kind of inputs by score."""
+    return {cell[-1]: value for cell, value in found.items() if cell[:-1] == of}
+
+
+ALARMS = "% unfamiliar + % unsure"
+"""Title of the table of alarms."""
+
+
+def _auroc(by_score: Mapping[str, Means]) -> str:
+    aurocs = {score: each[0] for score, each in by_score.items() if each[0] is not None}
+    others = [value for score, value in aurocs.items() if score != SCORE]
     best = f" ({_short(max(others))})" if others else ""
-    return f"{_short(cells[SCORE])}{best}" if SCORE in cells else best.strip()
+    return f"{_short(aurocs[SCORE])}{best}" if SCORE in aurocs else best.strip()
+
+
+def _alarms(by_score: Mapping[str, Means]) -> str:
+    shares = next(iter(by_score.values()), None)
+    return "" if shares is None else f"{100 * shares[1]:.0f} + {100 * shares[2]:.0f}"
 
 
 def _short(value: float) -> str:

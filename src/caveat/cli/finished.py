@@ -24,15 +24,16 @@ def predict(
 
     Needs only the run folder, wherever it is. For silos that took part, no data are read.
 
-    Writes a row per input: label, probabilities, uncertainties, familiarity (the p-value for the input being like the
-    silo's own data) and the decision (which model gave the label, or abstain: do not rely on the label). With
+    Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, sureness and typicality, the
+    decision (which model gave the label, or abstain: do not rely on the label) and the reason not to rely on it. With
     uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note, and whether all
-    rows together are unlike the silo's own in some column; for images also the file.
+    rows together are unlike the silo's own in some column; for images also the file. Prints how many inputs were
+    answered and abstained from, by reason.
     """
     with reported(named=True):
         from ..api import load
         from ..data import noted_inputs
-        from .output import prediction_rows
+        from .output import prediction_counts, prediction_rows
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
@@ -42,6 +43,7 @@ def predict(
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
         _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
+        typer.echo(prediction_counts(prediction), err=True)
 
 
 def evaluate(
@@ -147,7 +149,7 @@ def export(
         typer.echo(f"model: {path}\ncard:  {card_of(path)}")
 
 
-SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar")
+SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar", "unsure")
 """The metrics of a silo that are printed before and after joining."""
 
 

@@ -5,7 +5,9 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core import Decision, Prediction
+import torch
+
+from ..core import Decision, Prediction, Reason
 from ..files import as_text
 from ..terminal.tables import Heading, TextTable, text_table
 
@@ -116,8 +118,9 @@ def prediction_rows(
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    Column "set" holds the classes of a prediction set, separated by "; ". Columns "file", "subgroup" and "input_note"
-    hold the inputs' files, subgroups and warnings about them, if there are any.
+    Column "reason" says why not to rely on the label, "" for no reason. Column "set" holds the classes of a prediction
+    set, separated by "; ". Columns "file", "subgroup" and "input_note" hold the inputs' files, subgroups and warnings
+    about them, if there are any.
     """
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
@@ -125,21 +128,37 @@ def prediction_rows(
     if prediction.log_evidence is not None:
         header.append("log_evidence")
         numbers.append(prediction.log_evidence)
-    if prediction.familiarity is not None:
-        header.append("familiarity")
-        numbers.append(prediction.familiarity)
+    header += prediction.p_values
+    numbers += prediction.p_values.values()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    ends = ["decision", *(["set"] if prediction.sets is not None else []), *(["file"] if files else [])]
+    ends = ["decision", "reason", *(["set"] if prediction.sets is not None else []), *(["file"] if files else [])]
     ends += ["subgroup"] if subgroups else []
     ends += ["input_note"] if notes else []
     writer.writerow([as_text(cell) for cell in (*header, *ends)])
+    reasons = [_reason(Reason(reason)) for reason in prediction.reason.tolist()]
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
         values = [*probs, *(float(column[i]) for column in numbers)]
         decision = Decision(int(prediction.decision[i])).name.lower()
-        cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision]
+        cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision, reasons[i]]
         if prediction.sets is not None:
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
         cells += [as_text(each[i]) for each in (files, subgroups, notes) if each]
         writer.writerow(cells)
     return text.getvalue()
+
+
+def _reason(reason: Reason) -> str:
+    return "" if reason is Reason.NONE else reason.name.lower()
+
+
+def prediction_counts(prediction: Prediction) -> str:
+    """Return a line with the numbers of inputs that were answered and abstained from, by reason."""
+    abstained = prediction.decision == Decision.ABSTAIN
+    parts = []
+    for word, rows in (("answered", ~abstained), ("abstained", abstained)):
+        reasons = torch.bincount(prediction.reason[rows], minlength=len(Reason)).tolist()
+        told = ", ".join(f"{n:,} {_reason(reason)}" for reason, n in zip(Reason, reasons, strict=True) if n and reason)
+        if rows.any():
+            parts.append(f"{int(rows.sum()):,} {word}{f' ({told})' if told else ''}")
+    return f"{len(prediction):,} inputs: {', '.join(parts)}" if parts else "no inputs"

@@ -34,6 +34,7 @@ from .method import same_names as same_names
 from .prediction import Answers as Answers
 from .prediction import Decision as Decision
 from .prediction import Prediction as Prediction
+from .prediction import Reason as Reason
 from .prediction import UnlikeColumn as UnlikeColumn
 from .random import key as key
 from .random import seeded as seeded

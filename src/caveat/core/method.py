@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .aggregation import Payload, Replies, SiloId, State, Tensors, Update
 from .errors import ConfigurationError
-from .prediction import Answers, Decision, Prediction, with_subgroup
+from .prediction import Answers, Decision, Prediction, Reason, with_subgroup
 from .silo import SiloContext, SiloInfo
 
 SiloTask = Callable[[Payload, State, SiloContext], tuple[Update, State]]
@@ -205,7 +205,7 @@ class Method:
         answers = with_subgroup(self.answer(down, state, context, x), context.subgroup)
         found = self.decide(down, state, answers)
         undefined = ~found.probs.isfinite().all(-1)
-        return found.abstaining(undefined) if undefined.any() else found
+        return found.abstaining(undefined, Reason.UNDEFINED) if undefined.any() else found
 
     def outcome(self, server: State) -> dict[str, object]:
         """Return entries of a run's summary from the final server state."""

@@ -25,6 +25,25 @@ class Decision(IntEnum):
     """Trust no model."""
 
 
+class Reason(IntEnum):
+    """Why not to rely on a label."""
+
+    NONE = 0
+    """No reason is known."""
+    UNDEFINED = 1
+    """The probabilities are not finite."""
+    UNFAMILIAR = 2
+    """An alarm: the input is unlike the silo's own inputs."""
+    UNSURE = 3
+    """An alarm: the answer is more uncertain than answers to the silo's own inputs."""
+    AMBIGUOUS = 4
+    """The aleatoric uncertainty is above a policy's limit."""
+    UNCERTAIN = 5
+    """The uncertainty is above a policy's limit."""
+    UNTESTED = 6
+    """A policy has no limit with a guarantee."""
+
+
 @dataclass(frozen=True)
 class UnlikeColumn:
     """A column of table rows that, as a whole, is unlike the silo's own rows."""
@@ -71,7 +90,10 @@ class Prediction:
     sets: Tensor | None = None  # (N, C) bool, prediction sets of conformal calibration
     source: Tensor | None = None  # (N,) int64 of Decision, if it differs from `decision`, see `answered_by`
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs unlike the silo's data
-    false_alarm_rate: float = 0.0  # familiarity up to which an input is flagged as unfamiliar
+    sureness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for answers less certain than the silo's own
+    typicality: Tensor | None = None  # (N,) float64 in (0, 1], p-values of both together, by which alarms are raised
+    false_alarm_rate: float = 0.0  # typicality up to which there is an alarm
+    limited: Tensor | None = None  # (N,) int64 of Reason for which a policy abstained, if known
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
     unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch
     uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
@@ -189,15 +211,20 @@ class Prediction:
         return replace(self, probs=probs, uncertainty=scores, uncalibrated_probs=self.uncalibrated)
 
     @property
-    def is_unfamiliar(self) -> Tensor:
-        """(N,) bool: inputs flagged as unfamiliar, with familiarity at most `false_alarm_rate`; none without
-        familiarity.
+    def p_values(self) -> dict[str, Tensor]:
+        """`familiarity`, `sureness` and `typicality`, (N,) each, those that there are."""
+        found = {"familiarity": self.familiarity, "sureness": self.sureness, "typicality": self.typicality}
+        return {name: p for name, p in found.items() if p is not None}
 
-        Of inputs like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` is flagged.
+    @property
+    def alarms(self) -> Tensor:
+        """(N,) bool: inputs with an alarm, typicality at most `false_alarm_rate`; none without typicality.
+
+        Of inputs like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` has an alarm.
         """
-        if self.familiarity is None:
+        if self.typicality is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
-        return self.familiarity <= self.false_alarm_rate
+        return self.typicality <= self.false_alarm_rate
 
     def unfamiliar_at(self, rate: float) -> Tensor:
         """(N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995).
@@ -208,10 +235,42 @@ class Prediction:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return benjamini_hochberg(self.familiarity, rate)
 
-    def abstaining(self, where: Tensor) -> Prediction:
-        """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool."""
-        decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
-        return replace(self, decision=decision, source=self.answered_by)
+    @property
+    def is_unfamiliar(self) -> Tensor:
+        """(N,) bool: inputs with an alarm because they are unlike the silo's own: familiarity is at most sureness."""
+        if self.familiarity is None or self.sureness is None:
+            return torch.zeros_like(self.decision, dtype=torch.bool)
+        return self.alarms & (self.familiarity <= self.sureness)
+
+    @property
+    def is_unsure(self) -> Tensor:
+        """(N,) bool: inputs with an alarm because the answer is less certain than to the silo's own inputs."""
+        return self.alarms & ~self.is_unfamiliar
+
+    @property
+    def reason(self) -> Tensor:
+        """(N,) int64 of Reason: why not to rely on the label.
+
+        The first that applies of: undefined probabilities, the two alarms, and what a policy abstained for. Answered
+        inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
+        """
+        abstained = self.decision == Decision.ABSTAIN
+        limited = int(Reason.UNCERTAIN) if self.limited is None else self.limited
+        found = torch.where(abstained, limited, int(Reason.NONE))
+        found = torch.where(self.is_unsure, int(Reason.UNSURE), found)
+        found = torch.where(self.is_unfamiliar, int(Reason.UNFAMILIAR), found)
+        return torch.where(self.probs.isfinite().all(-1), found, int(Reason.UNDEFINED))
+
+    def abstaining(self, where: Tensor, reason: Reason = Reason.UNCERTAIN) -> Prediction:
+        """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool, for a policy's reason."""
+        abstained = self.decision == Decision.ABSTAIN
+        before = torch.where(abstained, int(Reason.UNCERTAIN), 0) if self.limited is None else self.limited
+        return replace(
+            self,
+            decision=torch.where(where, int(Decision.ABSTAIN), self.decision),
+            source=self.answered_by,
+            limited=torch.where(where & ~abstained, int(reason), before),
+        )
 
     def part(self, rows: Tensor) -> Prediction:
         """Return the prediction for some of the inputs, by (N,) bool or by positions."""
@@ -223,7 +282,7 @@ class Prediction:
     def where(self, mask: Tensor, other: Prediction) -> Prediction:
         """Return the rows of this prediction where `mask` (N,) bool holds, and the rows of `other` elsewhere.
 
-        Parts that only one of the two has (an uncertainty, log-evidence, sets, familiarity) are dropped. Raises
+        Parts that only one of the two has (an uncertainty, log-evidence, sets, a p-value) are dropped. Raises
         ValueError unless the numbers of inputs and classes agree.
         """
         if self.probs.shape != other.probs.shape or mask.shape != self.decision.shape:
@@ -241,7 +300,10 @@ class Prediction:
             _choose(mask[:, None], self.sets, other.sets),
             torch.where(mask, self.answered_by, other.answered_by),
             _choose(mask, self.familiarity, other.familiarity),
+            _choose(mask, self.sureness, other.sureness),
+            _choose(mask, self.typicality, other.typicality),
             self.false_alarm_rate,
+            limited=_choose(mask, self.limited, other.limited),
             uncalibrated_probs=torch.where(mask[:, None], self.uncalibrated, other.uncalibrated),
             subgroup=self.subgroup,
         )

@@ -167,8 +167,8 @@ COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_
 """The shapes of sums that count inputs."""
 SETS = frozenset({"covered", "set_sizes"})
 """The sums of prediction sets: how many contain the label, and how many have each size."""
-UNFAMILIAR = "unfamiliar"
-"""A count of inputs, present if predictions have a familiarity."""
+ALARMS = frozenset({"unfamiliar", "unsure"})
+"""Counts of inputs with an alarm, present if predictions have p-values."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums that are not counts; only their magnitude is checked."""
 MOST_EACH = {"nll": 709.0, "brier": 2.0}
@@ -293,10 +293,11 @@ def _check_sums(tensors: Tensors, n: float) -> None:
     scores = {name for name in tensors if name.startswith("score.")}
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
     expected |= SETS if SETS & tensors.keys() else set()
-    if differing := (tensors.keys() - scores - {UNFAMILIAR}) ^ expected:
+    expected |= ALARMS if ALARMS & tensors.keys() else set()
+    if differing := (tensors.keys() - scores) ^ expected:
         raise DataError(f"unexpected or missing sums: {_listed(differing)}")
-    if UNFAMILIAR in tensors:
-        _check_counts(UNFAMILIAR, tensors[UNFAMILIAR], (), n)
+    for name in ALARMS & tensors.keys():
+        _check_counts(name, tensors[name], (), n)
     for name in (*COUNTS, *scores):
         _check_counts(name, tensors[name], COUNTS.get(name, (2, *tensors[name].shape[1:2])), n)
     for name in TOTALS:

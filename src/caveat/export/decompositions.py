@@ -249,6 +249,10 @@ def conformal(batch: int, calibration: Tensor, new: Tensor) -> Tensor:
     return familiarity.conformal_directly(calibration, new)
 
 
+def typicality(batch: int, *given: Tensor) -> Tensor:
+    return familiarity.typicality_directly(*given)
+
+
 def density(batch: int, *given: Any) -> Tensor:
     return posterior.density_directly(*given)
 
@@ -266,6 +270,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.split: whole,
     F.one_hot: one_hot,
     familiarity.conformal: conformal,
+    familiarity.typicality: typicality,
     measures.decomposed_logits: decomposed_logits,
     posterior.density: density,
     stages.moments: moments,

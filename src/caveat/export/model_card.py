@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._version import __version__
-from ..core import Decision, SiloId
+from ..core import Decision, Reason, SiloId
 from ..data.tables.files import MISSING
 from ..files import read, sum_of
 from ..files.schema import SiloRecord, Summary
@@ -25,7 +25,10 @@ OUTPUTS = {
     "label": "(N,) the most probable class, an index into `classes`",
     "decision": "(N,) the decision, an index into `decisions`",
     "answered_by": "(N,) which model the label is from, 0 or 1, even if the model abstains",
-    "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own data; low is unfamiliar",
+    "reason": "(N,) why not to rely on the label, an index into `reasons`",
+    "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own data",
+    "sureness": "(N,) p-value in (0, 1] of the answer being as certain as those to the silo's own data",
+    "typicality": "(N,) p-value in (0, 1] of both together, by which alarms are raised",
     "sets": "(N, C) whether a class is in the prediction set",
     "total": "(N,) nats, entropy of probs",
     "aleatoric": "(N,) nats, the aleatoric part",
@@ -41,6 +44,7 @@ FIGURES = {
     "accuracy": "share of correct labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
     "auroc_error": "AUROC of uncertainty for errors", "coverage": "share of inputs answered",
     "answered_accuracy": "share of correct labels among these", "unfamiliar": "share of inputs called unfamiliar",
+    "unsure": "share of inputs called unsure",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
 }  # fmt: skip
 USE = {
@@ -73,6 +77,7 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
     """Return metadata by name, as text or JSON."""
     about: dict[str, Any] = {
         "decisions": {str(int(decision)): text for decision, text in DECISIONS.items()},
+        "reasons": {str(int(reason)): reason.name.lower() for reason in Reason},
         "inputs": inputs(RawInputs(run.preparation, silo)),
         "outputs": {name: OUTPUTS.get(name, "(N,) an uncertainty of the method") for name in program.outputs},
     }
@@ -180,6 +185,7 @@ def _outputs(run: Run, program: Program) -> Iterator[str]:
         yield f"- `{name}`, {kind} {_shape(shape)}: {OUTPUTS.get(name, '(N,) an uncertainty').partition(') ')[2]}"
     yield "\nClasses: " + ", ".join(f"{i} {name}" for i, name in enumerate(run.preparation.classes)) + "."
     yield "\nDecisions: " + "; ".join(f"{int(code)} {text}" for code, text in DECISIONS.items()) + "."
+    yield "\nReasons: " + ", ".join(f"{int(reason)} {reason.name.lower()}" for reason in Reason) + "."
 
 
 def _figures(record: SiloRecord | None) -> str:
@@ -211,10 +217,10 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
             "- Subgroups: the exported model does not know the subgroup of an input; its decisions and sets are those "
             "of the promises about all inputs together."
         )
-    if "familiarity" in program.outputs:
+    if "typicality" in program.outputs:
         yield (
-            "- Familiarity: for every a, an expected share of at most a of inputs like the silo's calibration inputs "
-            "has a p-value of a or less."
+            "- Familiarity, sureness and typicality: for every a, an expected share of at most a of inputs like the "
+            "silo's calibration inputs has a p-value of a or less."
         )
     yield (
         "- All of these hold with finitely many calibration inputs, for inputs from the same distribution. None holds "
@@ -231,12 +237,13 @@ LIMITS = (
 
 def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Iterator[str]:
     yield "Whoever has the file can read it. In addition to the weights of the silo's model it contains:\n"
-    if "familiarity" in program.outputs:
+    if "typicality" in program.outputs:
         count = "" if record is None or record.n_calibration is None else f" {record.n_calibration}"
         yield (
             f"- distances of the silo's{count} calibration inputs from the classes at each stage of the model, "
-            "one number per stage, rounded to 1e-4 of a log-distance; no inputs, labels or features. Whoever has an "
-            "input can test whether one like it, up to this rounding, is among them;"
+            "one number per stage, rounded to 1e-4 of a log-distance, and the uncertainties of their answers, rounded "
+            "to 0.01 %; no inputs, labels or features. Whoever has an input can test whether one like it, up to this "
+            "rounding, is among them;"
         )
         yield "- class means and covariance factors of these stages over the federation's training inputs;"
     if raw.kind == "table":

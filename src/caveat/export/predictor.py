@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import ConfigurationError, Prediction, SiloId
+from ..core import ConfigurationError, Prediction, Reason, SiloId
 from ..data import Preparation
 from ..data.tables.encoding import Encoder
 from ..nn.frozen import rows
@@ -127,10 +127,10 @@ def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
 def outputs(found: Prediction) -> Outputs:
     """Return a prediction by the names of outputs in files."""
     undefined = ~found.probs.isfinite().all(-1)
-    found = found.abstaining(undefined)  # as in `Method.predict`, if there are any
-    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "answered_by": found.answered_by}
-    if found.familiarity is not None:
-        told["familiarity"] = found.familiarity
+    found = found.abstaining(undefined, Reason.UNDEFINED)  # as in `Method.predict`, if there are any
+    told = {"probs": found.probs, "label": found.label, "decision": found.decision, "reason": found.reason}
+    told["answered_by"] = found.answered_by
+    told |= found.p_values
     told |= found.uncertainty
     if found.log_evidence is not None:
         told["log_evidence"] = found.log_evidence

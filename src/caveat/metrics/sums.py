@@ -26,9 +26,9 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     likelihood. `known` counts the others, which nll (nats), brier (over all classes, range 0 to 2) and the bins of
     `calibration_sums` are over. Over all N are: examples, correct, entropies (nats), the counts of each decision and
     quadrant, how many were answered and how many of those were correct, for predictions with sets those of `_sets`,
-    with familiarity how many inputs were called `unfamiliar`, and for every score of the prediction `score.NAME`, (2,
-    4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the wrong, unless
-    `scores` is false.
+    with alarms how many inputs were called `unfamiliar` and how many `unsure`, and for every score of the prediction
+    `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the
+    wrong, unless `scores` is false.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -52,7 +52,7 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
         "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
         **calibration_sums(probs[known], y[known]),
         **_sets(prediction, y),
-        **({} if prediction.familiarity is None else {"unfamiliar": prediction.is_unfamiliar.sum().double()}),
+        **_alarms(prediction),
         **{
             f"score.{name}": torch.stack(
                 [histograms.histogram(name, values[rows], probs.shape[1]) for rows in (correct, ~correct)]
@@ -60,6 +60,12 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
             for name, values in (prediction.scores.items() if scores else ())
         },
     }
+
+
+def _alarms(prediction: Prediction) -> Tensors:
+    if prediction.typicality is None:
+        return {}
+    return {"unfamiliar": prediction.is_unfamiliar.sum().double(), "unsure": prediction.is_unsure.sum().double()}
 
 
 def subgroup_sums(prediction: Prediction, y: Tensor, subgroups: int) -> Tensors:
@@ -197,8 +203,8 @@ def figures(sums: Tensors) -> dict[str, float]:
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
     score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
-    accuracy among those; `unfamiliar` is the share that was called so. `set_coverage` is the share of inputs whose
-    prediction set holds their label, and `set_size` the mean number of classes in a set.
+    accuracy among those; `unfamiliar` and `unsure` are the shares that were called so. `set_coverage` is the share of
+    inputs whose prediction set holds their label, and `set_size` the mean number of classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]
@@ -209,7 +215,7 @@ def figures(sums: Tensors) -> dict[str, float]:
     if n:
         found |= {name: value[name] / n for name in ("entropy", "aleatoric", "epistemic")}
         found["coverage"] = answered / n
-        found |= {"unfamiliar": value["unfamiliar"] / n} if "unfamiliar" in value else {}
+        found |= {name: value[name] / n for name in ("unfamiliar", "unsure") if name in value}
     if "set_sizes" in sums and n:
         sizes = sums["set_sizes"]
         found["set_size"] = float(sizes @ torch.arange(len(sizes), dtype=sizes.dtype)) / n

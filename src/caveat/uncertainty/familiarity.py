@@ -1,14 +1,19 @@
-"""Familiarity of an input to a silo: distances to classes, from sums that add up, and conformal p-values.
+"""How typical an input is of a silo: distances to classes, from sums that add up, and conformal p-values.
 
 A stage of a model gives features h of an input. Silos send the number of inputs of each class, the sum of h by class,
 and one matrix of second moments; from these the server has class means and one covariance as if all rows were pooled.
 An input's distance at a stage is the smallest Mahalanobis distance to a class (Lee et al., NeurIPS 2018, arXiv
 1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et al.,
 Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
+
+An answer's sureness is the rank of its uncertainty among those of the answers to the same calibration inputs. One test
+raises the alarm for either, by the typicality: distance and uncertainty in units of the calibration inputs are two
+sides of a right triangle, whose hypotenuse is ranked. So both alarms together are false at most at the rate of one
+test, and no part of the rate is lost, as it would be if the two p-values shared it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
@@ -39,7 +44,11 @@ LEAST_UNIT = 0.05
 FARTHEST = 1000.0
 """Log-distance of inputs with features that are not finite; no other is as far."""
 STEP = 1e-4
-"""Log-distances are rounded to this, some hundred times their rounding errors."""
+"""Log-distances and logarithms of uncertainties are rounded to this, some hundred times their rounding errors."""
+MOST = 4.0
+"""Units that an uncertainty counts at most, so that no answer outweighs an input that is far from all data."""
+SMALLEST, LARGEST = 1e-12, 1e30
+"""Smallest unit and largest magnitude of an uncertainty, which may have any scale."""
 BLOCK = 2**16
 """Maximum number of comparisons of new inputs with calibration inputs at once."""
 SORTED = 4
@@ -162,39 +171,49 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
     """
     if calibration.device.type != "cpu":  # a few numbers per input, in blocks that would wait for a device
         return beside(conformal(calibration.cpu(), new.cpu()), new)
-    n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
-    if not n:
-        return torch.ones(new.shape[1], dtype=torch.float64)
-    low, unit, alike = _units_with(calibration, new)
-    own = _largest(new, low, unit)
-    # Few units differ: most new inputs lie outside the calibration inputs near the quantiles.
-    units, which = torch.unique(alike, return_inverse=True)
-    first = torch.empty(len(units), dtype=torch.long)
-    first[which] = torch.arange(len(which))  # any of those that share units
-    if len(units) * n <= BLOCK and SORTED * len(units) <= len(own):
-        ordered = _largest_of_all(calibration, low[:, first], unit[:, first]).sort(1).values
-        parts = zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True)
-        less = [torch.searchsorted(ordered.index_select(0, local), mine[:, None])[:, 0] for local, mine in parts]
-        return (1 + n - torch.cat(less).double()) / (n + 1)
-    at_least = []
-    for local, mine in zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True):
-        used, local = torch.unique(local, return_inverse=True)
-        theirs = _largest_of_all(calibration, low[:, first[used]], unit[:, first[used]])
-        at_least.append((theirs.index_select(0, local) >= mine[:, None]).sum(1))
-    return (1 + torch.cat(at_least).double()) / (n + 1)
+    return _p_values(_by_stage(calibration), _by_stage(new), LEAST_UNIT, _largest)
 
 
 def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
     """Return the bit-identical result of `conformal` without loops: each new input is compared with all calibration
     inputs.
     """
-    n, calibration, new = len(calibration), _by_stage(calibration), _by_stage(new)
-    if not n:
-        return torch.ones(new.shape[1], dtype=torch.float64)
-    low, unit, _ = _units_with(calibration, new)
-    own = _largest(new, low, unit)
-    at_least = (_largest_of_all(calibration, low, unit) >= own[:, None]).sum(1).double()
-    return (1 + at_least) / (n + 1)
+    return _p_values_directly(_by_stage(calibration), _by_stage(new), LEAST_UNIT, _largest)
+
+
+@wrap_torch_function(lambda *given: given)
+def typicality(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> Tensor:
+    """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs that are far or whose answers are uncertain.
+
+    As `conformal`, with (n,) and (N,) uncertainties of answers beside the log-distances at S stages: what is ranked is
+    the root of the sum of the squares of the largest distance and of the uncertainty, each in its units, 0 below the
+    median, and the uncertainty at most `MOST`.
+    """
+    if calibration.device.type != "cpu":
+        return beside(typicality(*(each.cpu() for each in (calibration, scores, new, new_scores))), new)
+    both = _with_scores(calibration, scores), _with_scores(new, new_scores)
+    return _p_values(*both, _least_units(len(both[0])), _hypotenuse)
+
+
+def typicality_directly(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> Tensor:
+    """Return the bit-identical result of `typicality` without loops."""
+    both = _with_scores(calibration, scores), _with_scores(new, new_scores)
+    return _p_values_directly(*both, _least_units(len(both[0])), _hypotenuse)
+
+
+def sureness(scores: Tensor, new: Tensor) -> Tensor:
+    """Return (N,) float64 p-values in (0, 1] of uncertainties (N,), low for those above most of n calibration inputs.
+
+    The rank among (n,) `scores` of the same model, higher for less certain. NaN is the least certain.
+    """
+    ordered = settled_scores(scores).sort().values
+    less = torch.searchsorted(ordered, settled_scores(new))
+    return (1 + len(ordered) - less).double() / (len(ordered) + 1)
+
+
+def least(rate: float) -> int:
+    """Return the number of calibration inputs from which on a p-value can be as low as a rate above 0."""
+    return math.ceil(1 / rate - 1 - 1e-9)
 
 
 def score(calibration: Tensor, new: Tensor) -> Tensor:
@@ -220,22 +239,88 @@ def settled(distances: Tensor) -> Tensor:
     return ((finite.double() / STEP).round() * STEP).float()
 
 
+def settled_scores(scores: Tensor) -> Tensor:
+    """Return uncertainties, float32 and finite, without the digits that depend on how many inputs are processed at
+    once. They are rounded in proportion, because all uncertainties of a sure model are small.
+    """
+    finite = scores.double().nan_to_num(nan=LARGEST, posinf=LARGEST, neginf=-LARGEST).clamp(-LARGEST, LARGEST)
+    logs = ((finite.abs() / SMALLEST).log1p() / STEP).round() * STEP
+    return (finite.sign() * logs.expm1() * SMALLEST).float()
+
+
 def _by_stage(distances: Tensor) -> Tensor:
     """Return (S, N) of (N, S), `settled`: a stage's numbers are adjacent, and there are few stages."""
     return settled(distances.T.contiguous())
 
 
-def _largest(distances: Tensor, median: Tensor, unit: Tensor) -> Tensor:
-    """Return (N,) the largest of (S, N) distances, in units of each."""
-    return ((distances - median) / unit).amax(0)
+def _with_scores(distances: Tensor, scores: Tensor) -> Tensor:
+    """Return (S + 1, N): `_by_stage`, and the uncertainties of answers (N,)."""
+    return torch.cat([_by_stage(distances), settled_scores(scores)[None]])
 
 
-def _largest_of_all(calibration: Tensor, median: Tensor, unit: Tensor) -> Tensor:
-    """Return (U, n) the largest distances of all calibration inputs (S, n), in each of U units (S, U)."""
-    stages = zip(calibration, median, unit, strict=True)
-    each = [(distances - low[:, None]) / scale[:, None] for distances, low, scale in stages]
-    found: Tensor = reduce(torch.maximum, each)
-    return found
+def _least_units(numbers: int) -> Tensor:
+    """Return (S + 1, 1) the smallest units of the stages and of the uncertainty."""
+    return torch.tensor([*[LEAST_UNIT] * (numbers - 1), SMALLEST])[:, None]
+
+
+Join = Callable[[Sequence[Tensor]], Tensor]
+"""From numbers in units, a tensor per stage, to what is ranked."""
+
+
+def _largest(parts: Sequence[Tensor]) -> Tensor:
+    """Return the largest of distances."""
+    return reduce(torch.maximum, parts)
+
+
+def _hypotenuse(parts: Sequence[Tensor]) -> Tensor:
+    """Return the square of the hypotenuse of the largest distance and the uncertainty, which is the last part."""
+    *stages, score = parts
+    return _largest(stages).clamp_min(0).square() + score.clamp(0, MOST).square()
+
+
+def _p_values(calibration: Tensor, new: Tensor, least: Tensor | float, join: Join) -> Tensor:
+    """Return (N,) p-values of (S, N) new numbers among (S, n), joined in units that are at least (S, 1) or a scalar."""
+    n = calibration.shape[1]
+    if not n:
+        return torch.ones(new.shape[1], dtype=torch.float64)
+    low, unit, alike = _units_with(calibration, new, least)
+    own = _of_each(new, low, unit, join)
+    # Few units differ: most new inputs lie outside the calibration inputs near the quantiles.
+    units, which = torch.unique(alike, return_inverse=True)
+    first = torch.empty(len(units), dtype=torch.long)
+    first[which] = torch.arange(len(which))  # any of those that share units
+    if len(units) * n <= BLOCK and SORTED * len(units) <= len(own):
+        ordered = _of_all(calibration, low[:, first], unit[:, first], join).sort(1).values
+        parts = zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True)
+        less = [torch.searchsorted(ordered.index_select(0, local), mine[:, None])[:, 0] for local, mine in parts]
+        return (1 + n - torch.cat(less).double()) / (n + 1)
+    at_least = []
+    for local, mine in zip(*(torch.split(each, max(1, BLOCK // n)) for each in (which, own)), strict=True):
+        used, local = torch.unique(local, return_inverse=True)
+        theirs = _of_all(calibration, low[:, first[used]], unit[:, first[used]], join)
+        at_least.append((theirs.index_select(0, local) >= mine[:, None]).sum(1))
+    return (1 + torch.cat(at_least).double()) / (n + 1)
+
+
+def _p_values_directly(calibration: Tensor, new: Tensor, least: Tensor | float, join: Join) -> Tensor:
+    n = calibration.shape[1]
+    if not n:
+        return torch.ones(new.shape[1], dtype=torch.float64)
+    low, unit, _ = _units_with(calibration, new, least)
+    own = _of_each(new, low, unit, join)
+    at_least = (_of_all(calibration, low, unit, join) >= own[:, None]).sum(1).double()
+    return (1 + at_least) / (n + 1)
+
+
+def _of_each(numbers: Tensor, low: Tensor, unit: Tensor, join: Join) -> Tensor:
+    """Return (N,) what is ranked of (S, N) numbers, in units of each."""
+    return join([*((numbers - low) / unit)])
+
+
+def _of_all(calibration: Tensor, low: Tensor, unit: Tensor, join: Join) -> Tensor:
+    """Return (U, n) what is ranked of all calibration inputs (S, n), in each of U units (S, U)."""
+    stages = zip(calibration, low, unit, strict=True)
+    return join([(numbers - median[:, None]) / scale[:, None] for numbers, median, scale in stages])
 
 
 def _ends(n: int) -> tuple[int, int]:
@@ -248,7 +333,7 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
     return low, (high - low).clamp_min(LEAST_UNIT)
 
 
-def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _units_with(calibration: Tensor, new: Tensor, least: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     """Return (S, N) medians and units of (S, n) calibration inputs with each new input, as `_units` of both together.
 
     And (N,) marks that are equal only for new inputs with the same units.
@@ -264,4 +349,4 @@ def _units_with(calibration: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tenso
     median, top = found[:stages], found[stages:]
     marks = (below.long() << torch.arange(2 * stages)[:, None]).sum(0)
     marks = torch.where((below | above).all(0), marks, -1 - torch.arange(new.shape[1]))
-    return median, (top - median).clamp_min(LEAST_UNIT), marks
+    return median, (top - median).clamp_min(least), marks

@@ -36,9 +36,9 @@ class Surer(Wrapper):
         local, shared = answers[Decision.LOCAL], answers[Decision.GLOBAL]
         mine, theirs = (answer.score(self.score).nan_to_num(nan=torch.inf) for answer in (local, shared))
         chosen = local.where(mine <= theirs, shared)
-        if local.familiarity is None or shared.familiarity is None:
-            return chosen
-        return replace(chosen, familiarity=torch.maximum(local.familiarity, shared.familiarity))
+        larger = {name: torch.maximum(p, shared.p_values[name]) for name, p in local.p_values.items()
+                  if name in shared.p_values}  # fmt: skip
+        return replace(chosen, **larger)  # type: ignore[arg-type]
 
     def outcome(self, server: State) -> dict[str, object]:
         return self.base.outcome(server) | {"policy": {"name": "surer", "score": self.score}}
@@ -97,7 +97,7 @@ class Best(Wrapper):
 class Blended(Best):
     """The base, whose silos answer with a weighted mean of both models' probabilities.
 
-    Decision, familiarity and scores that are no mean are those of the model with the larger weight.
+    Decision, p-values and scores that are no mean are those of the model with the larger weight.
     """
 
     shared: bool = True

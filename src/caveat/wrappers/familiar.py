@@ -1,9 +1,12 @@
-"""Familiarity of an input for any method: densities of the features that its models compute on the way to an answer.
+"""Two alarms for any method: inputs unlike a silo's own, and answers less certain than those to the silo's own.
+
+Familiarity comes from densities of the features that models compute on the way to an answer.
 
 After the base's last round every silo sends sums over its training inputs of features of the input itself and of every
 stage of the encoder (`caveat.nn.stages`). From their means over silos the server has the densities of the pooled rows
 (`caveat.uncertainty.familiarity`). A silo ranks the distances of an input among those of its own calibration split,
-which it keeps. Nothing is trained, and no pass through a model is made twice.
+which it keeps. The uncertainty of an answer is ranked among those of the same model's answers to the calibration split,
+which the silo also keeps. Nothing is trained, and no pass through a model is made twice.
 
 If silos have personalized models of their own architectures, the sums of their stages stay at the silo. If `shared` is
 false all sums do, as under differential privacy, whose noise would hide them.
@@ -32,6 +35,8 @@ READY = "ready"
 INPUTS, DISTANCES = ".calibration", ".distances"
 """Suffixes of the tensors that a silo keeps of a stage: the features of its calibration inputs, or their distances once
 the silo has deleted its rows."""
+SCORES = ".scores"
+"""Suffix of the tensor that a silo keeps of a model: the scores of its answers to calibration inputs."""
 PART = 2000
 """Training inputs whose features are in memory at once."""
 REMEMBERED: MutableMapping[Tensor, tuple[ref[Tensor], Tensor]] = WeakIdKeyDictionary()
@@ -43,14 +48,16 @@ INPUT = "input"
 
 @dataclass(frozen=True)
 class Familiar(Wrapper):
-    """The base, with a p-value and a score of familiarity for every answer."""
+    """The base, with p-values of familiarity and of sureness and a score of familiarity for every answer."""
 
     false_alarm_rate: float = 0.05
-    """Largest expected share of inputs like a silo's own that are called unfamiliar."""
+    """Largest expected share of inputs like a silo's own that are called unfamiliar or unsure."""
     shared: bool = True
     """Whether sums leave a silo; otherwise each silo has its own densities."""
     everyone: bool = True
     """Whether all silos are asked, or only those that a training round asks; the others use the same densities."""
+    score: str = "total"
+    """The uncertainty that `unsure` ranks, a key of the base's `Prediction.scores`."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -73,7 +80,7 @@ class Familiar(Wrapper):
     # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
 
     def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send sums of the features of training inputs; keep the features of calibration inputs."""
+        """Send sums of the features of training inputs; keep the features and scores of calibration inputs."""
         added = self.add_up(down, state, context)
         theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
         kept = self.of_calibration(down, state, context) | self.of_its_own(added)
@@ -94,9 +101,10 @@ class Familiar(Wrapper):
         return found
 
     def of_calibration(self, down: Payload, state: State, context: SiloContext) -> Tensors:
-        """Return the features of the calibration split by stage."""
-        _, numbers = self.observed(down, state, context, context.calibration.x)
-        return {f"{stage}{INPUTS}": h for stage, h in numbers.items()}
+        """Return the features of the calibration split by stage, and the scores of its answers by model."""
+        answers, numbers = self.observed(down, state, context, context.calibration.x)
+        scores = {f"{whose.name.lower()}{SCORES}": answer.score(self.score) for whose, answer in answers.items()}
+        return {f"{stage}{INPUTS}": h for stage, h in numbers.items()} | scores
 
     def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
         """Return the densities of stages whose sums stay at the silo."""
@@ -161,19 +169,23 @@ class Familiar(Wrapper):
         return answers, numbers
 
     def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
-        """Return an answer with p-value and score, from all stages of input and model that have a density."""
-        named = (INPUT, whose.name.lower())
-        stages = [stage for stage in numbers if whose_stage(stage) in named and f"{stage}.whiten" in known]
+        """Return an answer with its p-values and the score of familiarity, from all stages of input and model that have
+        a density.
+        """
+        model = whose.name.lower()
+        scores, uncertainty = known[f"{model}{SCORES}"], answer.score(self.score)
+        sureness = familiarity.sureness(scores, uncertainty)
+        answer = replace(answer, sureness=sureness, typicality=sureness, false_alarm_rate=self.false_alarm_rate)
+        stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}.whiten" in known]
         if not stages:
             return answer
         theirs = torch.stack([distances_kept(known, stage) for stage in stages], 1)
         own = torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)
-        score = {familiarity.SCORE: familiarity.score(theirs, own)}
         return replace(
             answer,
-            uncertainty=answer.uncertainty | score,
+            uncertainty=answer.uncertainty | {familiarity.SCORE: familiarity.score(theirs, own)},
             familiarity=familiarity.conformal(theirs, own),
-            false_alarm_rate=self.false_alarm_rate,
+            typicality=familiarity.typicality(theirs, scores, own, uncertainty),
         )
 
 
@@ -202,14 +214,17 @@ def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
     """
     known = densities | kept
     names = [name.removesuffix(INPUTS) for name in kept if name.endswith(INPUTS)]
-    stages = [name for name in names if f"{name}.whiten" in known]
-    rest = {name: each for name, each in kept.items() if not name.endswith(INPUTS)}
-    if not stages:
-        return rest
-    table = torch.stack([familiarity.settled(distances_kept(known, stage)).double() for stage in stages], 1)
-    for column in reversed(range(len(stages))):
+    scores = {name: familiarity.settled_scores(each) for name, each in kept.items() if name.endswith(SCORES)}
+    rest = {name: each for name, each in kept.items() if not name.endswith((INPUTS, SCORES))}
+    found = {
+        f"{stage}{DISTANCES}": familiarity.settled(distances_kept(known, stage))
+        for stage in names
+        if f"{stage}.whiten" in known
+    } | scores
+    table = torch.stack([each.double() for each in found.values()], 1)
+    for column in reversed(range(len(found))):
         table = table[table[:, column].argsort(stable=True)]
-    return rest | {f"{stage}{DISTANCES}": table[:, i].contiguous() for i, stage in enumerate(stages)}
+    return rest | {name: table[:, i].contiguous() for i, name in enumerate(found)}
 
 
 def whose_stage(stage: str) -> str:

@@ -22,7 +22,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
+from ..core import (
+    Answers,
+    Decision,
+    Payload,
+    Prediction,
+    Reason,
+    Replies,
+    Round,
+    SiloContext,
+    State,
+    SumOver,
+    Tensors,
+    Update,
+)
 from ..core.silo import SiloInfo
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
@@ -250,13 +263,13 @@ class Guaranteed(Wrapper):
         return torch.tensor([limit or 0.0 for limit in found], dtype=torch.float64)
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
-        """Return (N,) ranks of a model's answers, to compare with limits; infinite for unfamiliar inputs, which none
+        """Return (N,) ranks of a model's answers, to compare with limits; infinite for inputs with an alarm, which none
         answers.
 
         Both counts and decisions use it, so what is counted is what is decided.
         """
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
-        return rank.masked_fill(answer.is_unfamiliar, torch.inf)
+        return rank.masked_fill(answer.alarms, torch.inf)
 
     def set_limits(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the counts of each group, and keep the largest limit that passes the tests."""
@@ -303,8 +316,8 @@ class Guaranteed(Wrapper):
         if not down["decision"]["ready"]:
             return self.base.decide(down, state, answers)
         by = self.promise(down, state)
-        if by is None:
-            return choose(answers, nowhere(answers))
+        if by is None or not by.limits.any():
+            return choose(answers, nowhere(answers), Reason.UNTESTED)
         return choose(answers, {w: self.within(by, w, answer) for w, answer in answers.items()})
 
     def within(self, by: Rule, whose: Decision, answer: Prediction) -> Tensor:
@@ -390,6 +403,5 @@ class Guaranteed(Wrapper):
 
 def among_others(answer: Prediction, inputs: int) -> Prediction:
     """Return the answer to calibration inputs as if each were new: it was ranked among them, and so with itself."""
-    if answer.familiarity is None:
-        return answer
-    return dataclasses.replace(answer, familiarity=answer.familiarity - 1 / (inputs + 1))
+    p_values = {name: ((p * (inputs + 1)).round() - 1) / (inputs + 1) for name, p in answer.p_values.items()}
+    return dataclasses.replace(answer, **p_values)  # type: ignore[arg-type]

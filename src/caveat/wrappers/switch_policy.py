@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Update
+from ..core import Answers, Decision, Payload, Prediction, Reason, Replies, Round, SiloContext, State, SumOver, Update
 from ..core.silo import SiloInfo
 from ..uncertainty.histograms import finite_sample_quantile, histogram, quantile
 from .base import Wrapper, no_histograms
 
 
-def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
-    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; abstain otherwise.
+def choose(answers: Answers, within: Mapping[Decision, Tensor], reason: Reason = Reason.UNCERTAIN) -> Prediction:
+    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; abstain otherwise, for the
+    reason given.
 
     With one model, return its answer or abstain.
     """
@@ -30,7 +31,7 @@ def choose(answers: Answers, within: Mapping[Decision, Tensor]) -> Prediction:
         known = within[Decision.LOCAL]
         chosen = answers[Decision.LOCAL].where(known, answers[Decision.GLOBAL])
         trusted = known | within[Decision.GLOBAL]
-    return chosen.abstaining(~trusted)
+    return chosen.abstaining(~trusted, reason)
 
 
 def nowhere(answers: Answers) -> dict[Decision, Tensor]:
@@ -96,14 +97,18 @@ class Switched(Wrapper):
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
         # No reason to ask the other model: the first one knows the input well, and it is ambiguous.
-        return chosen.abstaining(chosen.is_unfamiliar | (chosen.aleatoric > self.max_aleatoric))
+        return chosen.abstaining(chosen.aleatoric > self.max_aleatoric, Reason.AMBIGUOUS)
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
-        """Return (N,) whether an answer is within its threshold, ties included; NaN is not."""
+        """Return (N,) whether an answer is within its threshold, ties included, without an alarm; NaN is not.
+
+        An input about which the local model raises an alarm goes to the global model. So all abstentions for alarms are
+        the last model's, and the rate of false alarms is that of one model.
+        """
         group = state.get("decision", {}) if whose is Decision.LOCAL else down["decision"]
         # A silo that missed the round has no threshold of its own, and asks the global model.
         limit = group.get("limit", torch.tensor(-torch.inf))
-        return answer.score(self.score) <= limit
+        return (answer.score(self.score) <= limit) & ~answer.alarms
 
     def outcome(self, server: State) -> dict[str, object]:
         limit = float(server["decision"]["limit"])

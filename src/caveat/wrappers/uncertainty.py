@@ -20,7 +20,6 @@ from .privacy import Private
 from .switch_policy import Switched
 
 OWNERS = {
-    "score": ("switch", "guaranteed", "surer"),
     "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),
     "risk": ("guaranteed",), "confidence_level": ("guaranteed",), "guarantee_scope": ("guaranteed",),
     "familywise": ("guaranteed",),
@@ -28,6 +27,8 @@ OWNERS = {
 """The policies that read a key."""
 CHOOSING = ("best", "blend", "surer")
 """The policies that need two models to choose from."""
+COMPARING = ("switch", "guaranteed", "surer")
+"""The policies that compare a score."""
 
 ENOUGH = 100
 """Number of silos from which on only those that a training round would ask are asked after training."""
@@ -51,17 +52,19 @@ class Uncertainty:
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
     own, close to the global one if silos are alike. Under privacy.clip_norm silos send nothing for it."""
     familiarity: bool = True
-    """Give every input a p-value of how familiar it is; silos send sums of features of training inputs once."""
+    """Give every input p-values of how familiar it is and how sure the answer is; silos send sums of features of
+    training inputs once."""
     false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    """familiarity: largest share of inputs like its own that a silo calls unfamiliar; switch and guaranteed abstain
-    from unfamiliar inputs. 0 calls none unfamiliar."""
+    """familiarity: largest share of inputs like its own that a silo calls unfamiliar or unsure; switch and guaranteed
+    abstain from these. 0 raises no alarm."""
     policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
     """always: answer every input, with the local model if there is one; best: with the model that is better on the
     silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
     global or abstain, by thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the
     method's own."""
     score: str | None = None
-    """switch, guaranteed and surer: the score to compare, total, aleatoric, epistemic or one that the method adds."""
+    """The score that the alarm unsure and the policies switch, guaranteed and surer compare: total (default for most
+    methods), aleatoric, epistemic or one that the method adds."""
     handover_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
     """switch: fraction of a silo's own inputs passed on to the global model (0.1 by default)."""
     abstain_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -133,6 +136,8 @@ class Uncertainty:
             strange["source"] = None
         if not method.federated:
             strange["label_shift"] = None
+        if policy not in COMPARING and not self.familiarity:
+            strange["score"] = None
         fitting = replace(self, **strange)
         known = fitting.score in (*fitting.sourced(method).scores, SCORE)
         return fitting if known else replace(fitting, score=None)
@@ -191,16 +196,30 @@ class Uncertainty:
         method = self.sourced(method, seed, everyone)
         inner = TemperatureScaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
-            inner = Familiar(inner, self.false_alarm_rate, sends, everyone)
+            own = method.scores[-1] if self.score in (None, SCORE) else str(self.score)
+            inner = Familiar(inner, self.false_alarm_rate, sends, everyone, own)
+        elif self.score is not None and policy not in COMPARING:
+            raise ConfigurationError(
+                f"uncertainty.score = {self.score!r} is ignored by policy {policy!r} without uncertainty.familiarity",
+                "uncertainty.score",
+            )
+        score = self.score or method.scores[-1]
+        if score not in inner.scores:
+            known = ", ".join(inner.scores)
+            raise ConfigurationError(
+                f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
+            )
         if policy == "guaranteed":
             given["subgroups"] = subgroups
-        decided = inner if policy == "always" else self._deciding(inner, policy, given, sends, everyone)
+        decided = inner if policy == "always" else self._deciding(inner, policy, score, given, sends, everyone)
         if self.set_coverage is None:
             return decided
         kind = LabelShifted if self.label_shift else ByClass if self.sets_per_class else Conformal
         return kind(decided, self.set_coverage, subgroups)
 
-    def _deciding(self, method: Method, policy: str, given: dict[str, Any], sends: bool, everyone: bool) -> Method:
+    def _deciding(
+        self, method: Method, policy: str, score: str, given: dict[str, Any], sends: bool, everyone: bool
+    ) -> Method:
         """Return the method with a policy around it."""
         if policy in CHOOSING and len(method.models) < 2:
             raise ConfigurationError(
@@ -212,13 +231,6 @@ class Uncertainty:
             return Best(method, everyone)
         if policy == "blend":
             return Blended(method, everyone, sends)
-        score = self.score or method.scores[-1]
-        if score not in method.scores:
-            known = ", ".join(method.scores)
-            raise ConfigurationError(
-                f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
-            )
         if policy == "surer":
             return Surer(method, self.score or "total")
-        given["score"] = score
-        return Switched(method, **given) if policy == "switch" else Guaranteed(method, **given)
+        return (Switched if policy == "switch" else Guaranteed)(method, score=score, **given)

@@ -3,7 +3,6 @@
 python -P -m caveat.federation.silo.start SILO.toml KEY SERVER:PORT     in the project's folder
 """
 
-import math
 import ssl
 import sys
 import warnings
@@ -19,6 +18,7 @@ from ...data import DataSettings, survey
 from ...data.tables.dictionary import DictionaryColumn
 from ...data.tables.formats import number
 from ...training.fit import Training
+from ...uncertainty.familiarity import least
 from ..keys import private_key_in
 from ..refusals import ToldRefusal
 from ..terms import Terms
@@ -121,14 +121,13 @@ class JoiningCheck:
 
 
 def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
-    """Return that so many calibration inputs are too few to call any input unfamiliar; "" if they are enough."""
+    """Return that so many calibration inputs are too few for any alarm; "" if they are enough."""
     alarm = uncertainty.false_alarm_rate
-    # The least p-value that there can be is 1 / (n + 1).
-    if not uncertainty.familiarity or not alarm or (calibration + 1) * alarm >= 1:
+    if not uncertainty.familiarity or not alarm or calibration >= least(alarm):
         return ""
     return (
-        f"{calibration} inputs in the calibration split: no input can be called unfamiliar at {alarm:.0%}, which takes "
-        f"at least {math.ceil(1 / alarm) - 1}"
+        f"{calibration} inputs in the calibration split: no input can raise an alarm at {alarm:.0%}, which takes at "
+        f"least {least(alarm)}"
     )
 
 

@@ -36,8 +36,8 @@ class Metrics(Record):
     """Metrics of predictions; undefined ones are absent."""
 
     OMITTED: ClassVar = frozenset({
-        "ece_null", "unfamiliar", "auroc", "auroc_tolerance", "average_precision", "average_precision_tolerance",
-        "sensitivity", "specificity", "f1", "balanced_accuracy",
+        "ece_null", "unfamiliar", "unsure", "auroc", "auroc_tolerance", "average_precision",
+        "average_precision_tolerance", "sensitivity", "specificity", "f1", "balanced_accuracy",
     })  # fmt: skip
     accuracy: Share = None
     nll: Figure = None
@@ -52,7 +52,8 @@ class Metrics(Record):
     answered_accuracy: Figure = None
     set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
     set_size: Figure = None
-    unfamiliar: Share = None  # share of inputs called so
+    unfamiliar: Share = None  # share of inputs with this alarm
+    unsure: Share = None
     auroc_error: Figure = None
     auroc_error_tolerance: Figure = None
     fpr95_error: Figure = None
@@ -70,6 +71,11 @@ class Metrics(Record):
     specificity: Share = None
     f1: Share = None
     balanced_accuracy: Share = None
+
+    @property
+    def alarms(self) -> float | None:
+        """The fraction of inputs with either alarm."""
+        return None if self.unfamiliar is None else self.unfamiliar + (self.unsure or 0.0)
 
     @property
     def answered(self) -> float | None:

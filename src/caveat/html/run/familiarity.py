@@ -1,4 +1,4 @@
-"""Unfamiliar inputs: false alarms among a silo's own inputs, and detection of out-of-distribution inputs."""
+"""Alarms: false ones among a silo's own inputs, and detection of out-of-distribution inputs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from ...core.text import count, decimal, joined, listed, percent, percent_tick, 
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
 from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
+from ...uncertainty.familiarity import least
 from ..diagrams import Dot, dot_plot, dots
 from ..intervals import wilson
 from ..svg import Chart, group, line, text, ticks, written
@@ -37,19 +38,14 @@ class Familiarity:
 
 
 def promised(run: RunFolder) -> float:
-    """Return the largest expected share of inputs like its own that a silo calls unfamiliar."""
-    found = run.section("uncertainty").get("alarm")
+    """Return the largest expected share of inputs like its own that raise an alarm at a silo."""
+    found = run.section("uncertainty").get("false_alarm_rate")
     return float(found) if isinstance(found, int | float) else _ALARM
 
 
-def least(alarm: float) -> int:
-    """Return the number of calibration inputs below which no input can be called unfamiliar."""
-    return math.ceil(1 / alarm - 1 - 1e-9) if alarm > 0 else 0
-
-
 def familiarity(run: RunFolder) -> Familiarity | None:
-    """Return the section; None if no input can be called unfamiliar, or if no silo has counted them."""
-    silos, alarm = [silo for silo in run.silos if silo.test.unfamiliar is not None], promised(run)
+    """Return the section; None if no input can raise an alarm, or if no silo has counted them."""
+    silos, alarm = [silo for silo in run.silos if silo.test.alarms is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
     mute = [silo for silo in silos if silo.n_calibration is not None and silo.n_calibration < least(alarm)]
@@ -58,12 +54,12 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
     said, notes = _sentence(silos, foreign, alarm), []
     if mute and len(mute) == len(silos):
-        said = f"No silo can call an input unfamiliar, because that takes {least(alarm)} calibration inputs at "
+        said = f"No silo can raise an alarm, because that takes {least(alarm)} calibration inputs at "
         said += f"{100 * alarm:.3g} %: nothing that silos do not know is detected."
     elif mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
-            f"{plural(len(mute), 'silo')} of {len(silos)} cannot call inputs unfamiliar, because that takes "
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, because that takes "
             f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     if broken:
@@ -80,7 +76,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
     The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
     inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
     """
-    n, inputs, share = silo.n_calibration, silo.n_test, silo.test.unfamiliar
+    n, inputs, share = silo.n_calibration, silo.n_test, silo.test.alarms
     if not n or not inputs or share is None:
         return False
     k = math.floor(alarm * (n + 1) + 1e-9)
@@ -96,7 +92,7 @@ def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
         if n is None or not inputs:
             return False
         k = math.floor(alarm * (n + 1) + 1e-9)
-        found += (silo.test.unfamiliar or 0.0) * inputs
+        found += (silo.test.alarms or 0.0) * inputs
         if k:
             of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
             mean, variance = mean + of_silo[0], variance + of_silo[1]
@@ -106,24 +102,24 @@ def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
 def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm: float) -> str:
     inputs = [silo.n_test or 0 for silo in silos]
     if sum(inputs):
-        own = sum((silo.test.unfamiliar or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
+        own = sum((silo.test.alarms or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
     else:
-        own = sum(silo.test.unfamiliar or 0.0 for silo in silos) / len(silos)
+        own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
     promise = f"guaranteed: {100 * alarm:.3g} % at most"
     if own > alarm and not too_many_in_all(silos, alarm):
         promise += "; chance explains the excess"
-    said = f"It calls {percent(own)} of the silos' own test inputs unfamiliar, which are false alarms ({promise})"
+    said = f"It raises alarms on {percent(own)} of the silos' own test inputs, which are false ({promise})"
     texts = [
-        f"{percent(each.chosen.pooled.unfamiliar)} of {name}"
+        f"{percent(each.chosen.pooled.alarms)} of {name}"
         for name, each in foreign.items()
-        if each.chosen.pooled.unfamiliar is not None
+        if each.chosen.pooled.alarms is not None
     ]
     return f"{said}, and {joined(texts)}." if texts else f"{said}. It was not tested on other inputs (data.ood)."
 
 
 def _table(foreign: Mapping[str, Stream]) -> Table | None:
     """Return a row per stream: how much of it is detected, and how well the score separates it from what silos know."""
-    found = {name: each for name, each in foreign.items() if each.chosen.pooled.unfamiliar is not None}
+    found = {name: each for name, each in foreign.items() if each.chosen.pooled.alarms is not None}
     if not found:
         return None
     texts = [next((of[SCORE] for of in each.outside.values() if SCORE in of), Separation()) for each in found.values()]
@@ -134,12 +130,13 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
     columns = [
         words("inputs that silos do not know", list(found)),
         column("inputs", [count(each.examples) for each in found.values()]),
-        column("detected", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "called unfamiliar"),
+        column("unfamiliar", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "far from own data"),
+        column("unsure", [percent(each.chosen.pooled.unsure) for each in found.values()], "answers less certain"),
         column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
         column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),
         column("FPR95", [percent(each.fpr95) for each in texts], "share of own inputs flagged when 95 % of these are"),
     ]
-    caption = "Inputs that silos do not know: the share that is detected, and how well the score unfamiliar tells them "
+    caption = "Inputs that silos do not know: the shares with alarms, and how well the score unfamiliar tells them "
     return table(columns, f"{caption}from their own test split.")
 
 
@@ -147,15 +144,15 @@ def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
     rows, known = rows_of(run), {silo.name: silo for silo in silos}
     found = {name: _dot(silo, alarm) for name, silo in known.items()}
     label = f"False alarms of {len(silos)} silos, guaranteed at most {percent(alarm)}. "
-    highest = sorted(silos, key=lambda silo: -(silo.test.unfamiliar or 0.0))[:_MOST]
+    highest = sorted(silos, key=lambda silo: -(silo.test.alarms or 0.0))[:_MOST]
     label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
-    caption = "Share of a silo's own test inputs that it calls unfamiliar, with 95 % intervals (Wilson); the dashed "
+    caption = "Share of a silo's own test inputs with an alarm, with 95 % intervals (Wilson); the dashed "
     caption += "rule is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
     return Chart("False alarms", _plot(rows, found, alarm, label), caption)
 
 
 def _dot(silo: SiloRecord, alarm: float) -> Dot:
-    share = silo.test.unfamiliar or 0.0
+    share = silo.test.alarms or 0.0
     low, high = wilson(round(share * silo.n_test), silo.n_test) if silo.n_test else (None, None)
     few = silo.n_calibration is not None and silo.n_calibration < least(alarm)
     n = f", {silo.n_calibration} calibration inputs" if silo.n_calibration is not None else ""
