@@ -147,7 +147,7 @@ class Row:
     """Share of errors among answered own inputs; None for out-of-distribution inputs, which have no correct label."""
 
 
-class Shares(NamedTuple):
+class KindShares(NamedTuple):
     """Fractions of one kind of inputs at a silo, or their means over silos."""
 
     unfamiliar: float
@@ -159,7 +159,7 @@ class Shares(NamedTuple):
 def measure(run: Run, federation: str, seed: int) -> list[Row]:
     """Return a row per kind of inputs and score of a finished run; test labels only serve to count errors."""
     found: dict[tuple[str, bool, str], list[tuple[float, float]]] = defaultdict(list)
-    about: dict[tuple[str, bool], list[Shares]] = defaultdict(list)
+    about: dict[tuple[str, bool], list[KindShares]] = defaultdict(list)
     for silo in run.silos:
         predict = run.predictor(silo.name)
         of = silo.subgroups.get("test")
@@ -171,26 +171,34 @@ def measure(run: Run, federation: str, seed: int) -> list[Row]:
             for score in own.scores:
                 found[kind, far, score].append(_separation(own.score(score), told.score(score)))
     method, silos = run.experiment.method.name, len(run.silos)
-    rows = [Row(federation, method, seed, OWN, False, "", silos, None, None, None, *_mean(about[OWN, False]))]
+    rows = [
+        Row(federation, method, seed, OWN, False, "", silos, None, None, None, **_mean(about[OWN, False])._asdict())
+    ]
     for (kind, far, score), pairs in found.items():
         aurocs, rates = zip(*pairs, strict=True)
         figures = fmean(aurocs), min(aurocs), fmean(rates)
-        rows.append(Row(federation, method, seed, kind, far, score, silos, *figures, *_mean(about[kind, far])))
+        rows.append(
+            Row(federation, method, seed, kind, far, score, silos, *figures, **_mean(about[kind, far])._asdict())
+        )
     return rows
 
 
-def _mean(shares: Sequence[Shares]) -> Shares:
+def _mean(shares: Sequence[KindShares]) -> KindShares:
     wrong = [each.wrong for each in shares if each.wrong is not None]
-    *counted, _ = (fmean(each or 0.0 for each in column) for column in zip(*shares, strict=True))
-    return Shares(*counted, fmean(wrong) if wrong else None)
+    return KindShares(
+        fmean(each.unfamiliar for each in shares),
+        fmean(each.unsure for each in shares),
+        fmean(each.answered for each in shares),
+        fmean(wrong) if wrong else None,
+    )
 
 
-def _shares(found: Prediction, y: Tensor | None = None) -> Shares:
+def _shares(found: Prediction, y: Tensor | None = None) -> KindShares:
     """Return the shares of a prediction, with that of errors among answered inputs for labels (N,)."""
     answered = found.decision != Decision.ABSTAIN
     wrong = None if y is None or not answered.any() else float((found.label != y)[answered].double().mean())
-    alarms = (float(each.double().mean()) for each in (found.is_unfamiliar, found.is_unsure))
-    return Shares(*alarms, float(answered.double().mean()), wrong)
+    unfamiliar, unsure, given = (float(x.double().mean()) for x in (found.is_unfamiliar, found.is_unsure, answered))
+    return KindShares(unfamiliar, unsure, given, wrong)
 
 
 def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
