@@ -33,8 +33,9 @@ def contributions(prediction: Prediction, y: Tensor) -> Tensors:
     }
     if 0 < right.sum() < len(y):
         found["auroc_error"] = _auroc(score, right.bool())
-    if prediction.familiarity is not None:
+    if prediction.typicality is not None:
         found["unfamiliar"] = prediction.is_unfamiliar.double().cpu()
+        found["unsure"] = prediction.is_unsure.double().cpu()
     if prediction.sets is not None:
         sets = prediction.sets.double().cpu()
         found |= {"set_coverage": sets[rows, y], "set_size": sets.sum(1)}

@@ -22,20 +22,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..core import (
-    Answers,
-    Decision,
-    Payload,
-    Prediction,
-    Reason,
-    Replies,
-    Round,
-    SiloContext,
-    State,
-    SumOver,
-    Tensors,
-    Update,
-)
+from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
+from ..core.prediction import Reason
 from ..core.silo import SiloInfo
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
