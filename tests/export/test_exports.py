@@ -93,6 +93,7 @@ def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None
     ("fedpn", Uncertainty(policy="surer", score="dirichlet_entropy")),
     ("fedbn", Uncertainty(source="ensemble", ensemble_size=2)),
     ("fedavg", Uncertainty(mc_samples=3, familiarity=False, temperature_scaling=False)),
+    ("fedper", Uncertainty(mc_samples=3, class_bias=True)),
 ])  # fmt: skip
 def test_every_policy_decides_as_its_run_does(name: str, uncertainty: Uncertainty, tmp_path: Path) -> None:
     run = trained(name, uncertainty)

@@ -47,6 +47,7 @@ from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer
+from caveat.wrappers.class_bias import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
@@ -105,6 +106,7 @@ WRAPPED: list[Method] = [
         handover_rate=0.3,
     ),
     Switched(TemperatureScaled(FedAvg(rounds=2, training=ADAM)), abstain_rate=0.3),
+    ClassBiased(FML(rounds=2, training=FAST)),
     Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3),
     Switched(
         Familiar(FedPN(rounds=2, training=ADAM, layers=4, personal_epochs=2, personal_steps=0)), handover_rate=0.3

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..uncertainty.dirichlet import Dirichlet
+from ..uncertainty.histograms import beside
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
 from ..uncertainty.multiplicity import benjamini_hochberg
 
@@ -189,9 +190,9 @@ class Prediction:
             raise ValueError(f"no score {name!r}; this prediction has {', '.join(scores)}")
         return scores[name]
 
-    def calibrated(self, inverse_temperature: float) -> Prediction:
+    def calibrated(self, inverse_temperature: float, bias: Tensor | None = None) -> Prediction:
         """Return the prediction with probabilities proportional to `probs ** inverse_temperature`: above 1 more
-        certain.
+        certain; times `exp(bias)` for a bias (C,) per class.
 
         The total is recomputed; aleatoric and epistemic keep their shares of it, because a temperature does not change
         the causes of uncertainty. A temperature of 1 changes no bit, and class probabilities of zero stay zero.
@@ -199,9 +200,10 @@ class Prediction:
         """
         if not 0 < inverse_temperature < torch.inf:
             raise ValueError(f"inverse_temperature = {inverse_temperature}: expected a positive, finite number")
-        if inverse_temperature == 1:
+        if inverse_temperature == 1 and bias is None:
             return self
-        probs = (inverse_temperature * self.probs.double().log()).softmax(-1)
+        logits = inverse_temperature * self.probs.double().log()
+        probs = (logits if bias is None else logits + beside(bias, logits)).softmax(-1)
         total = entropy(probs)
         parts = {
             name: torch.where(self.total > 0, self.uncertainty[name] / self.total, 0.0) * total

@@ -19,7 +19,7 @@ C classes: their total variation distance, at most sqrt((C - 1) / n) / 2 on aver
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -79,11 +79,17 @@ class TemperatureScaled(Wrapper):
     def measure(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the likelihood of the validation split on a grid of powers, and send the sums that the server needs."""
         x, y = context.validation
-        found = {model: temperature.curve(torch.zeros(0, 1, device=y.device), y[:0]) for model in self.scaled}
+        known = dict.fromkeys(self.scaled, (torch.zeros(0, 1, device=y.device), y[:0]))
         for whose, answer in (self.base.answer(down, state, context, x) if len(y) else {}).items():
-            found[whose.name.lower()] = temperature.curve(answer.probs.log(), y)
+            known[whose.name.lower()] = answer.probs.log(), y
+        sent, kept = self.sums(known)
+        return Update(sent, 1), state | kept
+
+    def sums(self, log_probs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Payload, Payload]:
+        """Return what to send, and what to keep, of each model's (n, C) log-probabilities and labels (n,)."""
+        found = {model: temperature.curve(*each) for model, each in log_probs.items()}
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
-        return Update({"likelihood": sent}, 1), state | {"likelihood": found}
+        return {"likelihood": sent}, {"likelihood": found}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be likelihoods of a silo's validation inputs."""
@@ -99,7 +105,14 @@ class TemperatureScaled(Wrapper):
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         answers = self.base.answer(down, state, context, x)
-        return {whose: each.calibrated(self.power(whose, down, state)) for whose, each in answers.items()}
+        return {
+            whose: each.calibrated(power := self.power(whose, down, state), self.bias(whose, power, down, state))
+            for whose, each in answers.items()
+        }
+
+    def bias(self, whose: Decision, power: float, down: Payload, state: State) -> Tensor | None:
+        """Return the (C,) bias of a model's classes at the silo, if any."""
+        return None
 
     def power(self, whose: Decision, down: Payload, state: State) -> float:
         """Return the silo's own inverse temperature; the global one for a silo that has measured nothing."""

@@ -13,6 +13,7 @@ from ..uncertainty.familiarity import SCORE
 from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer
+from .class_bias import ClassBiased
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
@@ -51,6 +52,9 @@ class Uncertainty:
     temperature_scaling: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
     own, close to the global one if silos are alike. Under privacy.clip_norm silos send nothing for it."""
+    class_bias: bool | None = None
+    """temperature_scaling: also give each silo a bias per class, from none to that of its own validation split by how
+    much silos differ (false by default). It changes labels, in favour of the silo's own class frequencies."""
     familiarity: bool = True
     """Give every input p-values of how familiar it is and how sure the answer is; silos send sums of features of
     training inputs once."""
@@ -113,6 +117,11 @@ class Uncertainty:
                 "uncertainty.sets_per_class = true holds whatever the class frequencies are: leave out label_shift",
                 "uncertainty.label_shift",
             )
+        if self.class_bias and not self.temperature_scaling:
+            raise ConfigurationError(
+                "uncertainty.class_bias = true has no meaning with uncertainty.temperature_scaling = false",
+                "uncertainty.class_bias",
+            )
         for key, owners in OWNERS.items():
             value = getattr(self, key)
             if value is not None and self.policy is not None and self.policy not in owners:
@@ -135,7 +144,7 @@ class Uncertainty:
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
         if not method.federated:
-            strange["label_shift"] = None
+            strange |= {"label_shift": None, "class_bias": None}
         if policy not in COMPARING and not self.familiarity:
             strange["score"] = None
         fitting = replace(self, **strange)
@@ -192,9 +201,16 @@ class Uncertainty:
                 f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
                 "uncertainty.label_shift",
             )
+        if self.class_bias and not sends:
+            raise ConfigurationError(
+                f"uncertainty.class_bias = true needs sums over validation labels from every silo, which "
+                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
+                "uncertainty.class_bias",
+            )
         everyone = silos < ENOUGH
         method = self.sourced(method, seed, everyone)
-        inner = TemperatureScaled(method, sends, everyone) if self.temperature_scaling else method
+        scaled = ClassBiased if self.class_bias else TemperatureScaled
+        inner = scaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
             own = method.scores[-1] if self.score in (None, SCORE) else str(self.score)
             inner = Familiar(inner, self.false_alarm_rate, sends, everyone, own)

@@ -172,7 +172,7 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "vectorized", "metrics", "rollbacks", "largest", "warnings", "subgroups",
+        "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -205,6 +205,7 @@ class Summary(File):
     sets: SetsRecord | None = None
     temperature: dict[str, float] = {}
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln of it
+    class_bias: dict[str, float] = {}  # standard deviation of the silos' biases of classes
     milestones: list[dict[str, Figure]] = []
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
