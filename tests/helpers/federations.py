@@ -47,7 +47,7 @@ from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer
-from caveat.wrappers.class_bias import ClassBiased
+from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed

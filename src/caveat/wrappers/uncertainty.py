@@ -13,7 +13,7 @@ from ..uncertainty.familiarity import SCORE
 from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer
-from .class_bias import ClassBiased
+from .class_biased import ClassBiased
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope

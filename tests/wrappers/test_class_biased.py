@@ -16,7 +16,7 @@ from caveat.core import ConfigurationError, Data, Decision, SiloContext
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty.class_bias import WIDEST
 from caveat.wrappers.calibration import TemperatureScaled
-from caveat.wrappers.class_bias import ClassBiased
+from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.uncertainty import Uncertainty
 
 
