@@ -1,15 +1,20 @@
 """The posterior of a linear last layer by Laplace's approximation, from sums that add up over silos.
 
-MacKay, A Practical Bayesian Framework for Backpropagation Networks, Neural Computation 1992, for the approximation and
-the prior precision by marginal likelihood; Ritter et al., A Scalable Laplace Approximation for Neural Networks, ICLR
-2018, for the Kronecker factors; Kristiadi et al., Being Bayesian, Even Just a Bit, Fixes Overconfidence in ReLU
-Networks, ICML 2020, for the last layer alone; Daxberger et al., Laplace Redux, NeurIPS 2021 (arXiv 2106.14806), for all
-of it together.
+MacKay, A Practical Bayesian Framework for Backpropagation Networks, Neural Computation 1992, for the approximation;
+Ritter et al., A Scalable Laplace Approximation for Neural Networks, ICLR 2018, for the Kronecker factors; Kristiadi et
+al., Being Bayesian, Even Just a Bit, Fixes Overconfidence in ReLU Networks, ICML 2020, for the last layer alone;
+Daxberger et al., Laplace Redux, NeurIPS 2021 (arXiv 2106.14806), for all of it together.
 
 Logits are W phi, with D numbers phi per input (hidden units, and a 1 for the bias) and C classes. The generalised
 Gauss-Newton matrix of the cross-entropy is the sum over inputs of (diag p - p p') (x) phi phi', for which stands
 A (x) B / n with A = sum phi phi' and B = sum (diag p - p p'). What is added to all logits of an input is seen by no
 softmax: everything is about the C - 1 directions beside it.
+
+A layer that fits its training labels has next to no curvature. The marginal likelihood then prefers a prior without
+precision (MacKay's fixed point lambda |w|^2 = gamma, where gamma, the number of determined parameters, is close to 0),
+and the posterior is as wide as that prior. Here lambda has the fixed point's upper bound, gamma = all parameters: the
+prior's variance is the mean square of the weights. The posterior is cold, as posteriors of networks that predict well
+are (Wenzel et al., How Good is the Bayes Posterior in Deep Neural Networks Really?, ICML 2020).
 """
 
 import math
@@ -21,10 +26,8 @@ from torch import Tensor, nn
 
 from .measures import entropy
 
-STEPS = 100
-"""Bisection steps of the search for a prior precision: more than float64 resolves."""
-RANGE = (-30.0, 30.0)
-"""Natural logarithms between which a prior precision is searched."""
+COLD = 64.0
+"""The inverse temperature of the posterior: its variances are divided by it. docs/uncertainty.md says how it was set."""
 CELLS = 1 << 15
 """Size of the largest tensor that is made for some inputs at a time."""
 
@@ -43,22 +46,20 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
     """Return the posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
 
     "inputs" (D, D) and "outputs" (C, C - 1) have directions as columns, "variances" (D, C - 1) is the posterior
-    variance of each pair of them, and "prior" () the prior precision, of the largest marginal likelihood. All of them
-    are on the CPU.
+    variance of each pair of them, and "prior" () the prior precision. All of them are on the CPU.
     """
-    found, weight = {name: tensor.cpu() for name, tensor in found.items()}, weight.cpu()  # halving looks 100 times
+    found, weight = {name: tensor.cpu() for name, tensor in found.items()}, weight.cpu()
     q = contrasts(len(weight))
     a, u = torch.linalg.eigh(found["inputs"])
     b, s = torch.linalg.eigh(q.T @ found["outputs"] @ q)
     curvature = (a.clamp_min(0)[:, None] * b.clamp_min(0)) / found["examples"].clamp_min(1)
-    prior = prior_precision(curvature, float((q.T @ weight.double()).square().sum()))
-    variances = 1 / (curvature + prior)
+    prior = 1 / (q.T @ weight.double()).square().mean().clamp_min(torch.finfo(torch.float64).tiny)
     return {
         # Contiguous as after being sent or kept: products of other layouts differ in their last bits.
         "inputs": u.contiguous(),
         "outputs": (q @ s).contiguous(),
-        "variances": variances,
-        "prior": torch.tensor(prior, dtype=torch.float64),
+        "variances": 1 / (COLD * (curvature + prior)),
+        "prior": prior,
     }
 
 
@@ -69,30 +70,6 @@ def contrasts(classes: int) -> Tensor:
     rows[torch.arange(classes - 1), torch.arange(1, classes)] = -torch.arange(1, classes, dtype=torch.float64)
     normed: Tensor = rows / rows.square().sum(1, keepdim=True).sqrt()
     return normed.T.contiguous()
-
-
-def log_evidence(curvature: Tensor, square: float, prior: float) -> float:
-    """Return the logarithm of the marginal likelihood at a prior precision, up to a constant.
-
-    `curvature` holds the eigenvalues of the Gauss-Newton matrix, `square` is the squared norm of the layer's weights.
-    """
-    count = curvature.numel()
-    return 0.5 * (count * math.log(prior) - prior * square - float((curvature + prior).log().sum()))
-
-
-def prior_precision(curvature: Tensor, square: float) -> float:
-    """Return the prior precision of the largest marginal likelihood (MacKay, 1992), between e^-30 and e^30.
-
-    It is where gamma = sum e / (e + lambda), the number of well determined parameters, is lambda times the squared norm
-    of the weights: the former falls in lambda and the latter rises, so bisection finds the only solution.
-    """
-    low, high = RANGE
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        prior = math.exp(middle)
-        determined = float((curvature / (curvature + prior)).sum())
-        low, high = (middle, high) if determined > prior * square else (low, middle)
-    return math.exp((low + high) / 2)
 
 
 def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
