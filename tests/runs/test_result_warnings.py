@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from own_runs import run, three_silos
+from torch import Tensor, nn
 
 import caveat
 from caveat.core import ResultWarning
@@ -55,3 +56,27 @@ def test_a_codebook_of_which_hardly_any_word_is_used_has_collapsed(tokens: int, 
     use[:used] = tokens / used
     silos = {name: {"use": use, "own": torch.tensor(0.0)} for name in ("a", "b")}
     assert [each.kind for each in method.cautions(silos)] == ["unused_codewords"] * warns
+
+
+class Faint(nn.Module):
+    """Logits that are too small to say anything, whatever the model has learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1e-4 * self.linear(x)
+
+
+def test_an_extreme_temperature_is_warned_of(tmp_path: Path) -> None:
+    """The optimum itself is found, however far it is from 1."""
+    x = np.random.default_rng(0).normal(size=(3, 400, 2)).astype(np.float32)
+    silos = caveat.data.from_arrays({f"s{k}": (x[k], (x[k] > 0).sum(1)) for k in range(3)})
+    settings = {"rounds": 10, "uncertainty": caveat.Uncertainty(familiarity=False, mc_samples=1)}
+    with pytest.warns(ResultWarning, match=r"temperatures .* are extreme \(\S+ for the global model\)"):
+        done = run(silos, tmp_path / "run", model=Faint, **settings)
+    assert [each["kind"] for each in done.summary["warnings"]] == ["extreme_temperature"]
+    assert done.summary["temperature"]["global"] < 1e-3
+    assert done.summary["mean"]["nll"] < 0.8
+    assert "warnings" not in run(silos, tmp_path / "plain", **settings).summary

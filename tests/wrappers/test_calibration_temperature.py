@@ -98,9 +98,9 @@ def test_all_that_a_temperature_takes_is_one_message_of_sums_that_count_silos_al
     assert update.examples == 1
     sent = flat(update.payload)
     assert {name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()} == {
-        "likelihood/global": ((5, 33), torch.float64)
+        "likelihood/global": ((5, 97), torch.float64)
     }
-    assert state["likelihood"]["global"].shape == (4, 33)
+    assert state["likelihood"]["global"].shape == (4, 97)
 
 
 def test_a_silo_without_inputs_to_fit_takes_the_federations_temperature() -> None:

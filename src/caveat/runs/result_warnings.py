@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..core import Caution, Payload, SiloId
-from ..core.text import listed, plain
+from ..core.text import joined, listed, plain
 from ..files.schema import Summary, WarningRecord
+from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
 from ..wrappers.guarantee_policy import Guaranteed
 from .base import BaseRun
@@ -82,7 +83,26 @@ def promises(result: RunResult) -> Iterator[tuple[str, int]]:
         yield "The bound on errors is not about each of {}: that takes {least}.", bound.least
 
 
-CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (of_method, full_sets, few_calibration_inputs)
+def extreme_temperatures(result: RunResult) -> Iterator[Caution]:
+    """Warn of models whose probabilities only an extreme temperature makes likely."""
+    found = result.summary.temperature.items()
+    extreme = {model: value for model, value in found if not 1 / USUAL <= value <= USUAL}
+    if extreme:
+        values = joined([f"{value:.2g} for the {model} model" for model, value in extreme.items()])
+        yield Caution(
+            "extreme_temperature",
+            f"The temperatures that fit the validation splits are extreme ({values}): the model's own probabilities "
+            "are hardly related to how often it is right.",
+            "Look at the accuracy, and try another training.lr or more rounds.",
+        )
+
+
+CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (
+    of_method,
+    full_sets,
+    few_calibration_inputs,
+    extreme_temperatures,
+)
 
 
 def result_warnings(result: RunResult) -> list[WarningRecord]:

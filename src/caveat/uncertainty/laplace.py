@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .measures import entropy
 
 COLD = 64.0
-"""The inverse temperature of the posterior: its variances are divided by it. docs/uncertainty.md says how it was set."""
+"""Inverse temperature of the posterior, by which its variances are divided; set as docs/uncertainty.md says."""
 CELLS = 1 << 15
 """Size of the largest tensor that is made for some inputs at a time."""
 

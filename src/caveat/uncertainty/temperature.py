@@ -23,10 +23,14 @@ import math
 import torch
 from torch import Tensor
 
-POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-16, 17))
-"""The 33 powers b at which silos compute their sums, 1/256 to 256, equally far apart in ln b."""
+POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))
+"""The 97 powers b at which silos compute their sums, 2^-16 to 2^32, equally far apart in ln b: from logits of a network
+that diverged to probabilities that differ from 1/C in their eighth digit."""
 STEP = math.log(2) / 2
 """Their distance in ln b."""
+USUAL = 32.0
+"""Powers from 1/32 to 32 are usual. Another one says that the model's own probabilities are hardly related to how often
+it is right."""
 CONTAMINATION = 1e-3
 """The share e of labels that are assumed to be drawn at random."""
 SPREAD = 1.0
@@ -38,7 +42,7 @@ LEAST = 0.05
 
 
 def curve(log_probs: Tensor, y: Tensor) -> Tensor:
-    """Return (4, 33) float64 sums over n inputs at each of `POWERS`.
+    """Return (4, 97) float64 sums over n inputs at each of `POWERS`.
 
     The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
     derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out,
@@ -67,7 +71,7 @@ def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
 
 
 def message(own: Tensor) -> Tensor:
-    """Return (5, 33): what a silo sends of its `curve`. Sums of these are all that `agreed` needs.
+    """Return (5, 97): what a silo sends of its `curve`. Sums of these are all that `agreed` needs.
 
     The likelihood and its derivatives, by how much the first one's square exceeds its variance, and the second one's
     square.
@@ -118,7 +122,7 @@ def agreed(sums: Tensor) -> Tensor:
 
 
 def near(own: Tensor, common: float, spread: float) -> float:
-    """Return the b that is best by a `curve`, or the first three rows of a sum of messages, from 1/256 to 256.
+    """Return the b that is best by a `curve`, or the first three rows of a sum of messages, from 2^-16 to 2^32.
 
     Before inputs are seen ln b is normal around that of `common` with standard deviation `spread`. Without inputs the
     result is `common`.
@@ -130,7 +134,7 @@ def near(own: Tensor, common: float, spread: float) -> float:
 
 
 def _optimum(curves: Tensor) -> float:
-    """Return the b at which (3, 33) curves and their derivatives are lowest."""
+    """Return the b at which (3, 97) curves and their derivatives are lowest."""
     best = int(curves[0].argmin())
     slope = float(curves[1, best])
     other = best - 1 if slope > 0 else best + 1
