@@ -1,8 +1,9 @@
 """Ten federations of real data with inputs that silos should notice: new classes, near data and far data.
 
-`FEDERATIONS[name](folder, seed)` deals the data of a folder anew for every seed. Two classes (one of PACS) are held out
-of all silos and are the inputs "new", as the silo would see them: rotated, of its own source, of its own domain. "near"
-inputs are of known classes under a shift; "far_noise" has strong noise, and "far_other" is of another data set.
+`FEDERATIONS[name](folder, seed)` deals the data of a folder anew for every seed. Two classes are held out of all silos
+and are the inputs "new", as the silo would see them: rotated, of its own source, of its own domain; heart disease has
+no third class. "near" inputs are of known classes under a shift; "far_noise" has strong noise, and "far_other" is of
+another data set.
 """
 
 from __future__ import annotations

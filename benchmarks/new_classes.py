@@ -160,6 +160,8 @@ def scores_of(silo: Silo) -> dict[str, Scores]:
     return found
 
 
+SURE = 0.9
+"""Largest probability from which an answer looks certain."""
 Figures = dict[tuple[str, str], list[float]]
 """By score, and "KIND" for AUROC or "KIND alarms": a number per silo."""
 
@@ -176,6 +178,12 @@ def figures(silo: Silo) -> Figures:
                 found[score, kind].append(float(roc_auc_score(labels, both)))
                 found[score, f"{kind} alarms"].append(float((p_values(own, sets[name]) <= RATE).mean()))
     return found
+
+
+def sure(silo: Silo) -> float:
+    """Return the share of inputs of new classes that get an answer that looks certain; NaN without new classes."""
+    probs = silo.of("probs").get("new")
+    return float("nan") if probs is None else float((probs.max(1) > SURE).mean())
 
 
 def levels(silo: Silo) -> Figures:
@@ -243,18 +251,20 @@ def main() -> None:
     parser.add_argument("--levels", action="store_true")
     given = parser.parse_args()
     cells: dict[str, list[Figures]] = defaultdict(list)
-    measure = levels if given.levels else figures
+    measure, certain = levels if given.levels else figures, list[float]()
     for path in sorted(given.out.glob("*.npz")):
         name, method, seed = path.stem.split(".")
         if method in given.methods and int(seed) in given.seeds:
             merged: Figures = defaultdict(list)
             for silo in silos_of(path):
+                certain.append(sure(silo))
                 for key, values in measure(silo).items():
                     merged[key] += values
             cells[name].append(merged)
     print(f"{sum(map(len, cells.values()))} cells of {len(cells)} federations: {', '.join(cells)}\n")
     by_federation = {name: means(found) for name, found in cells.items()}
     print(table(by_federation))
+    print(f"\n{np.nanmean(certain):.0%} of inputs of new classes get a probability above {SURE}")
     if not given.levels:
         print(f"\n{chosen_elsewhere(by_federation)}")
 
