@@ -38,7 +38,7 @@ COMMANDS = {
     "config": {"--plugin", "--set"},
     "data": {
         "--target", "--silo-column", "--groups", "--time", "--categorical", "--numeric", "--decimal", "--thousands",
-        "--missing", "--separator", "--dictionary", "--config", "--size", "--json", "--plugin",
+        "--missing", "--separator", "--set", "--dictionary", "--config", "--size", "--json", "--plugin",
     },
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",
