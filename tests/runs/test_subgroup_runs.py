@@ -11,10 +11,13 @@ import pytest
 import torch
 
 import caveat
+from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.files import read_run
 from caveat.html.run.page import write_report
 from caveat.html.run.subgroups import subgroup_table
+from caveat.runs.joining import own_silos_of
+from caveat.runs.start import start
 from caveat.terminal.results import subgroups
 
 ROWS = 400
@@ -111,6 +114,28 @@ def test_a_run_does_not_continue_with_other_subgroups(run: caveat.Run, tmp_path:
     other = caveat.data.from_files(*write(tmp_path), target="y", subgroups="sex", subgroup_values=["m", "f"])
     with pytest.raises(caveat.CaveatError, match="data"):
         caveat.run(other, caveat.FedAvg(rounds=6), **settings)
+
+
+def test_a_joining_silo_has_the_subgroups_of_the_federation(tmp_path: Path) -> None:
+    """Though its own rows are all of one sex."""
+    sources = ",".join(map(str, write(tmp_path / "data")))
+    (tmp_path / "config.toml").write_text(
+        f'rounds = 2\n[data]\nsource = "csv:{sources}"\ntarget = "y"\nsubgroups = "sex"\n[model]\nname = "mlp"\n'
+        'hidden = 8\n[method]\nname = "fedavg"\n[uncertainty]\npolicy = "guaranteed"\nrisk = 0.3\n'
+    )
+    federation = caveat.load(start(load(str(tmp_path / "config.toml")), tmp_path / "run"))
+    rows = table(5).splitlines()
+    own = tmp_path / "west.csv"
+    own.write_text("\n".join([rows[0], *(row for row in rows if ",m," in row)]) + "\n")
+    silos = own_silos_of(federation, f"csv:{own}", "west")
+    assert silos.subgroup_names == ("sex = f", "sex = m")
+    assert silos["west"].subgroups["test"].unique().tolist() == [1]
+    joined = caveat.join(federation, silos, rounds=1, out=tmp_path / "joined")
+    (silo,) = joined.summary["silos"]
+    assert [each["of"] for each in silo["promise"]["subgroups"]] == [["sex = f", "sex = m"]]
+    other = caveat.data.from_files(own, target="y", subgroups="sex", subgroup_values=["m", "f"])
+    with pytest.raises(caveat.DataError, match="the subgroups"):
+        caveat.join(federation, other, rounds=1, out=tmp_path / "other")
 
 
 @pytest.mark.long

@@ -177,6 +177,10 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
         partition=Partition(),
         ood=OodSettings(),
     )  # fmt: skip
+    if (known := run.preparation.subgroups) is not None:  # the silo need not have all of them
+        plain = dataclasses.replace(
+            plain, subgroup_values=known.values, subgroup_edges=known.edges, subgroup_quantiles=None
+        )
     settings = own_settings(plain, source)
     made = own_silos(settings, spec.seed, name, _shared(run.preparation, settings.size))
     return with_augment(made, settings.augment or None)
@@ -221,6 +225,7 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
         ("data.normalize", known.normalize, given.normalize),
         ("the columns", _layout(known), _layout(given)),
         ("sequences", known.sequence_format, given.sequence_format),
+        ("the subgroups", known.subgroups, given.subgroups),
     )
     for what, theirs, own in about:
         if theirs != own:
