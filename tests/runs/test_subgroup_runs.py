@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import warnings
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import caveat
+from caveat.cli.output import prediction_rows
 from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.files import read_run
@@ -89,6 +91,9 @@ def test_a_run_knows_the_subgroups_of_new_inputs(run: caveat.Run, tmp_path: Path
     assert not torch.equal(unknown.decision, whole.decision)
     assert whole.sets is not None
     assert unknown.sets is not None
+    names = [loaded.preparation.subgroup_names[of] for of in whole.subgroup.tolist()]
+    header, *rows = csv.reader(prediction_rows(whole, loaded.preparation.classes, (), (), names).splitlines())
+    assert [row[header.index("subgroup")] for row in rows] == [f"sex = {sex}" for sex in sexes]
     # Sets of the hard subgroup are larger than those by the promise of all inputs, and of the easy one smaller.
     f = torch.tensor([sex == "f" for sex in sexes])
     assert whole.sets[f].sum() > unknown.sets[f].sum()
