@@ -121,6 +121,7 @@ def test_a_run_does_not_continue_with_other_subgroups(run: caveat.Run, tmp_path:
         caveat.run(other, caveat.FedAvg(rounds=6), **settings)
 
 
+@pytest.mark.filterwarnings("ignore:1 of 3 features are the same")
 def test_a_joining_silo_has_the_subgroups_of_the_federation(tmp_path: Path) -> None:
     """Though its own rows are all of one sex."""
     sources = ",".join(map(str, write(tmp_path / "data")))

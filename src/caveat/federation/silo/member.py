@@ -156,7 +156,9 @@ class SiloSide:
         """Return its one silo, as agreed. Raises ToldRefusal for what its own rules do not allow."""
         with told_by_rule(self.file, terms):
             check_terms(self.file, terms)
-            silos = Silos((read(terms),), agreement(terms).classes)
+            wanted = terms.config.data.subgrouping
+            subgroups = None if wanted is None else wanted.fitted(())  # declared, so no data decide
+            silos = Silos((read(terms),), agreement(terms).classes, subgroups=subgroups)
             check_counts(silos[0], silos.classes, self.file)
         return silos
 
