@@ -139,7 +139,9 @@ def test_a_joining_silo_has_the_subgroups_of_the_federation(tmp_path: Path) -> N
     joined = caveat.join(federation, silos, rounds=1, out=tmp_path / "joined")
     (silo,) = joined.summary["silos"]
     assert [each["of"] for each in silo["promise"]["subgroups"]] == [["sex = f", "sex = m"]]
-    other = caveat.data.from_files(own, target="y", subgroups="sex", subgroup_values=["m", "f"])
+    (tmp_path / "east.csv").write_text(own.read_text())
+    paths = own, tmp_path / "east.csv"
+    other = caveat.data.from_files(*paths, target="y", subgroups="sex", subgroup_values=["m", "f"])
     with pytest.raises(caveat.DataError, match="the subgroups"):
         caveat.join(federation, other, rounds=1, out=tmp_path / "other")
 

@@ -55,8 +55,10 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
         raise DataError(f"{int(sums['examples'])} inputs of {split}, but it has {info.examples[split]}")
     scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
     shape = (len(run.info.classes), metrics.BINS)
+    if tested and len(payload.get("subgroups", {}).get("examples", ())) != len(run.info.subgroups):
+        raise DataError(f"no sums of {len(run.info.subgroups)} subgroups")
     for group, tensors in payload.items():
-        if group.rpartition(".")[2] in ("method", "choice", GROUP):
+        if group.rpartition(".")[2] in ("method", "choice", "subgroups", GROUP):
             continue
         if {name for name in tensors if name.startswith("score.")} != scores:
             raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
