@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import caveat
 from caveat.cli.output import prediction_rows
 from caveat.config import load
 from caveat.core.errors import DataWarning
+from caveat.data.subgroups import Subgroups
 from caveat.files import read_run
 from caveat.html.run.page import write_report
 from caveat.html.run.subgroups import subgroup_table
@@ -139,9 +141,7 @@ def test_a_joining_silo_has_the_subgroups_of_the_federation(tmp_path: Path) -> N
     joined = caveat.join(federation, silos, rounds=1, out=tmp_path / "joined")
     (silo,) = joined.summary["silos"]
     assert [each["of"] for each in silo["promise"]["subgroups"]] == [["sex = f", "sex = m"]]
-    (tmp_path / "east.csv").write_text(own.read_text())
-    paths = own, tmp_path / "east.csv"
-    other = caveat.data.from_files(*paths, target="y", subgroups="sex", subgroup_values=["m", "f"])
+    other = replace(silos, subgroups=Subgroups("sex", ("m", "f")))
     with pytest.raises(caveat.DataError, match="the subgroups"):
         caveat.join(federation, other, rounds=1, out=tmp_path / "other")
 
