@@ -8,28 +8,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import caveat as command
 from own_runs import run, three_silos
 from torch import Tensor, nn
 
 import caveat
-from caveat.core import ResultWarning
+from caveat.cli.output import prediction_rows
+from caveat.core import Prediction, ResultWarning
 from caveat.html.run.page import write_report
 
 
 def test_sets_that_hold_all_classes_are_said_where_a_user_looks(tmp_path: Path) -> None:
-    with pytest.warns(ResultWarning, match=r"^FedAvg: Every prediction set of test inputs holds all classes at s0, s1"):
+    with pytest.warns(ResultWarning, match="FedAvg: Every prediction set of test inputs holds all classes at s0, s1"):
         done = run(three_silos(), tmp_path / "run", uncertainty=caveat.Uncertainty(set_coverage=0.99))
-    found, few = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    every = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    (found,) = [each for each in every if each["kind"] == "full_sets"]
     assert (found["kind"], found["silos"]) == ("full_sets", ["s0", "s1", "s2"])
     assert "fewer than 99 calibration inputs" in found["text"]
     assert "set_coverage" in found["advice"]
-    assert done.summary["warnings"] == [found, few]
+    assert found in done.summary["warnings"]
     assert found["text"] in write_report(tmp_path / "run").read_text()
 
 
 def test_sets_from_enough_rows_are_not_warned_of(tmp_path: Path) -> None:
     asked = caveat.Uncertainty(set_coverage=0.5, false_alarm_rate=0.2)
-    assert "warnings" not in run(three_silos(), tmp_path, uncertainty=asked).summary
+    found = run(three_silos(), tmp_path, uncertainty=asked).summary.get("warnings", ())
+    assert {each["kind"] for each in found}.isdisjoint({"full_sets", "few_calibration_inputs"})
 
 
 def test_one_warning_names_the_silos_with_too_few_calibration_inputs(tmp_path: Path) -> None:
@@ -46,6 +50,31 @@ def test_one_warning_names_the_silos_with_too_few_calibration_inputs(tmp_path: P
     )
     assert "for all of a (8) together, not for each: that takes 9." in found["text"]
     assert "not about each of a (8), b (16), c (20): that takes 77." in found["text"]
+
+
+def test_predictions_come_with_the_warnings_that_concern_the_silo(tmp_path: Path) -> None:
+    run(three_silos(), tmp_path / "run", model=None, uncertainty=caveat.Uncertainty(set_coverage=0.99))
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, 2), np.float32))
+    found = command("predict", tmp_path / "run", tmp_path / "new.npz", "--silo", "s1")
+    assert "warning: Every prediction set of test inputs holds all classes at s0, s1" in found.stderr
+    assert found.stdout.startswith("row,label,")
+
+
+def test_a_class_without_calibration_inputs_is_named(tmp_path: Path) -> None:
+    """One silo has no input of class 2; the other's sets cover all classes."""
+    random = np.random.default_rng(0)
+    y = {"a": np.arange(200) % 2, "b": np.arange(200) % 3}
+    silos = caveat.data.from_arrays({k: (random.normal(size=(200, 2)).astype(np.float32), v) for k, v in y.items()})
+    done = run(silos, tmp_path, uncertainty=caveat.Uncertainty(set_coverage=0.5))
+    (found,) = [each for each in done.summary["warnings"] if each["kind"] == "absent_classes"]
+    assert found["silos"] == ["a"]
+    assert found["text"].startswith("Classes without calibration inputs: 2 at a (in ")
+
+
+def test_inputs_without_probabilities_have_no_label() -> None:
+    probs = torch.tensor([[0.2, 0.8], [torch.nan, torch.nan]], dtype=torch.float64)
+    found = Prediction(probs, {"total": torch.zeros(2)}, torch.tensor([0, 2]))
+    assert [row.split(",")[1] for row in prediction_rows(found, ("no", "yes")).splitlines()[1:]] == ["yes", ""]
 
 
 @pytest.mark.parametrize(("tokens", "used", "warns"), [(400, 2, True), (400, 20, False), (15, 1, False)])

@@ -28,7 +28,7 @@ def predict(
     decision (which model gave the label, or abstain: do not rely on the label) and the reason not to rely on it. With
     uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note, and whether all
     rows together are unlike the silo's own in some column; for images also the file. Prints how many inputs were
-    answered and abstained from, by reason.
+    answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md).
     """
     with reported(named=True):
         from ..api import load
@@ -40,6 +40,7 @@ def predict(
         _check_silo(silo, preparation.names)
         found = noted_inputs(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
+        _warn(folder, silo, prediction)
         notes = batch_notes(prediction) if preparation.encoders else ()
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
         _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
@@ -80,6 +81,28 @@ def _check_silo(silo: str, names: Sequence[str]) -> None:
 
     if silo not in names:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
+
+
+def _warn(folder: Path, silo: str, prediction: Any) -> None:
+    """Print the run's warnings that concern the silo, and one about inputs without probabilities."""
+    from ..core.text import escaped, listed, plural
+    from ..files import record_of
+    from ..files.schema import Summary
+
+    summary = record_of(folder / "summary.json", Summary)
+    lines = [each.sentences for each in (summary.warnings if summary else ()) if silo in (each.silos or [silo])]
+    if missing := (~prediction.probs.isfinite().all(-1)).nonzero().flatten().tolist():
+        rows = listed([str(row) for row in missing], MOST_ROWS)
+        lines.append(
+            f"The probabilities of {plural(len(missing), 'input')} are not numbers, so these inputs have no label and "
+            f"the decision is to abstain: rows {rows}."
+        )
+    for line in lines:
+        typer.echo(escaped(f"warning: {line}"), err=True)
+
+
+MOST_ROWS = 10
+"""Maximum number of rows that a warning lists."""
 
 
 RATE = 0.05

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -118,9 +119,9 @@ def prediction_rows(
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    Column "reason" says why not to rely on the label, "" for no reason. Column "set" holds the classes of a prediction
-    set, separated by "; ". Columns "file", "subgroup" and "input_note" hold the inputs' files, subgroups and warnings
-    about them, if there are any.
+    The label of an input whose probabilities are not numbers is empty. Column "reason" says why not to rely on the
+    label, "" for no reason. Column "set" holds the classes of a prediction set, separated by "; ". Columns "file",
+    "subgroup" and "input_note" hold the inputs' files, subgroups and warnings about them, if there are any.
     """
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
@@ -140,7 +141,8 @@ def prediction_rows(
     for i, (label, probs) in enumerate(zip(prediction.label.tolist(), prediction.probs.tolist(), strict=True)):
         values = [*probs, *(float(column[i]) for column in numbers)]
         decision = Decision(int(prediction.decision[i])).name.lower()
-        cells = [i, as_text(classes[label]), *(f"{value:.9g}" for value in values), decision, reasons[i]]
+        known = as_text(classes[label]) if all(map(math.isfinite, probs)) else ""
+        cells = [i, known, *(f"{value:.9g}" for value in values), decision, reasons[i]]
         if prediction.sets is not None:
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
         cells += [as_text(each[i]) for each in (files, subgroups, notes) if each]

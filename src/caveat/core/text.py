@@ -42,6 +42,11 @@ def listed(items: Sequence[str], most: int) -> str:
     return ", ".join(items[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
+def named(names: Sequence[str], most: int = 12) -> str:
+    """Return names for a text, each by `plain`: the first `most`, and the number of further ones."""
+    return listed([plain(name) for name in names], most)
+
+
 def joined(names: Sequence[str]) -> str:
     """Return "a, b and c" for one or more names."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -162,6 +162,10 @@ ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 """The groups of a stream, with one model, and with a choice between two models."""
 CLASSES_OF_TEST, SUBGROUPS = "classes", "subgroups"
 """Groups of the test split: for models with few enough classes, and for data with subgroups of inputs."""
+SKILL, COMPARISONS = "skill", ("agreement", "ranking", "errors", "majority", "reference")
+"""A group of the test split, about the validation split, and its triples: observed, expected, variance."""
+SKILL_COUNTS = {"inputs": 0, "no_evidence": 0, "in_sets": 1, "calibration": 1}
+"""The numbers of axes of its counts, of which all but the first are optional."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
           "decisions": (3,)}  # fmt: skip
 """The shapes of sums that count inputs."""
@@ -198,7 +202,7 @@ def left_out_measuring(
         for silo, update in updates.items()
         if (why := _by_itself(update, most[silo]) or _unreadable(silo, update.payload, read))
     }
-    for kind in ("method", CLASSES_OF_TEST, SUBGROUPS, *sorted(TWO)):
+    for kind in ("method", CLASSES_OF_TEST, SUBGROUPS, SKILL, *sorted(TWO)):
         rest = {silo: update.payload for silo, update in updates.items() if silo not in reasons}
         reasons |= unlike_most({silo: _form(each, kind) for silo, each in rest.items() if kind in each})
     return reasons
@@ -237,7 +241,7 @@ def _check(payload: Payload, examples: int) -> None:
         stream, _, kind = group.rpartition(".")
         streams.setdefault(stream, {})[kind] = tensors
     own = streams.get("", {})
-    classes, subgroups = own.pop(CLASSES_OF_TEST, None), own.pop(SUBGROUPS, None)
+    classes, subgroups, skill = (own.pop(name, None) for name in (CLASSES_OF_TEST, SUBGROUPS, SKILL))
     if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
         raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
@@ -245,6 +249,8 @@ def _check(payload: Payload, examples: int) -> None:
         _check_classes(classes, own["sums"].get("known", torch.zeros(())), examples)
     if subgroups is not None:
         _check_subgroups(subgroups, examples)
+    if skill is not None:
+        _check_skill(skill)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
             raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
@@ -287,6 +293,26 @@ def _check_classes(tensors: Tensors, known: Tensor, n: int) -> None:
         _check_total("ranks", each[1], float(own))
     if "calibration" in tensors:
         _check_counts("calibration", tensors["calibration"], (2, bins), MOST, torch.int32)
+
+
+def _check_skill(tensors: Tensors) -> None:
+    """Check that no comparison observes more than there is to observe."""
+    counts = tensors.keys() - {*COMPARISONS}
+    if not {*COMPARISONS} <= tensors.keys() or "inputs" not in counts or counts - {*SKILL_COUNTS}:
+        raise DataError(f"skill has {_listed(tensors)}, expected {_listed((*COMPARISONS, *SKILL_COUNTS))}")
+    n = float(tensors["inputs"].flatten()[:1].sum())
+    for name, axes in SKILL_COUNTS.items():
+        if name in tensors:
+            most = MOST if name in ("inputs", "calibration") else n
+            shape = tensors[name].shape[:axes] if tensors[name].ndim == axes else (-1,)
+            _check_counts(name, tensors[name], tuple(shape), most)
+    for name in COMPARISONS:
+        triple = tensors[name]
+        if (tuple(triple.shape), triple.dtype) != ((3,), torch.float64) or bool((triple < 0).any()):
+            raise DataError(f"{name} is not observed, expected and variance")
+        observed, expected, _ = triple.tolist()
+        if observed > (n if name == "agreement" else 2 * expected) or expected > n * max(n, 1):
+            raise DataError(f"{name} observes more than {n:.0f} inputs can show")
 
 
 def _check_sums(tensors: Tensors, n: float) -> None:

@@ -8,6 +8,7 @@ from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, 
 from .classification import ENOUGH, OperatingPoint, by_class, called, classification, operating_point
 from .per_input import contributions
 from .ranking import errors, ood_detection, risk_coverage
+from .skill import skill
 from .sums import (
     HIGHER_IS_BETTER,
     LOWER_IS_BETTER,
@@ -27,5 +28,5 @@ __all__ = [
     "BINS", "ENOUGH", "HIGHER_IS_BETTER", "LOWER_IS_BETTER", "MOST_CLASSES", "EceTest", "OperatingPoint", "across",
     "bins_of", "by_class", "called", "class_sums", "classification", "contributions", "decisions", "ece",
     "ece_classwise", "ece_null", "ece_test", "errors", "figures", "measure", "merge", "ood_detection",
-    "operating_point", "reliability", "risk_coverage", "subgroup_figures", "subgroup_sums",
+    "operating_point", "reliability", "risk_coverage", "skill", "subgroup_figures", "subgroup_sums",
 ]  # fmt: skip

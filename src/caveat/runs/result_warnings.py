@@ -1,24 +1,26 @@
 """Warnings about the result of a finished run: `warnings` of summary.json, which page and terminal show.
 
-A check is a function of the `RunResult` that yields a `Caution` for each thing to know before using the model;
-to add one, write the function and append it to `CHECKS`. A method adds its own by `Method.cautions`. Checks of models
-use the validation split, because a user changes settings after a warning. Each needs enough inputs for what it says.
+A check is a function of the `RunResult` that yields a `Caution` for each thing to know before using the model; to add
+one, write the function and append it to `CHECKS`. A method adds its own by `Method.cautions`. Checks of models use the
+validation split, because a user changes settings after a warning. Each needs enough inputs for what it says.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..core import Caution, Payload, SiloId
-from ..core.text import joined, listed, plain
+from ..core import Caution, Payload, SiloId, Tensors
+from ..core.text import joined, listed, named, plain
 from ..files.schema import Summary, WarningRecord
+from ..metrics import merge
 from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
 from ..wrappers.guarantee_policy import Guaranteed
 from .base import BaseRun
+from .collapse import collapse
 
-_MOST_NAMES = 12
-"""Maximum number of silos that a text names."""
+_MOST_CLASSES = 6
+"""Maximum number of classes that a text names."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,23 @@ class RunResult:
     validation: Mapping[SiloId, Payload]
     test: Mapping[SiloId, Payload]
 
+    @property
+    def skill(self) -> dict[SiloId, Tensors]:
+        """The sums of `metrics.skill` of each silo that has validation inputs, which come with those of the test."""
+        return {silo: payload["skill"] for silo, payload in self.test.items() if "skill" in payload}
+
 
 def of_method(result: RunResult) -> Iterator[Caution]:
     """Yield the warnings of the method itself."""
     described = {silo: payload["method"] for silo, payload in result.validation.items() if payload["method"]}
     yield from result.run.complete_method.cautions(described) if described else ()
+
+
+def collapsed(result: RunResult) -> Iterator[Caution]:
+    """Yield the warnings of predictions without skill."""
+    sums = [payload["sums"] for payload in result.validation.values()]
+    loss = float(sum(each["nll"] for each in sums) / sum(each["known"] for each in sums)) if sums else math.nan
+    yield from collapse(result.skill, loss, len(result.run.info.classes))
 
 
 def full_sets(result: RunResult) -> Iterator[Caution]:
@@ -97,9 +111,38 @@ def extreme_temperatures(result: RunResult) -> Iterator[Caution]:
         )
 
 
+def absent_classes(result: RunResult) -> Iterator[Caution]:
+    """Warn of classes without calibration inputs, about whose inputs a coverage says nothing, in groups of silos."""
+    sums, sets = {silo: each for silo, each in result.skill.items() if "calibration" in each}, result.summary.sets
+    if sets is None or not sums:
+        return
+    alone = {silo: (silo,) for silo, each in sums.items() if each["calibration"].sum() >= sets.least}
+    together = tuple(silo for silo in sums if silo not in alone)
+    texts, silos = [], list[SiloId]()
+    for group in (*alone.values(), *([together] if together else [])):
+        found = merge({name: sums[silo][name] for name in ("calibration", "in_sets", "inputs")} for silo in group)
+        absent = (found["calibration"] == 0).nonzero().flatten().tolist()
+        if absent and found["calibration"].any():
+            names = named([result.run.info.classes[k] for k in absent], _MOST_CLASSES)
+            held = int(found["in_sets"][absent].amax())
+            often = f"at most {held:,}" if held else "none"
+            texts.append(f"{names} at {named(group)} (in {often} of {int(found['inputs']):,} validation sets)")
+            silos += group
+    if texts:
+        yield Caution(
+            "absent_classes",
+            f"Classes without calibration inputs: {'; '.join(texts)}. The coverage of sets says nothing about inputs "
+            "of these classes.",
+            "Do not use the sets there to rule these classes out.",
+            tuple(silos),
+        )
+
+
 CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (
+    collapsed,
     of_method,
     full_sets,
+    absent_classes,
     few_calibration_inputs,
     extreme_temperatures,
 )
@@ -111,11 +154,6 @@ def result_warnings(result: RunResult) -> list[WarningRecord]:
     return [WarningRecord(**each._asdict() | {"silos": list(each.silos)}) for each in found]
 
 
-def named(silos: tuple[SiloId, ...]) -> str:
-    """Return the names of silos for a text; of many, the first ones and how many more there are."""
-    return listed(list(map(plain, silos)), _MOST_NAMES)
-
-
 def numbered(sizes: Mapping[SiloId, int]) -> str:
     """Return the names of silos with a number of each."""
-    return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], _MOST_NAMES)
+    return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], 12)

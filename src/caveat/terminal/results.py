@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from ..core.errors import MissingError
-from ..core.text import decimal, duration, escaped, listed, megabytes, percent, plain, times
+from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
 from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
 from ..html.comparison import wording
@@ -17,8 +17,6 @@ from ..html.run.subgroups import subgroup_table
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]
-_MOST_ABSENT = 12
-"""Maximum number of silos without metrics in a title."""
 _FILE, _KEPT = "ledger.jsonl", "kept.json"
 _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
 """Folders of a run that have their own ledgers."""
@@ -33,7 +31,7 @@ def result_table(run: RunFolder) -> TextTable:
     columns = [column for column in _columns(run) if any(column[1])]
     heads = [Heading(name, words=name in ("silo", "domain"), wraps=name in ("silo", "domain")) for name, _ in columns]
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
-    without = f", without {listed(list(map(plain, run.absent)), _MOST_ABSENT)}" if run.absent else ""
+    without = f", without {named(run.absent)}" if run.absent else ""
     title = f"{run.title}, {len(run.silos)} silos{without}{state}"
     # Without a gap, a table of two methods fits 80 columns if their names are short.
     rows = zip(*(cells for _, cells in columns), strict=True)

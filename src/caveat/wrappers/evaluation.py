@@ -24,7 +24,7 @@ from ..core import (
     evaluation,
 )
 from ..core.prediction import with_subgroup
-from ..metrics import class_sums, measure, subgroup_sums
+from ..metrics import class_sums, measure, skill, subgroup_sums
 from ..metrics.custom_metrics import OwnMetric, own_values
 from .base import Wrapper
 
@@ -40,7 +40,8 @@ class Evaluated(Wrapper):
     holds the groups of each stream of out-of-distribution inputs, such as "ood_local.sums", and `class_sums` as
     "classes". With two classes, these include "calibration" (2, B): the histograms of the calibration split, by which a
     threshold is chosen. The group "own" has the values of custom `metrics` on the test split, and "subgroups" the sums
-    by subgroup of its inputs.
+    by subgroup of its inputs. "skill" has the sums of `metrics.skill` on the validation split, by which a run warns of
+    a collapsed model; for predictions with sets also "calibration" (C,), the calibration inputs of each class.
     """
 
     metrics: tuple[OwnMetric, ...] = ()
@@ -76,6 +77,12 @@ class Evaluated(Wrapper):
             payload["subgroups"] = subgroup_sums(tested, context.test.y, self.subgroups)
         if own_figures := own_values(self.metrics, tested, context.test.y):
             payload["own"] = own_figures
+        if len(context.validation):
+            _, validated = self._asked(down, state, own.asking(VALIDATION), context.validation)
+            payload["skill"] = skill(validated, context.validation, context.train)
+            if validated.sets is not None:
+                counts = torch.bincount(context.calibration.y, minlength=validated.probs.shape[1])
+                payload["skill"]["calibration"] = counts.double()
         return Update(payload, len(context.test)), state
 
     def _measure(

@@ -58,13 +58,15 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
     if tested and len(payload.get("subgroups", {}).get("examples", ())) != len(run.info.subgroups):
         raise DataError(f"no sums of {len(run.info.subgroups)} subgroups")
     for group, tensors in payload.items():
-        if group.rpartition(".")[2] in ("method", "choice", "subgroups", GROUP):
+        if group.rpartition(".")[2] in ("method", "choice", "skill", "subgroups", GROUP):
             continue
         if {name for name in tensors if name.startswith("score.")} != scores:
             raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
         if tensors["class_bin_count"].shape != shape:
             raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
     _check_classes(payload.get(GROUP, {}), run.info, info, tested)
+    if "skill" in payload:
+        _check_skill(payload["skill"], len(run.info.classes), info, tested)
     found: list[Record] = [*rows(run.method, info, payload, {"round": 1, "split": split})]
     if tested:
         found += [
@@ -72,6 +74,15 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
             *summarize_streams(run.method, {silo: payload}).values(),
         ]
     json.dumps([as_json(record) for record in found], allow_nan=False)
+
+
+def _check_skill(sums: Tensors, classes: int, silo: SiloInfo, tested: bool) -> None:
+    """Raise DataError for comparisons of another split or model."""
+    if not tested or int(sums["inputs"]) != silo.examples["validation"]:
+        raise DataError(f"skill on {int(sums['inputs'])} inputs of {silo.examples['validation']}")
+    for name in ("in_sets", "calibration"):
+        if name in sums and len(sums[name]) != classes:
+            raise DataError(f"{name} has {len(sums[name])} classes, expected {classes}")
 
 
 def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, tested: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...core.text import listed, percent, plain, ranges
+from ...core.text import listed, named, percent, plain, ranges
 from ...files import RunFolder, can_go_back, natural
 from ...files.schema import Failure, purpose
 from ..templates import Table, table, words
@@ -42,12 +42,12 @@ def newcomers(run: RunFolder) -> str:
 
 def absent(run: RunFolder) -> str:
     """Return the silos without final metrics, in words; empty without any."""
-    return listed([plain(name) for name in run.absent], _MOST_NAMES)
+    return named(run.absent)
 
 
 def lacking(run: RunFolder) -> str:
     """Return the methods that a finished run was to be compared with and that have no result; empty without any."""
-    return listed([plain(name) for name in run.lacking], _MOST_NAMES)
+    return named(run.lacking)
 
 
 def afresh(run: RunFolder) -> str:

@@ -1,0 +1,142 @@
+"""How often planted collapses are warned of, and how often runs that learn are.
+
+    CAVEAT_DATA=DIR python benchmarks/collapse.py [--seeds N] [CASE...]
+
+A collapse must be warned of in every seed, a healthy run in none; the 45 validation inputs of cancer are too few for
+most of them. Tables are in CAVEAT_DATA; digits and breast cancer
+are scikit-learn's. Prints a line per case: in how many seeds there was a warning, and the kinds of warnings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_digits
+from torch import nn
+
+import caveat
+from caveat.core.settings import frozen_settings
+
+Arrays = dict[str, tuple[np.ndarray, np.ndarray]]
+FAST = caveat.Training(lr=0.003, local_epochs=3, batch_size=16)
+
+
+def dealt(x: np.ndarray, y: np.ndarray, seed: int, silos: int = 6) -> Arrays:
+    """Rows of one table, dealt out to silos."""
+    order = np.random.default_rng(seed).permutation(len(x))
+    x = ((x - x.mean(0)) / (x.std(0) + 1e-9)).astype(np.float32)
+    return {f"s{k}": (x[order[k::silos]], y[order[k::silos]].astype(np.int64)) for k in range(silos)}
+
+
+def digits(seed: int) -> Arrays:
+    return dealt(*load_digits(return_X_y=True), seed)
+
+
+def cancer(seed: int) -> Arrays:
+    return dealt(*load_breast_cancer(return_X_y=True), seed, 4)
+
+
+def tables(pattern: str, column: str, above: float | None = None) -> Callable[[int], Arrays]:
+    """A silo per file of CAVEAT_DATA; the label is whether a column is above a value, by default its median."""
+
+    def read(seed: int) -> Arrays:
+        files = sorted(Path(os.environ["CAVEAT_DATA"]).glob(pattern))
+        names = files[0].read_text().split("\n")[0].split(",")
+        rows = [np.genfromtxt(file, delimiter=",", skip_header=1) for file in files]
+        whole = np.concatenate(rows)
+        target, limit = names.index(column), np.nanmedian(whole[:, names.index(column)]) if above is None else above
+        mean, std = np.nanmean(whole, 0), np.nanstd(whole, 0) + 1e-9
+        x = [np.delete(np.nan_to_num((each - mean) / std), target, 1).astype(np.float32) for each in rows]
+        return {
+            file.stem: (inputs, (each[:, target] > limit).astype(np.int64))
+            for file, inputs, each in zip(files, x, rows, strict=True)
+        }
+
+    return read
+
+
+def shuffled(data: Callable[[int], Arrays], silos: int | None = None) -> Callable[[int], Arrays]:
+    """The same with labels shuffled at the first `silos` of the silos."""
+
+    def read(seed: int) -> Arrays:
+        random = np.random.default_rng(seed)
+        return {
+            name: (x, random.permutation(y) if silos is None or k < silos else y)
+            for k, (name, (x, y)) in enumerate(data(seed).items())
+        }
+
+    return read
+
+
+@frozen_settings
+class DeadCodebook(caveat.UEFL):
+    """UEFL whose codewords but one begin where no token comes."""
+
+    def build(self, model: nn.Module) -> nn.Module:
+        made = super().build(model)
+        made.codebook.shared.data[1:] += 100
+        return made
+
+
+def uefl(kind: type[caveat.UEFL]) -> caveat.UEFL:
+    return kind(rounds=6, iterations=1, codewords=32, training=FAST)
+
+
+FEDAVG = caveat.FedAvg(rounds=10, training=FAST)
+Case = tuple[Callable[[int], Arrays], caveat.Method, dict[str, Any]]
+PLANTED: dict[str, Case] = {
+    "labels shuffled, digits": (shuffled(digits), FEDAVG, {}),
+    "labels shuffled, cancer": (shuffled(cancer), FEDAVG, {}),
+    "labels shuffled, abalone": (shuffled(tables("abalone_*.csv", "rings")), FEDAVG, {}),
+    "labels shuffled at one silo, digits": (shuffled(digits, 1), FEDAVG, {}),
+    "dead codebook, digits": (digits, uefl(DeadCodebook), {}),
+    "rate x 1000, digits": (digits, caveat.FedAvg(rounds=10, training=caveat.Training(lr=3.0, local_epochs=3)), {}),
+    "rate / 10,000, digits": (digits, caveat.FedAvg(rounds=10, training=caveat.Training(lr=3e-7)), {}),
+}
+HEALTHY: dict[str, Case] = {
+    "fedavg, digits": (digits, FEDAVG, {}),
+    "local, digits": (digits, caveat.Local(rounds=10, training=FAST), {}),
+    "uefl, digits": (digits, uefl(caveat.UEFL), {}),
+    "fedpn, digits": (digits, caveat.FedPN(rounds=10, training=FAST), {}),
+    "fedavg, cancer": (cancer, FEDAVG, {}),
+    "fedavg, abalone": (tables("abalone_*.csv", "rings"), FEDAVG, {}),
+    "fedavg, mpg": (tables("mpg_*.csv", "mpg"), FEDAVG, {}),
+    "fedavg, breast cancer deaths": (tables("tcga_brca_train_*.csv", "died", 0.5), FEDAVG, {}),
+}
+
+
+def warned(case: Case, seed: int) -> list[str]:
+    """The kinds of warnings of a run; "failed" if training diverged."""
+    data, method, settings = case
+    try:
+        run = caveat.run(caveat.data.from_arrays(data(seed)), method, seed=seed, every=10**6, **settings)
+    except caveat.RunError:
+        return ["failed"]
+    return [f"{each['kind']}{'' if not each.get('silos') else ' at silos'}" for each in run.summary.get("warnings", ())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", help="parts of names of cases")
+    parser.add_argument("--seeds", type=int, default=10)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    for title, cases in (("planted", PLANTED), ("healthy", HEALTHY)):
+        for name, case in cases.items():
+            if options.cases and not any(part in f"{title} {name}" for part in options.cases):
+                continue
+            found = [warned(case, seed) for seed in range(options.seeds)]
+            kinds = Counter(kind for each in found for kind in each)
+            told = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "none"
+            print(f"{title:<8} {name:<38} {sum(map(bool, found)):>2} of {options.seeds}  {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

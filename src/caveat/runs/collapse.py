@@ -1,0 +1,192 @@
+"""Collapsed models: predictions without skill, worse than a baseline, or whose uncertainty does not rank errors.
+
+All checks use the sums of `metrics.skill`, over all silos and at each of them. Silos are tested together, so chance
+causes a warning about any of them as rarely as one about the run.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Self
+
+from torch import Tensor
+
+from ..core import Caution, SiloId, Tensors
+from ..core.text import decimal, named, percent
+from ..metrics import merge
+from ..uncertainty.distributions import binomial_tail
+
+LEVEL = 0.01
+"""Probability that chance causes one kind of warning."""
+FEWEST = 20
+"""Number of inputs below which nothing is said."""
+SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
+"""Agreement above chance (Cohen's kappa) and AUROC that a model without skill must be shown to be below."""
+NONE, NONE_AUROC = 0.02, 0.52
+"""The same for a model that is better than chance, but by next to nothing."""
+FAR = {"majority": 0.02, "reference": 0.1}
+"""Differences of accuracies from which on a model is far below a baseline."""
+NO_EVIDENCE = 0.5
+"""Share of inputs without evidence from which on it is said."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison: what was observed, what is expected without skill, and the variance in that case."""
+
+    observed: float
+    expected: float
+    variance: float
+
+    @classmethod
+    def of(cls, triple: Tensor) -> Self:
+        return cls(*triple.tolist())
+
+    @property
+    def z(self) -> float:
+        """Standard deviations above what is expected without skill."""
+        return (self.observed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
+
+    def upper(self, level: float) -> float:
+        """Return a bound that is exceeded with this probability."""
+        return self.observed + NormalDist().inv_cdf(1 - level) * math.sqrt(self.variance)
+
+    @property
+    def auroc(self) -> float:
+        """Of ranks: the share of pairs in order."""
+        return self.observed / (2 * self.expected)
+
+    @property
+    def lost(self) -> float:
+        """Of two predictions: the inputs that only the other gets right."""
+        return 2 * self.expected - self.observed
+
+    @property
+    def tail(self) -> float:
+        """Of two predictions that are equally good: the probability that the other is ahead by as much."""
+        return binomial_tail(round(self.lost), round(2 * self.expected), 0.5)
+
+
+def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iterator[Caution]:
+    """Yield warnings, from the sums of each silo, and the mean loss in nats; after one about all silos, no more."""
+    if not silos:
+        return
+    names = set.intersection(*(set(sums) for sums in silos.values())) - {"in_sets", "calibration"}
+    total = merge({name: sums[name] for name in names} for sums in silos.values())
+    if has_no_skill(total, LEVEL):
+        yield no_skill(total, loss, classes)
+        return
+    bad = tuple(silo for silo, sums in silos.items() if has_no_skill(sums, LEVEL / len(silos)))
+    if bad:
+        yield no_skill_at(bad, silos)
+    for name in FAR:
+        yield from behind(name, total, {silo: sums for silo, sums in silos.items() if silo not in bad})
+    yield from without_evidence(total)
+    yield from misranked(total)
+
+
+def has_no_skill(sums: Tensors, level: float) -> bool:
+    """Return whether predictions are no better than chance, and so many that a moderate skill would show.
+
+    Neither their labels agree with the true ones, nor do their probabilities rank classes.
+    """
+    agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
+    if n < FEWEST or not ranking.expected or agreement.expected >= n:
+        return False
+    kappa = (agreement.upper(level) - agreement.expected) / (n - agreement.expected)
+    auroc = ranking.upper(level) / (2 * ranking.expected)
+    if max(agreement.z, ranking.z) > NormalDist().inv_cdf(1 - LEVEL):
+        return kappa < NONE and auroc < NONE_AUROC
+    return kappa < SLIGHT and auroc < SLIGHT_AUROC
+
+
+def no_skill(total: Tensors, loss: float, classes: int) -> Caution:
+    agreement, ranking, n = Compared.of(total["agreement"]), Compared.of(total["ranking"]), float(total["inputs"])
+    constant = agreement.variance <= 1e-9 * n
+    text = (
+        f"Predictions are no better than chance on the {n:,.0f} validation inputs: accuracy "
+        f"{percent(agreement.observed / n)}, where permuted labels give {percent(agreement.expected / n)}; AUROC "
+        f"{decimal(ranking.auroc)}; loss {loss:.2f} nats, where equal probabilities give {math.log(classes):.2f}."
+    )
+    text += " Each silo's inputs all get the same class." if constant else ""
+    lower = "Try a lower training.lr, or more rounds."
+    return Caution("no_skill", text, lower if constant else f"Check that labels belong to their inputs. {lower}")
+
+
+def no_skill_at(bad: tuple[SiloId, ...], silos: Mapping[SiloId, Tensors]) -> Caution:
+    chosen = merge({name: silos[silo][name] for name in ("agreement", "inputs")} for silo in bad)
+    n, agreement = float(chosen["inputs"]), Compared.of(chosen["agreement"])
+    return Caution(
+        "no_skill",
+        f"Predictions are no better than chance at {named(bad)}: accuracy {percent(agreement.observed / n)} on "
+        f"{n:,.0f} validation inputs, where permuted labels give {percent(agreement.expected / n)}.",
+        "Check the data there: that labels belong to their inputs, and columns and units are those of other silos.",
+        bad,
+    )
+
+
+BASELINES = {
+    "majority": (
+        "always predicting the most frequent class of a silo's training data",
+        "Try more rounds, a lower training.lr, or a method with local models (docs/methods.md).",
+    ),
+    "reference": (
+        "a ridge classifier of at most 500 of a silo's own training inputs",
+        'Compare with baselines = ["local"], and try more rounds, another training.lr, or a method with local models.',
+    ),
+}
+"""The text of a baseline, and what to try if a model is far below it."""
+
+
+def behind(name: str, total: Tensors, silos: Mapping[SiloId, Tensors]) -> Iterator[Caution]:
+    """Warn of a model that is far less accurate than a baseline, over all silos or at some."""
+    below = tuple(silo for silo, sums in silos.items() if _behind(name, sums, LEVEL / 2 / len(silos)))
+    if not below and not _behind(name, total, LEVEL / 2):
+        return
+    baseline, advice = BASELINES[name]
+    where = f", most clearly at {named(below)}" if below else ""
+    if not _behind(name, total, LEVEL / 2):
+        total, where = merge({each: silos[silo][each] for each in (name, "inputs")} for silo in below), ""
+        where = f" at {named(below)}"
+    found, n = Compared.of(total[name]), float(total["inputs"])
+    yield Caution(
+        f"below_{name}",
+        f"Predictions are less accurate on validation inputs than {baseline}{where}: of {n:,.0f}, only the baseline is "
+        f"right for {found.lost:,.0f}, and only the model for {found.observed:,.0f}.",
+        advice,
+        below,
+    )
+
+
+def _behind(name: str, sums: Tensors, level: float) -> bool:
+    found, n = Compared.of(sums[name]), float(sums["inputs"])
+    return n >= FEWEST and (found.lost - found.observed) / n >= FAR[name] and found.tail < level
+
+
+def without_evidence(total: Tensors) -> Iterator[Caution]:
+    n, share = float(total["inputs"]), float(total.get("no_evidence", total["inputs"] * 0) / total["inputs"])
+    if n >= FEWEST and share >= NO_EVIDENCE:
+        yield Caution(
+            "no_evidence",
+            f"{percent(share)} of {n:,.0f} validation inputs have hardly any evidence (vacuity above .9), so their "
+            "probabilities are close to the prior.",
+            "Try more rounds, or a lower training.lr.",
+        )
+
+
+def misranked(total: Tensors) -> Iterator[Caution]:
+    """Warn of a total uncertainty that is lower for errors than for correct predictions."""
+    errors = Compared.of(total["errors"])
+    wrong = float(total["inputs"]) - float(total["agreement"][0])
+    if min(wrong, float(total["agreement"][0])) < FEWEST / 2 or errors.z > NormalDist().inv_cdf(LEVEL):
+        return
+    half = 1.96 * math.sqrt(errors.variance) / (2 * errors.expected)
+    low, high = max(errors.auroc - half, 0.0), errors.auroc + half
+    yield Caution(
+        "misranked_errors",
+        f"Uncertainty is lower for wrong than for correct predictions: an error AUROC of {decimal(errors.auroc)} (95 % "
+        f"interval {decimal(low)} to {decimal(high)}, {wrong:,.0f} errors on validation splits), where chance gives "
+        f"{decimal(0.5)}.",
+        "Do not abstain by this score; try another uncertainty.source.",
+    )

@@ -1,0 +1,71 @@
+"""Which predictions are called collapsed, and how rarely chance does it."""
+
+from __future__ import annotations
+
+import torch
+
+from caveat.core import Data, Prediction, Tensors
+from caveat.metrics import skill
+from caveat.runs.collapse import collapse
+
+CLASSES = 4
+
+
+def sums(n: int, better: float, seed: int, classes: int = CLASSES, confused: bool = False) -> Tensors:
+    """Of predictions whose logit of the true class is `better` standard deviations higher; `confused` ones are surer if
+    wrong.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(classes, (n,), generator=generator)
+    logits = torch.randn(n, classes, generator=generator) + better * torch.nn.functional.one_hot(y, classes)
+    if confused:
+        logits = logits * (1 + 3 * (logits.argmax(1) != y)[:, None])
+    x = torch.randn(n, 3, generator=generator)
+    return skill(Prediction.from_logits(logits[None]), Data(x, y), Data(x, y.roll(1)))
+
+
+def kinds(silos: dict[str, Tensors]) -> list[str]:
+    return [each.kind for each in collapse(silos, 1.4, CLASSES)]
+
+
+def test_predictions_without_skill_are_found_and_good_ones_are_not() -> None:
+    """Chance makes one of two tests, each at 1 %, see skill where there is none."""
+    bad = [kinds({f"s{k}": sums(40, 0.0, 10 * seed + k) for k in range(5)}) for seed in range(40)]
+    assert sum(each == ["no_skill"] for each in bad) >= 37
+    good = [kinds({f"s{k}": sums(40, 2.0, 10 * seed + k) for k in range(5)}) for seed in range(40)]
+    assert sum(map(bool, good)) == 0
+
+
+def test_one_silo_without_skill_is_named() -> None:
+    found = list(collapse({f"s{k}": sums(60, 3.0 * (k != 2), k) for k in range(5)}, 1.0, CLASSES))
+    assert [(each.kind, each.silos) for each in found] == [("no_skill", ("s2",))]
+
+
+def test_a_few_inputs_cause_no_warning() -> None:
+    assert kinds({"a": sums(15, 0.0, 0)}) == []
+    assert kinds({f"s{k}": sums(30, 2.0 * (k != 2), k, classes=2) for k in range(5)}) == []
+
+
+def test_the_same_class_for_all_inputs_is_said() -> None:
+    y = torch.arange(100) % CLASSES
+    constant = Prediction.from_logits(torch.tensor([1.0, 0, 0, 0]).expand(1, 100, 4))
+    data = Data(torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), y)
+    (found,) = collapse({"a": skill(constant, data, data)}, 1.386, CLASSES)
+    assert found.kind == "no_skill"
+    assert "the same class" in found.text
+    assert "accuracy 25.0 %" in found.text
+
+
+def test_errors_with_less_uncertainty_are_said() -> None:
+    assert kinds({f"s{k}": sums(100, 1.5, k, confused=True) for k in range(5)}) == ["misranked_errors"]
+
+
+def test_a_model_far_below_its_baselines_is_said() -> None:
+    """One that gets a half right, where a linear classifier gets all right, and the most frequent class nine tenths."""
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.rand(400, generator=generator) < 0.1).long()
+    data = Data(y[:, None] + 0.01 * torch.randn(400, 1, generator=generator), y)
+    logits = torch.randn(1, 400, 2, generator=generator) + torch.nn.functional.one_hot(y, 2)
+    found = list(collapse({"a": skill(Prediction.from_logits(logits), data, data)}, 0.7, 2))
+    assert [each.kind for each in found] == ["below_majority", "below_reference"]
+    assert all(each.silos == ("a",) for each in found)
