@@ -5,7 +5,8 @@
 Each score is of the model with which a silo answers. AUROC is that of the silo's test inputs against inputs of a kind,
 and an alarm is a conformal p-value of at most 5 % among the silo's calibration inputs; both are means over silos, then
 methods, seeds and federations. "chosen elsewhere" is the gain over the entropy of the score that is best on all other
-federations. `--levels` prints alarms for splits of the 5 % between unfamiliar inputs and uncertain answers.
+federations. `--levels` prints alarms for splits of the 5 % between unfamiliar inputs and uncertain answers, and for
+one test of both.
 """
 
 from __future__ import annotations
@@ -187,16 +188,24 @@ def sure(silo: Silo) -> float:
 
 
 def levels(silo: Silo) -> Figures:
-    """Return alarms if the rate is split: a share to the p-value of `unfamiliar`, the rest to that of the entropy."""
+    """Return alarms if the rate is split: ranks to the p-value of `unfamiliar`, the rest to that of the entropy; and if
+    one test of both has it.
+    """
     found: Figures = defaultdict(list)
-    unsure = {name: entropy(p) for name, p in silo.of("probs").items()}
-    scores = {"unfamiliar": silo.of("unfamiliar"), "entropy": unsure}
-    for share in (1.0, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.0):
-        for kind, names in {"own": ("test",), **KINDS}.items():
-            for name in (name for name in names if name in scores["entropy"] and len(scores["entropy"][name])):
-                p = {k: p_values(scores[k]["calibration"], scores[k][name]) for k in ("unfamiliar", "entropy")}
-                alarm = (p["unfamiliar"] <= share * RATE) | (p["entropy"] <= (1 - share) * RATE)
-                found[f"{share:.1f}", f"{kind} alarms"].append(float(alarm.mean()))
+    far, unsure = silo.of("unfamiliar"), {name: entropy(p) for name, p in silo.of("probs").items()}
+    both, n = hypotenuse(far, unsure), len(far["calibration"])
+    ranks = int(RATE * (n + 1) + 1e-9)
+
+    def rank(scores: Scores, name: str) -> Array:
+        return p_values(scores["calibration"], scores[name]) * (n + 1) - 0.5
+
+    for kind, names in {"own": ("test",), **KINDS}.items():
+        for name in (name for name in names if name in unsure and len(unsure[name])):
+            for share in (1.0, 0.8, 0.5, 0.2, 0.0):
+                first = round(share * ranks)
+                alarm = (rank(far, name) <= first) | (rank(unsure, name) <= ranks - first)
+                found[f"{share:.0%} to unfamiliar", f"{kind} alarms"].append(float(alarm.mean()))
+            found["one test of both", f"{kind} alarms"].append(float((rank(both, name) <= ranks).mean()))
     return found
 
 
