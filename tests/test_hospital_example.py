@@ -98,3 +98,12 @@ def test_the_table_has_figures_of_each_hospital_and_differences(
     assert next(line for line in shown if line.startswith("| majority")).startswith("| majority | 67.5 [")
     benchmark.main()  # trains nothing that is there
     assert len(out.read_text().splitlines()) == 2
+
+
+def test_the_logs_have_the_texts_that_the_deployment_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    machines, malicious = importlib.import_module("machines"), importlib.import_module("malicious")
+    files = [path for ending in ("*.py", "*.sh") for path in (ROOT / "src" / "caveat").rglob(ending)]
+    texts = "\n".join(path.read_text() for path in files)
+    assert [text for text in machines.EXPECTED.values() if text not in texts] == []
+    assert (malicious.FOLDER / "sitecustomize.py").is_file()

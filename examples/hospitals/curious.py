@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from machines import Failed, Machine, wait_for
+from machines import EXPECTED, Failed, Machine, wait_for
 
 TARGET = "disease"
 SURNAMES = [
@@ -19,11 +19,8 @@ SURNAMES = [
 ]
 """60 names that no file has but the one that they are written to."""
 DIGGING = {
-    "the histogram of ages as labels": ("data.target=age", "the column to predict is the one that the silo names"),
-    "the ages as categories": (
-        'data.dictionary=[{name="age", type="category"}]',
-        "the data dictionary is the silo's own copy",
-    ),
+    "the histogram of ages as labels": ("data.target=age", EXPECTED["target"]),
+    "the ages as categories": ('data.dictionary=[{name="age", type="category"}]', EXPECTED["dictionary"]),
 }
 """What the server's configuration asks for, and what each hospital answers."""
 Rows = list[list[str]]
@@ -73,9 +70,9 @@ def refuse_codes(server_says: Callable[[], str], machines: Sequence[tuple[str, M
 
 
 def _refuse_codes(server_says: Callable[[], str], name: str, machine: Machine) -> None:
-    own = "expected one of data.classes (healthy, ill)"
+    own = EXPECTED["code"] + "healthy, ill)"
     wait_for(f"{name} says why it refuses", 240, lambda: own in machine.log("silo").read_text(), 2)
-    told = f"silo '{name}' refuses, '{TARGET}': labels are those of data.classes"
+    told = f"silo '{name}' refuses, '{TARGET}': {EXPECTED['labels']}"
     wait_for(f"the server hears of {name}", 60, lambda: told in server_says(), 5)
     machine.stop("silo")
 

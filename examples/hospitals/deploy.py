@@ -25,7 +25,7 @@ from pathlib import Path
 
 from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
 from late import check_model, deliver, last_training, trained
-from machines import Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
+from machines import EXPECTED, Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
 from malicious import FOLDER, MALICIOUS, attack, go_back
 from reference import counted, differences
 
@@ -228,7 +228,7 @@ def prepare(deployment: Deployment, step: Steps) -> Machine:
 def refuse_stranger(deployment: Deployment) -> None:
     deployment.start_silo(STRANGER)
     stranger = deployment.hospitals[STRANGER]
-    wait_for("the stranger is refused", 60, lambda: "exited with status 1" in stranger.log("silo").read_text(), 0.2)
+    wait_for("the stranger is refused", 60, lambda: f"{EXPECTED['stranger']}1" in stranger.log("silo").read_text(), 0.2)
     if deployment.online():
         raise Failed("a silo is online, and none of those registered was started")
     stranger.stop("silo")
@@ -236,7 +236,7 @@ def refuse_stranger(deployment: Deployment) -> None:
 
 def refuse_impostor(deployment: Deployment) -> None:
     server, impostor = deployment.server, deployment.hospitals[IMPOSTOR]
-    told = f"silo '{VICTIM}' greets with key SHA256:"
+    told = f"silo '{VICTIM}' {EXPECTED['impostor']}SHA256:"
     wait_for("the impostor is refused", 60, lambda: told in server.said(deployment.number), 5)
     impostor.stop("silo")
     if list(impostor.folder.glob("state/*/*/ledger.jsonl")):
@@ -285,7 +285,7 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     step("server back, and three silos online again")
     deployment.submit()
     log = deployment.hospitals[RELABELED].log("silo")
-    wait_for(f"{RELABELED} notices its labels", 240, lambda: "of another label; restore it" in log.read_text(), 2)
+    wait_for(f"{RELABELED} notices its labels", 240, lambda: EXPECTED["relabeled"] in log.read_text(), 2)
     table.write_text(before)
     step(f"labels of {RELABELED} were flipped in between: it refuses, and its table is put back")
     deployment.counts(f"{VICTIM} has trained in the last round", VICTIM, deployment.last_training - 1, 600)

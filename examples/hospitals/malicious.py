@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from machines import Failed, Machine, wait_for
+from machines import EXPECTED, Failed, Machine, wait_for
 
 MALICIOUS = "malicious"
 FOLDER = Path(__file__).parent / "byzantine"
@@ -79,14 +80,15 @@ def _named_each_round(run: Path, said: str) -> str:
                and line["silo"] == MALICIOUS}  # fmt: skip
     if len(bounded) < 3:
         raise Failed(f"the malicious silo exceeded the bound in rounds {sorted(bounded)}, expected three")
-    if said.count(f"{MALICIOUS}: its update was") < 3:
+    named = re.compile(rf"{MALICIOUS}: .*{EXPECTED['bounded']}")
+    if len(named.findall(said)) < 3:
         raise Failed("the log does not name the malicious silo in each round")
     times = ", ".join(f"{bounded[number]:,.0f}" for number in sorted(bounded))
     return f"weights times -10, times 100,000 and random: {times} times the bound, each named, and the run is complete"
 
 
 def _set_aside(run: Path, said: str) -> str:
-    if f"silo {MALICIOUS} is set aside" not in said:
+    if f"silo {MALICIOUS}{EXPECTED['set aside']}" not in said:
         raise Failed("a silo that says to have 10^9 rows was not set aside")
     splits = json.loads((run / "splits.json").read_text())
     if MALICIOUS in json.dumps(splits):
