@@ -14,6 +14,7 @@ from caveat.core import Payload, Round, SiloId
 from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files import ServerStore, SiloStore, read_ledger
+from caveat.files.tensors import read_payload
 from caveat.runs.execution import execute
 from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent
@@ -77,9 +78,11 @@ def differences(run: Path, states: dict[SiloId, Path], tables: Sequence[Path], f
 
 def kept(root: Path, silo: SiloId, t: int) -> Payload:
     """A silo's private state after a round; nothing where it has none."""
-    store = SiloStore(root)
-    found = store.adopt(silo, t)
-    return {} if found is None else store.load(found)
+    rounds = [version for version in SiloStore(root).versions(silo) if version <= t]
+    if not rounds:
+        return {}
+    path = root / silo / f"{rounds[-1]:06d}.safetensors"
+    return read_payload(path)
 
 
 def same(a: Payload, b: Payload) -> bool:
