@@ -249,7 +249,8 @@ class Recorder:
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         summary = summarize(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
         found = result_warnings(RunResult(self.run, summary, final["validation"], final["test"]))
-        complete = summary.model_copy(update={"warnings": found, "files": sums_of_folder(self.run.folder)})
+        noted = {"warnings": found} if found else {}
+        complete = summary.model_copy(update={**noted, "files": sums_of_folder(self.run.folder)})
         write_record(self.run.folder / "summary.json", complete, lasting=True)
 
     def fail(self, error: Exception) -> None:
