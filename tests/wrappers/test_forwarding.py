@@ -16,8 +16,9 @@ from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer
+from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
@@ -56,6 +57,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
     TemperatureScaled: TemperatureScaled,
+    ClassBiased: ClassBiased,
     Switched: Switched,
     Best: Best,
     Blended: Blended,
@@ -63,6 +65,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Guaranteed: Guaranteed,
     Conformal: Conformal,
     LabelShifted: LabelShifted,
+    ByClass: ByClass,
     Familiar: Familiar,
     Private: private,
     Combined: combined,
