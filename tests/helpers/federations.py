@@ -149,6 +149,12 @@ WRAPPED: list[Method] = [
         coverage=0.96,
         subgroups=SUBGROUPS,
     ),
+    Guaranteed(
+        Familiar(FedBN(rounds=2, training=FAST), false_alarm_rate=0.2, subgroups=2),
+        risk=0.5,
+        confidence_level=0.6,
+        subgroups=SUBGROUPS,
+    ),
     Best(Familiar(TemperatureScaled(FedBABU(rounds=2, training=FAST)))),
     Blended(Familiar(FML(rounds=2, training=FAST))),
     Conformal(Blended(TemperatureScaled(Ensemble(APFL(rounds=1, training=ADAM), ensemble_size=2)))),

@@ -239,3 +239,48 @@ def test_distances_of_calibration_inputs_are_computed_once_for_a_density(monkeyp
 
 def density_of(rows: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
     return familiarity.density(familiarity.sums(rows, y, 3), len(rows))
+
+
+def spread(n: int, generator: torch.Generator) -> tuple[Data, torch.Tensor]:
+    """Inputs and their subgroups: those of subgroup 0, a fifth, lie farther apart than the others."""
+    subgroup = (torch.rand(n, generator=generator) >= 0.2).long()
+    x = torch.randn(n, 2, generator=generator) * torch.where(subgroup == 0, 3.0, 1.0)[:, None]
+    return Data(x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long()), subgroup
+
+
+def alarms_of(subgroups: int, folder: Path, seed: int) -> tuple[torch.Tensor, Federation]:
+    """The share of alarms among fresh inputs of each subgroup, at a silo with 150 calibration inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = {name: spread(150, generator) for name in ("train", "validation", "calibration", "test")}
+    of = {name: each for name, (_, each) in parts.items()}
+    silo = Silo("silo-0", "", **{name: data for name, (data, _) in parts.items()}, subgroups=of)
+    method = Familiar(FedAvg(rounds=1, training=ADAM), subgroups=subgroups)
+    federation = finished(method, folder, {"silo-0": silo})
+    fresh, known = spread(3000, generator)
+    context = replace(federation.place.context("silo-0"), subgroup=known)
+    state = federation.states()["silo-0"]
+    found = method.predict(method.broadcast(federation.server), state, context, fresh.x)
+    return torch.stack([found.alarms[known == g].double().mean() for g in range(2)]), federation
+
+
+def test_alarms_are_as_rare_in_each_subgroup_as_promised(tmp_path: Path) -> None:
+    draws = 12
+    own = torch.stack([alarms_of(2, tmp_path / f"own-{seed}", seed)[0] for seed in range(draws)]).mean(0)
+    all_ = torch.stack([alarms_of(0, tmp_path / f"all-{seed}", seed)[0] for seed in range(draws)]).mean(0)
+    assert float(all_[0]) > 0.12
+    assert float(own.max()) < 0.065
+
+
+def test_alarms_of_a_subgroup_need_no_features_of_rows(tmp_path: Path) -> None:
+    _, federation = alarms_of(2, tmp_path, 0)
+    method, state = federation.place.method, federation.states()["silo-0"]
+    down = method.broadcast(federation.server)
+    kept = distances_alone(state[GROUP], down[GROUP])
+    assert kept["subgroup"].bincount().tolist() == state[GROUP]["subgroup"].bincount().tolist()
+    fresh, known = spread(300, torch.Generator().manual_seed(1))
+    context = replace(federation.place.context("silo-0"), subgroup=known)
+    one, other = (method.predict(down, state | {GROUP: group}, context, fresh.x) for group in (state[GROUP], kept))
+    for name, p in one.p_values.items():
+        assert torch.equal(p, other.p_values[name])
+    assert isinstance(one.ranked_among, torch.Tensor)
+    assert len({*one.ranked_among.tolist()}) == 2

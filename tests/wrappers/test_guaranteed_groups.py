@@ -206,9 +206,9 @@ def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
     for _ in range(draws):
         far = torch.randn(n + 1, 1, generator=generator)
         calibration = Prediction(torch.full((n, 2), 0.5), {}, torch.zeros(n, dtype=torch.long))
-        ranked = replace(calibration, typicality=conformal(far[:n], far[:n]), false_alarm_rate=0.05)
+        ranked = replace(calibration, typicality=conformal(far[:n], far[:n]), false_alarm_rate=0.05, ranked_among=n)
         assert not ranked.alarms.any()
-        own.append(float(among_others(ranked, n).alarms.double().mean()))
+        own.append(float(among_others(ranked).alarms.double().mean()))
         new.append(float((conformal(far[:n], far[n:]) <= 0.05).double().mean()))
     assert float(torch.tensor(own).mean()) == pytest.approx(float(torch.tensor(new).mean()), abs=0.02)
 

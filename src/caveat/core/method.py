@@ -1,7 +1,7 @@
 """Federated methods and their rounds: broadcast, client tasks at the silos, aggregation at the server."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, TypeVar, final, get_args
 
 import torch
@@ -203,7 +203,7 @@ class Method:
     def predict(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Prediction:
         """Return the prediction for inputs `x` at a silo; abstain if probabilities are not finite."""
         answers = with_subgroup(self.answer(down, state, context, x), context.subgroup)
-        found = self.decide(down, state, answers)
+        found = replace(self.decide(down, state, answers), subgroup=next(iter(answers.values())).subgroup)
         undefined = ~found.probs.isfinite().all(-1)
         return found.abstaining(undefined, Reason.UNDEFINED) if undefined.any() else found
 

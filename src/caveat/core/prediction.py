@@ -94,6 +94,7 @@ class Prediction:
     sureness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for answers less certain than the silo's own
     typicality: Tensor | None = None  # (N,) float64 in (0, 1], p-values of both together, by which alarms are raised
     false_alarm_rate: float = 0.0  # typicality up to which there is an alarm
+    ranked_among: int | Tensor = 0  # number of calibration inputs that p-values rank an input among, or (N,) of them
     limited: Tensor | None = None  # (N,) int64 of Reason for which a policy abstained, if known
     input_notes: tuple[str, ...] = ()  # (N,) warnings about raw inputs unlike training data, or ""; () for tensors
     unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch

@@ -216,7 +216,8 @@ class Conformal(Wrapper):
         decided = self.base.decide(down, state, answers)
         if not down["sets"]["ready"]:
             return decided
-        limit = self.limit(down["sets"], state.get("sets", {}), decided.subgroup)
+        subgroup = next(iter(answers.values())).subgroup
+        limit = self.limit(down["sets"], state.get("sets", {}), subgroup)
         return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:

@@ -99,7 +99,8 @@ class Evaluated(Wrapper):
 
     def _asked(self, down: Payload, state: State, context: SiloContext, data: Data) -> tuple[Answers, Prediction]:
         answers = with_subgroup(self.base.answer(down, state, context, data.x), context.subgroup)
-        return answers, self.base.decide(down, state, answers)
+        decided = self.base.decide(down, state, answers)
+        return answers, replace(decided, subgroup=next(iter(answers.values())).subgroup)
 
 
 def unmeasured(context: SiloContext) -> SiloContext:

@@ -26,6 +26,8 @@ from ..core.devices import brought
 from ..core.silo import SiloInfo
 from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
+from ..uncertainty import subgroups as by_subgroup
+from ..uncertainty.histograms import beside
 from .base import Wrapper
 
 GROUP = "familiarity"
@@ -35,6 +37,8 @@ READY = "ready"
 INPUTS, DISTANCES = ".calibration", ".distances"
 """Suffixes of the tensors that a silo keeps of a stage: the features of its calibration inputs, or their distances once
 the silo has deleted its rows."""
+SUBGROUP = "subgroup"
+"""The name of the tensor (n,) of the subgroups of a silo's calibration inputs."""
 SCORES = ".scores"
 """Suffix of the tensor that a silo keeps of a model: the scores of its answers to calibration inputs."""
 PART = 2000
@@ -58,6 +62,8 @@ class Familiar(Wrapper):
     """Whether all silos are asked, or only those that a training round asks; the others use the same densities."""
     score: str = "total"
     """The uncertainty that `unsure` ranks, a key of the base's `Prediction.scores`."""
+    subgroups: int = 0
+    """Number of subgroups of inputs, whose inputs are ranked among their own calibration inputs if there are enough."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -104,7 +110,9 @@ class Familiar(Wrapper):
         """Return the features of the calibration split by stage, and the scores of its answers by model."""
         answers, numbers = self.observed(down, state, context, context.calibration.x)
         scores = {f"{whose.name.lower()}{SCORES}": answer.score(self.score) for whose, answer in answers.items()}
-        return {f"{stage}{INPUTS}": h for stage, h in numbers.items()} | scores
+        of = context.subgroups.get("calibration") if self.subgroups else None
+        known = {} if of is None else {SUBGROUP: beside(of, context.calibration.y)}
+        return {f"{stage}{INPUTS}": h for stage, h in numbers.items()} | scores | known
 
     def of_its_own(self, added: dict[str, Tensors]) -> Tensors:
         """Return the densities of stages whose sums stay at the silo."""
@@ -144,7 +152,34 @@ class Familiar(Wrapper):
             return self.base.answer(down, state, context, x)
         known = down[GROUP] | (state.get(GROUP) or self.made_up(down, state, context))
         answers, numbers = self.observed(down, state, context, x)
-        return {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
+        judged = {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
+        if SUBGROUP not in known or context.subgroup is None or not self.false_alarm_rate:
+            return judged
+        row = beside(context.subgroup, known[SUBGROUP])
+        return {whose: self.among_its_own(each, whose, numbers, known, row) for whose, each in judged.items()}
+
+    def among_its_own(
+        self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors, subgroup: Tensor
+    ) -> Prediction:
+        """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,).
+
+        The score of familiarity stays that among all calibration inputs.
+        """
+        sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), familiarity.least(self.false_alarm_rate)
+        pool = by_subgroup.pools(sizes, least)
+        theirs, own = by_subgroup.rows(known[SUBGROUP], pool), by_subgroup.rows(subgroup, pool)
+        if theirs is None or own is None or sizes.sum() < least:
+            return answer
+        p_values = {name: p.clone() for name, p in answer.p_values.items()}
+        among = torch.full(own.shape, len(theirs), device=own.device)
+        for k in sorted({*own.tolist()} - {0}):
+            there, mine = own == k, theirs == k
+            passed = {stage: h[there] for stage, h in numbers.items()}
+            part = Familiar.judged(self, answer.part(there), whose, passed, only(known, mine))
+            for name, p in part.p_values.items():
+                p_values[name][there] = p
+            among[there] = int(mine.sum())
+        return replace(answer, **p_values, ranked_among=among)  # type: ignore[arg-type]
 
     def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         """Return what a silo that missed the round would have kept."""
@@ -175,7 +210,13 @@ class Familiar(Wrapper):
         model = whose.name.lower()
         scores, uncertainty = known[f"{model}{SCORES}"], answer.score(self.score)
         sureness = familiarity.sureness(scores, uncertainty)
-        answer = replace(answer, sureness=sureness, typicality=sureness, false_alarm_rate=self.false_alarm_rate)
+        answer = replace(
+            answer,
+            sureness=sureness,
+            typicality=sureness,
+            false_alarm_rate=self.false_alarm_rate,
+            ranked_among=len(scores),
+        )
         stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}.whiten" in known]
         if not stages:
             return answer
@@ -187,6 +228,14 @@ class Familiar(Wrapper):
             familiarity=familiarity.conformal(theirs, own),
             typicality=familiarity.typicality(theirs, scores, own, uncertainty),
         )
+
+
+def only(known: Tensors, rows: Tensor) -> Tensors:
+    """Return what is known with some of the calibration inputs, by (n,) bool: their distances and scores."""
+    names = [name.removesuffix(INPUTS).removesuffix(DISTANCES) for name in known if name.endswith((INPUTS, DISTANCES))]
+    kept = {f"{each}{DISTANCES}": distances_kept(known, each)[rows] for each in names if f"{each}.whiten" in known}
+    kept |= {name: each[rows] for name, each in known.items() if name.endswith(SCORES)}
+    return {name: each for name, each in known.items() if not name.endswith((INPUTS, DISTANCES, SCORES))} | kept
 
 
 def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
@@ -221,10 +270,12 @@ def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
         for stage in names
         if f"{stage}.whiten" in known
     } | scores
+    found |= {SUBGROUP: rest.pop(SUBGROUP)} if SUBGROUP in rest else {}
     table = torch.stack([each.double() for each in found.values()], 1)
     for column in reversed(range(len(found))):
         table = table[table[:, column].argsort(stable=True)]
-    return rest | {name: table[:, i].contiguous() for i, name in enumerate(found)}
+    made = {name: table[:, i].contiguous() for i, name in enumerate(found)}
+    return rest | made | ({SUBGROUP: made[SUBGROUP].long()} if SUBGROUP in made else {})
 
 
 def whose_stage(stage: str) -> str:

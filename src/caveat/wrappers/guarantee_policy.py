@@ -209,7 +209,7 @@ class Guaranteed(Wrapper):
         """Send the answered and wrong calibration inputs per limit; keep the silo's own guarantee."""
         y = context.calibration.y
         group, own = down["decision"], state.get("decision", {})
-        answers = {w: among_others(a, len(y)) for w, a in asked(self.base, down, state, context, "calibration").items()}
+        answers = {w: among_others(a) for w, a in asked(self.base, down, state, context, "calibration").items()}
         number = row_of(domain_code(context.domain), group["domains"])
         found = [self.counted(group, each, answers, y) for each in ([0, number] if number else [0])]
         sent, sizes = (torch.cat(each) for each in zip(*found, strict=True))
@@ -389,7 +389,10 @@ class Guaranteed(Wrapper):
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 
 
-def among_others(answer: Prediction, inputs: int) -> Prediction:
+def among_others(answer: Prediction) -> Prediction:
     """Return the answer to calibration inputs as if each were new: it was ranked among them, and so with itself."""
-    p_values = {name: ((p * (inputs + 1)).round() - 1) / (inputs + 1) for name, p in answer.p_values.items()}
+    if isinstance(answer.ranked_among, int) and not answer.ranked_among:
+        return answer
+    among = answer.ranked_among + 1
+    p_values = {name: ((p * among).round() - 1) / among for name, p in answer.p_values.items()}
     return dataclasses.replace(answer, **p_values)  # type: ignore[arg-type]

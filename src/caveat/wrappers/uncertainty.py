@@ -213,7 +213,7 @@ class Uncertainty:
         inner = scaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
             own = method.scores[-1] if self.score in (None, SCORE) else str(self.score)
-            inner = Familiar(inner, self.false_alarm_rate, sends, everyone, own)
+            inner = Familiar(inner, self.false_alarm_rate, sends, everyone, own, len(subgroups))
         elif self.score is not None and policy not in COMPARING:
             raise ConfigurationError(
                 f"uncertainty.score = {self.score!r} is ignored by policy {policy!r} without uncertainty.familiarity",
