@@ -24,7 +24,7 @@ set_coverage = 0.9
 """
 
 
-@pytest.mark.parametrize("scope", ["federation", pytest.param("silo", marks=pytest.mark.long)])
+@pytest.mark.parametrize("scope", ["federation", "silo"])
 def test_promises_by_subgroup_are_the_same_over_flower_as_on_one_machine(scope: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", more=UNCERTAINTY.format(scope=scope))
     config = tmp_path / "config.toml"

@@ -223,7 +223,7 @@ class Guaranteed(Wrapper):
         elif context.joins:
             kept = {}  # the guarantees were tested without it
         needs = torch.tensor("limits" not in kept)
-        told = {"counts": sent, "needs": needs} | ({"totals": sizes} if self.subgroups else {})
+        told = {"counts": sent, "needs": needs} | ({"inputs": sizes} if self.subgroups else {})
         return Update({"decision": self.sent(context) | told}, len(y)), state | {"decision": kept}
 
     def counted(self, group: Tensors, number: int, answers: Answers, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,7 +265,7 @@ class Guaranteed(Wrapper):
         counts = replies.stack("decision", "counts")
         sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
         sizes = sizes * replies.stack("decision", "needs")
-        by_row = replies.stack("decision", "totals") if self.subgroups else sizes[:, None].expand(counts.shape[:2])
+        by_row = replies.stack("decision", "inputs") if self.subgroups else sizes[:, None].expand(counts.shape[:2])
         summed, totals = counts[:, :rows].sum(0), by_row[:, :rows].sum(0)
         if self.guarantee_scope != "federation":
             belongs = self.without_own(members(replies.stack("decision", "domain"), decision["domains"]), sizes)
