@@ -199,7 +199,7 @@ def test_what_joining_refuses_is_refused_before(name: str, tmp_path: Path, capsy
 def test_too_few_calibration_inputs_for_any_alarm_are_told(rows: int, warned: bool, tmp_path: Path) -> None:
     found = checked(home_of(tmp_path, rows))
     assert found.exit_code == 0
-    assert ("no input can be called unfamiliar at 5%, which takes at least 19" in found.stderr) == warned
+    assert ("no alarm at 5% by itself, which takes at least 19" in found.stderr) == warned
 
 
 def test_a_refusal_tells_the_server_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

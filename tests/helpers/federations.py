@@ -51,6 +51,7 @@ from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.switch_policy import Switched
 
@@ -113,6 +114,7 @@ WRAPPED: list[Method] = [
     ),
     Familiar(TemperatureScaled(UEFL(rounds=2, extra_rounds=1, iterations=2, codewords=4, training=ADAM, mc_samples=5))),
     Familiar(FML(rounds=2, training=FAST)),
+    PooledAlarms(FML(rounds=2, training=FAST), false_alarm_rate=0.01),
     Familiar(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3), shared=False),
     Guaranteed(FedBABU(rounds=2, training=FAST, fine_tune_epochs=2), risk=0.5, confidence_level=0.6),
     Conformal(

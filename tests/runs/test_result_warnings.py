@@ -44,12 +44,15 @@ def test_one_warning_names_the_silos_with_too_few_calibration_inputs(tmp_path: P
     done = run(caveat.data.from_arrays(arrays), tmp_path, uncertainty=asked, training=training)
     (found,) = (each for each in done.summary["warnings"] if each["kind"] == "few_calibration_inputs")
     assert found["silos"] == ["a", "b", "c"]
-    assert (
-        found["text"].split(": ", 1)[0]
-        == "Numbers of calibration inputs are in brackets. No alarm can be raised at a (8), b (16)"
-    )
+    assert "alarm rate holds for all of a (8), b (16) together, not for each: that takes 19." in found["text"]
     assert "for all of a (8) together, not for each: that takes 9." in found["text"]
     assert "not about each of a (8), b (16), c (20): that takes 77." in found["text"]
+    assert done.summary["alarms"] == {"least": 19, "pooled": 24}
+
+
+def test_without_19_calibration_inputs_in_all_no_alarm_can_be_raised(tmp_path: Path) -> None:
+    done = run(three_silos(), tmp_path, caveat.Local())
+    assert "No alarm can be raised at s0 (8), s1 (8), s2 (8): that takes 19." in done.summary["warnings"][-1]["text"]
 
 
 def test_predictions_come_with_the_warnings_that_concern_the_silo(tmp_path: Path) -> None:

@@ -308,3 +308,16 @@ def test_no_uncertainty_outweighs_an_input_that_is_far_from_all_data() -> None:
 
 def test_the_least_number_of_calibration_inputs() -> None:
     assert [familiarity.least(rate) for rate in (0.05, 0.1, 0.01)] == [19, 9, 99]
+
+
+def test_distances_by_the_others_density_are_those_of_new_inputs() -> None:
+    """By the density that it was counted in an input is too near, the more so the fewer there are."""
+    h, y = rows(30, 6)
+    group = familiarity.grouped(y, CLASSES)
+    apart = familiarity.left_out_distances(h, group, CLASSES, 10)
+    assert apart.shape == (30,)
+    within = familiarity.log_distances(familiarity.density(familiarity.sums(h, group, CLASSES), 30), h)
+    fold = torch.arange(30) % 10 == 3
+    others = familiarity.density(familiarity.sums(h[~fold], group[~fold], CLASSES), int((group[~fold] >= 0).sum()))
+    assert torch.isclose(familiarity.log_distances(others, h[fold])[:, None], apart, rtol=1e-3, atol=1e-3).any(1).all()
+    assert float(apart.median()) > float(within.median())

@@ -24,6 +24,7 @@ from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
+from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.trained import Balanced, Carried
@@ -67,6 +68,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     LabelShifted: LabelShifted,
     ByClass: ByClass,
     Familiar: Familiar,
+    PooledAlarms: PooledAlarms,
     Private: private,
     Combined: combined,
     Joining: joining,

@@ -29,8 +29,8 @@ from caveat.core import (
 from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
 from caveat.wrappers.calibration import TemperatureScaled
-from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.switch_policy import Switched, choose
 from caveat.wrappers.uncertainty import Uncertainty
 
@@ -269,8 +269,8 @@ def test_by_default_a_method_decides_as_it_says_itself() -> None:
     method = FedAvg()
     assert Uncertainty(temperature_scaling=False, familiarity=False).around(method) is method
     assert Uncertainty(familiarity=False).around(method) == TemperatureScaled(method)
-    assert Uncertainty().around(method) == Familiar(TemperatureScaled(method), false_alarm_rate=0.05, shared=True)
-    assert Uncertainty(score="epistemic").around(method) == Familiar(TemperatureScaled(method), score="epistemic")
+    assert Uncertainty().around(method) == PooledAlarms(TemperatureScaled(method), false_alarm_rate=0.05, shared=True)
+    assert Uncertainty(score="epistemic").around(method) == PooledAlarms(TemperatureScaled(method), score="epistemic")
 
 
 def test_a_method_beside_gets_the_keys_that_mean_something_to_it() -> None:

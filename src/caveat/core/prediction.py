@@ -306,6 +306,7 @@ class Prediction:
             _choose(mask, self.sureness, other.sureness),
             _choose(mask, self.typicality, other.typicality),
             self.false_alarm_rate,
+            self.ranked_among,
             limited=_choose(mask, self.limited, other.limited),
             uncalibrated_probs=torch.where(mask[:, None], self.uncalibrated, other.uncalibrated),
             subgroup=self.subgroup,

@@ -13,6 +13,7 @@ from ..core import Caution, Payload, SiloId, Tensors
 from ..core.text import joined, listed, named, plain
 from ..files.schema import Summary, WarningRecord
 from ..metrics import merge
+from ..uncertainty.familiarity import least
 from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
 from ..wrappers.guarantee_policy import Guaranteed
@@ -90,7 +91,10 @@ def promises(result: RunResult) -> Iterator[tuple[str, int]]:
     asked, sets = result.run.spec.uncertainty, result.summary.sets
     bound = find(result.run.complete_method, Guaranteed)
     if asked.familiarity and (rate := asked.false_alarm_rate):
-        yield "No alarm can be raised at {}: that takes {least}.", math.ceil(1 / rate - 1 - 1e-9)
+        enough, pooled = least(rate), result.summary.alarms
+        together = pooled is not None and pooled.pooled >= enough
+        one, other = "The false alarm rate holds for all of {} together, not for each", "No alarm can be raised at {}"
+        yield f"{one if together else other}: that takes {{least}}.", enough
     if sets is not None and not sets.label_shift:
         yield "The coverage of sets holds for all of {} together, not for each: that takes {least}.", sets.least
     if bound is not None and bound.guarantee_scope == "silo":

@@ -78,7 +78,7 @@ def not_batched(tasks: Mapping[str, VectorizedRecord]) -> list[str]:
 
 MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 """The metrics of a domain."""
-FREE = {"policy", "source", "guarantee", "sets", "temperature", "temperature_spread", "class_bias"}
+FREE = {"policy", "source", "guarantee", "sets", "alarms", "temperature", "temperature_spread", "class_bias"}
 """Entries of a summary that methods and their wrappers provide."""
 FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
 """The same for a silo's entry."""

@@ -229,6 +229,38 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
     return ((new - median) / unit).amax(1).double()
 
 
+def left_out_distances(h: Tensor, group: Tensor, classes: int, folds: int) -> Tensor:
+    """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the others' folds.
+
+    Row i is in fold i % `folds`. Rows for which the others have no counted input are left out.
+    """
+    fold = torch.arange(len(h)) % folds
+    parts = [sums(h[beside(fold == k, h)], group[fold == k], classes) for k in range(min(folds, len(h)))]
+    total = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+    found = [h.new_zeros(0, dtype=torch.float64)]
+    for k, part in enumerate(parts):
+        others = {name: total[name] - part[name] for name in total}
+        if others["counts"].any():
+            mine = h[beside(fold == k, h)]
+            found.append(log_distances(density(others, float(others["counts"].sum())), mine))
+    return torch.cat(found)
+
+
+def units(numbers: Tensor, least: float) -> Tensor:
+    """Return (2,) float32: the median of settled numbers (n,), and the unit, from there to their 90 % quantile."""
+    low, high = (numbers.sort().values[k] for k in _ends(len(numbers)))
+    return torch.stack([low, (high - low).clamp_min(least)])
+
+
+def joint(distances: Sequence[Tensor], score: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without any, and the square of what
+    `typicality` ranks, with an uncertainty (N,) in its units.
+    """
+    parts = [each.double() for each in (*distances, score)]
+    far = _largest(parts[:-1]) if distances else torch.zeros_like(parts[-1])
+    return far, _hypotenuse([far, parts[-1]])
+
+
 def settled(distances: Tensor) -> Tensor:
     """Return log-distances, float32 and finite, without the digits that depend on how many inputs are processed at
     once.

@@ -17,6 +17,7 @@ from .class_biased import ClassBiased
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
+from .pooled_alarms import PooledAlarms
 from .privacy import Private
 from .switch_policy import Switched
 
@@ -213,7 +214,8 @@ class Uncertainty:
         inner = scaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
             own = method.scores[-1] if self.score in (None, SCORE) else str(self.score)
-            inner = Familiar(inner, self.false_alarm_rate, sends, everyone, own, len(subgroups))
+            alarms = PooledAlarms if sends else Familiar
+            inner = alarms(inner, self.false_alarm_rate, sends, everyone, own, len(subgroups))
         elif self.score is not None and policy not in COMPARING:
             raise ConfigurationError(
                 f"uncertainty.score = {self.score!r} is ignored by policy {policy!r} without uncertainty.familiarity",

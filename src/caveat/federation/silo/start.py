@@ -121,13 +121,13 @@ class JoiningCheck:
 
 
 def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
-    """Return that so many calibration inputs are too few for any alarm; "" if they are enough."""
+    """Return that so many calibration inputs are too few for alarms of a silo's own; "" if they are enough."""
     alarm = uncertainty.false_alarm_rate
     if not uncertainty.familiarity or not alarm or calibration >= least(alarm):
         return ""
     return (
-        f"{calibration} inputs in the calibration split: no input can raise an alarm at {alarm:.0%}, which takes at "
-        f"least {least(alarm)}"
+        f"{calibration} inputs in the calibration split: no alarm at {alarm:.0%} by itself, which takes at least "
+        f"{least(alarm)}, but only together with other silos that have as few"
     )
 
 

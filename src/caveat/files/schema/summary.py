@@ -58,6 +58,13 @@ class SetsRecord(Record):
     subgroups: list[str] = []  # that have the promise each, or pooled with the next larger one
 
 
+class AlarmsRecord(Record):
+    """Whose promise the false alarm rate is."""
+
+    least: int  # calibration inputs with which a silo has it for itself
+    pooled: int = 0  # calibration inputs of all others together, which have it as a whole
+
+
 class Selective(Record):
     """A risk-coverage curve: the error rate on answered inputs over the fraction of answered inputs."""
 
@@ -171,8 +178,8 @@ class Summary(File):
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
-        "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "stopped", "classification", "device",
-        "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups",
+        "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "alarms", "stopped", "classification",
+        "device", "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -203,6 +210,7 @@ class Summary(File):
     privacy: PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
+    alarms: AlarmsRecord | None = None  # None if no silo has too few calibration inputs, or if nothing leaves silos
     temperature: dict[str, float] = {}
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln of it
     class_bias: dict[str, float] = {}  # standard deviation of the silos' biases of classes

@@ -48,7 +48,8 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     silos, alarm = [silo for silo in run.silos if silo.test.alarms is not None], promised(run)
     if run.summary is None or not silos or not alarm:
         return None
-    mute = [silo for silo in silos if silo.n_calibration is not None and silo.n_calibration < least(alarm)]
+    few, together = [silo for silo in silos if has_few(silo, alarm)], alarms_together(run, alarm)
+    mute = [] if together else few
     in_all = too_many_in_all(silos, alarm)
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
@@ -62,6 +63,12 @@ def familiarity(run: RunFolder) -> Familiarity | None:
             f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, because that takes "
             f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
+    elif few:
+        names = listed([silo.name for silo in few], _MOST)
+        notes.append(
+            f"{plural(len(few), 'silo')} of {len(silos)} have fewer than the {least(alarm)} calibration inputs that "
+            f"alarms of their own take: {names}. What is guaranteed holds for these silos together, not for each."
+        )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
         notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
@@ -70,30 +77,44 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
 
 
+def has_few(silo: SiloRecord, alarm: float) -> bool:
+    """Return whether a silo has too few calibration inputs for alarms of its own."""
+    return silo.n_calibration is not None and silo.n_calibration < least(alarm)
+
+
+def alarms_together(run: RunFolder, alarm: float) -> bool:
+    """Return whether the silos with too few calibration inputs raise alarms by those of all of them."""
+    found = run.summary.alarms if run.summary else None
+    return found is not None and found.pooled >= least(alarm)
+
+
 def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
     """Return whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
 
     The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
-    inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k.
+    inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k. A silo with
+    too few calibration inputs, k = 0, has no promise of its own.
     """
     n, inputs, share = silo.n_calibration, silo.n_test, silo.test.alarms
     if not n or not inputs or share is None:
         return False
     k = math.floor(alarm * (n + 1) + 1e-9)
     found = round(share * inputs)
-    return found > 0 and (k == 0 or beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos)
+    return k > 0 and found > 0 and beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
-    """Return the same for all silos together, whose sum is about normal; False if a count is not known."""
+    """Return the same for all silos with enough calibration inputs, whose sum is about normal; False if a count is not
+    known.
+    """
     found, mean, variance = 0.0, 0.0, 0.0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test
         if n is None or not inputs:
             return False
         k = math.floor(alarm * (n + 1) + 1e-9)
-        found += (silo.test.alarms or 0.0) * inputs
         if k:
+            found += (silo.test.alarms or 0.0) * inputs
             of_silo = beta_binomial_moments(inputs, k, n + 1 - k)
             mean, variance = mean + of_silo[0], variance + of_silo[1]
     return found - mean > _ONE_SIDED * math.sqrt(variance)
@@ -142,7 +163,7 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
 
 def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
     rows, known = rows_of(run), {silo.name: silo for silo in silos}
-    found = {name: _dot(silo, alarm) for name, silo in known.items()}
+    found = {name: _dot(silo, alarm, alarms_together(run, alarm)) for name, silo in known.items()}
     label = f"False alarms of {len(silos)} silos, guaranteed at most {percent(alarm)}. "
     highest = sorted(silos, key=lambda silo: -(silo.test.alarms or 0.0))[:_MOST]
     label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
@@ -151,12 +172,12 @@ def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
     return Chart("False alarms", _plot(rows, found, alarm, label), caption)
 
 
-def _dot(silo: SiloRecord, alarm: float) -> Dot:
+def _dot(silo: SiloRecord, alarm: float, together: bool) -> Dot:
     share = silo.test.alarms or 0.0
     low, high = wilson(round(share * silo.n_test), silo.n_test) if silo.n_test else (None, None)
-    few = silo.n_calibration is not None and silo.n_calibration < least(alarm)
     n = f", {silo.n_calibration} calibration inputs" if silo.n_calibration is not None else ""
-    note = f"{percent(share)}{n}{', too few for any alarm' if few else ''}"
+    few = ", with those of other silos" if together else ", too few for any alarm"
+    note = f"{percent(share)}{n}{few if has_few(silo, alarm) else ''}"
     return Dot(share, low, high, note)
 
 

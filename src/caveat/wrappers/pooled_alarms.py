@@ -1,0 +1,159 @@
+"""Alarms at silos with too few calibration inputs for alarms of their own: ranks among those of all such silos.
+
+With n calibration inputs no p-value is below 1 / (n + 1), so a silo with fewer than 19 raises no alarm at 5 %. Such
+silos send histograms of the scores of their calibration inputs, which add up, and rank a new input among all N of them.
+What they have is the federation's promise: of inputs of these silos together, mixed as their calibration inputs are, an
+expected share of at most the false alarm rate raises an alarm; at a silo unlike the others it may be more. Only the
+number of calibration inputs decides which promise a silo has.
+
+For N inputs of the mixture, a p-value is at most r / (N + 1) with a probability of at most r / (N + 1). But silos have
+fixed numbers of inputs. For r = 1 the bound still holds, because the largest score tends to be larger then: a product
+of the silos' distribution functions is at most their weighted mean to the power N. For larger r and rates up to .2 it
+is checked by simulation (`tests/wrappers/test_pooled_alarms.py`).
+
+No score may depend on the calibration inputs themselves. So a silo measures distances with densities of its own
+training inputs, in units of those of its training and validation inputs. No further round is needed.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
+from ..core.devices import brought
+from ..core.silo import SiloInfo
+from ..uncertainty import familiarity
+from ..uncertainty.histograms import BINS, edges, histogram
+from .base import no_histograms
+from .familiar import GROUP, INPUT, PART, Familiar, densities, distances, whose_stage
+
+COUNTS = "alarms"
+"""The group with the histograms that silos send."""
+COARSE = 256
+"""Bins of these, each of 16 of `histogram`'s: scores tie more often, which raises p-values."""
+ALONE, POOLED = "alone.", "pooled."
+"""Prefixes of the tensors that a silo keeps of its training inputs, and of those with the scores of all silos."""
+UNITS = ".units"
+"""Suffix of the median and the unit of a stage's distances, or of a model's uncertainties."""
+FOLDS = 20
+"""Folds of training inputs, each of which is left out of a density."""
+P_VALUES = ("familiarity", "sureness", "typicality")
+
+
+@dataclass(frozen=True)
+class PooledAlarms(Familiar):
+    """The base, with p-values also at silos with too few calibration inputs for low ones of their own."""
+
+    def few(self, context: SiloContext) -> bool:
+        """Return whether a silo has too few calibration inputs for alarms of its own."""
+        rate = self.false_alarm_rate
+        return rate > 0 and len(context.calibration) < familiarity.least(rate)
+
+    # After training: a silo's histograms leave it, what it measures in stays.
+
+    def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
+        """Also send histograms of the scores of calibration inputs; zeros from a silo with enough of them."""
+        update, state = super().describe_own(down, state, context)
+        none = torch.zeros(0, dtype=torch.float64)
+        scores = {f"{whose.name.lower()}.{p}": none for whose in self.models for p in P_VALUES}
+        if self.few(context):
+            kept = self.describe_alone(down, state, context)
+            state = state | {GROUP: state[GROUP] | kept}
+            answers, numbers = self.observed(down, state, context, context.calibration.x)
+            for whose, answer in answers.items():
+                scores |= self.ranked(answer, whose, numbers, kept)
+        sent = {name: coarse(self.binned_as(name), each) for name, each in scores.items()}
+        return Update(update.payload | {COUNTS: sent}, update.examples), state
+
+    def describe_alone(self, down: Payload, state: State, context: SiloContext) -> Tensors:
+        """Return densities of a silo's training inputs, and the units of distances and uncertainties.
+
+        Units of distances are those of training inputs by densities without them, since an input is near the density
+        that it was counted in. Units of uncertainties are also those of validation inputs, which no model has learnt.
+        """
+        some = torch.arange(min(len(context.train), PART))
+        x = context.train.x[brought(some, context.train.counted_on)]
+        answers, numbers = self.observed(down, state, context, x)
+        unseen, _ = self.observed(down, state, context, context.validation.x)
+        classes = next(iter(answers.values())).probs.shape[1]
+        group = familiarity.grouped(context.train.y.cpu()[some], classes)
+        found = densities({name: familiarity.sums(h, group, classes) for name, h in numbers.items()}, 1)
+        for stage, h in numbers.items():
+            apart = familiarity.left_out_distances(h, group, classes, FOLDS)
+            if len(apart):
+                found[f"{stage}{UNITS}"] = familiarity.units(familiarity.settled(apart), familiarity.LEAST_UNIT)
+        for whose, answer in answers.items():
+            own = torch.cat([each.score(self.score) for each in (answer, unseen[whose])])
+            found[f"{whose.name.lower()}{UNITS}"] = familiarity.units(
+                familiarity.settled_scores(own), familiarity.SMALLEST
+            )
+        return {f"{ALONE}{name}": each for name, each in found.items()}
+
+    def wrong(self, sent: Payload, card: SiloInfo) -> str:
+        return super().wrong(sent, card) or no_histograms(sent.get(COUNTS, {}), card.examples["calibration"])
+
+    def pool(self, server: State, replies: Replies, context: SiloContext) -> State:
+        """Also keep the scores of all silos with few calibration inputs, as upper edges of bins."""
+        server = super().pool(server, replies, context)
+        scores = {
+            f"{POOLED}{name}": coarse_edges(self.binned_as(name)).repeat_interleave(
+                (mean.double() * len(replies)).round().long()
+            )
+            for name, mean in replies.mean(COUNTS).items()
+        }
+        return server | {GROUP: server[GROUP] | scores}
+
+    # Prediction: a silo with few calibration inputs ranks an input among those of all such silos.
+
+    def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
+        made = super().made_up(down, state, context)
+        return made | self.describe_alone(down, state, context) if self.few(context) else made
+
+    def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
+        found, model = super().judged(answer, whose, numbers, known), whose.name.lower()
+        if f"{ALONE}{model}{UNITS}" not in known or f"{POOLED}{model}.{P_VALUES[0]}" not in known:
+            return found
+        scores = self.ranked(answer, whose, numbers, known)
+        among = {name: known[f"{POOLED}{name}"] for name in scores}
+        inputs = len(among[f"{model}.{P_VALUES[0]}"])
+        familiar, sure, typical = (familiarity.sureness(among[name], each) for name, each in scores.items())
+        return replace(found, familiarity=familiar, sureness=sure, typicality=typical, ranked_among=inputs)
+
+    def ranked(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Tensors:
+        """Return (N,) scores by model and p-value: distance, uncertainty, and both together."""
+        alone = {name.removeprefix(ALONE): each for name, each in known.items() if name.startswith(ALONE)}
+        model = whose.name.lower()
+
+        def in_units(name: str, numbers: Tensor) -> Tensor:
+            low, unit = alone[f"{name}{UNITS}"].unbind()
+            return torch.div(numbers - low, unit)
+
+        stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}{UNITS}" in alone]
+        measured = [in_units(s, familiarity.settled(distances(alone, s, numbers[s]))) for s in stages]
+        score = familiarity.settled_scores(answer.score(self.score))
+        far, both = familiarity.joint(measured, in_units(model, score))
+        return {f"{model}.{name}": each for name, each in zip(P_VALUES, (far, score, both), strict=True)}
+
+    def binned_as(self, name: str) -> str:
+        """Return the score whose bins a histogram has."""
+        return self.score if name.endswith(P_VALUES[1]) else familiarity.SCORE
+
+    def outcome(self, server: State) -> dict[str, object]:
+        found, pooled = (
+            self.base.outcome(server),
+            server[GROUP].get(f"{POOLED}{self.models[0].name.lower()}.{P_VALUES[0]}"),
+        )
+        if pooled is None or not len(pooled):
+            return found
+        return found | {"alarms": {"least": familiarity.least(self.false_alarm_rate), "pooled": len(pooled)}}
+
+
+def coarse(name: str, scores: Tensor) -> Tensor:
+    """Return (256,) float64: how many of (N,) scores lie in each bin."""
+    return histogram(name, scores).view(COARSE, -1).sum(1)
+
+
+def coarse_edges(name: str) -> Tensor:
+    """Return (256,) float64: the upper edges of these bins."""
+    return edges(name)[BINS // COARSE :: BINS // COARSE]
