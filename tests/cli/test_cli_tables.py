@@ -161,7 +161,8 @@ def test_what_is_unusual_is_a_line_on_standard_error(nowhere: Path) -> None:
     (nowhere / "a.csv").write_text("\n".join(lines))
     result = caveat("run", *sets(*TABLE), "--quiet", "--out", "run")
     assert result.exit_code == 0
-    assert result.stderr == "warning: 1 of 2 features are the same in all samples: 'flat'\n"
+    about_data = [line for line in result.stderr.splitlines() if not line.startswith("warning: fedavg: ")]
+    assert about_data == ["warning: 1 of 2 features are the same in all samples: 'flat'"]
 
 
 RUN = ("--quiet", *sets(*TINY[1:], "data.shift.angles=[]", "training.batch_size=8", "data.n_silos=2"))
@@ -218,9 +219,8 @@ def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
     rows = list(csv.DictReader(result.stdout.splitlines()))
     assert [row["input_note"] for row in rows] == ["", "unseen category of code", "all values missing"]
     assert {row["label"] for row in rows} <= {"'=", "'@"}
-    assert result.stderr == (
-        "warning: 2 of 3 inputs are unlike those of training: unseen category of code (1), all values missing (1)\n"
-    )
+    told = "warning: 2 of 3 inputs are unlike those of training: unseen category of code (1), all values missing (1)"
+    assert told in result.stderr.splitlines()
     (nowhere / "none.csv").write_text("dose;code\n")
     assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)
 
@@ -231,7 +231,7 @@ def test_predict_names_a_column_in_other_units(nowhere: Path) -> None:
     lines = (nowhere / "a.csv").read_text().splitlines()
     new = [line.split(";") for line in lines[1:60]]
     (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{d};{c}\n" for d, c, _ in new))
-    assert caveat("predict", "run", "new.csv", "--silo", "silo-0").stderr == ""
+    assert "column" not in caveat("predict", "run", "new.csv", "--silo", "silo-0").stderr
     (nowhere / "new.csv").write_text("dose;code\n" + "".join(f"{float(d) / 1000};{c}\n" for d, c, _ in new))
     result = caveat("predict", "run", "new.csv", "--silo", "silo-0")
     assert result.exit_code == 0
