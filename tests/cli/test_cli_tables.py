@@ -270,3 +270,34 @@ def test_a_project_has_the_dictionary_that_its_silos_may_copy(nowhere: Path) -> 
     assert read_dictionary(nowhere / "project" / "dictionary.toml") == read_dictionary(nowhere / "d.toml")
     assert caveat("flower", "init", "plain", *asked[:-2]).exit_code == 0
     assert not (nowhere / "plain" / "dictionary.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--groups", "patient_id"), "No such option: --groups; give --set 'data.groups = \"patient_id\"'"),
+        (("--missing=-",), "No such option: --missing; give --set 'data.missing = [\"-\"]'"),
+    ],
+)
+def test_a_run_names_the_keys_of_options_that_data_has(given: tuple[str, ...], told: str) -> None:
+    result = caveat("run", "a.csv", "--target", "ill", *given)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_a_fraction_is_to_be_a_number(nowhere: Path) -> None:
+    write(nowhere / "a.csv")
+    told = one_error(caveat("data", "a.csv", "--set", "data.rename_columns.dose = { factor = 1/88.4 }"), 2)
+    assert told.endswith("; 1/88.4 is a fraction, expected a number such as 0.0113")
+
+
+def test_data_counts_times_as_a_run_orders_them(nowhere: Path) -> None:
+    for name, first in (("north", "2021-03-01"), ("south", "01.03.2021")):
+        rows = [f"{first};{row};{'ny'[row % 2]}" for row in range(30)]
+        (nowhere / f"{name}.csv").write_text("\n".join(["day;dose;ill", *rows]) + "\n")
+    asked = ("data", "north.csv", "south.csv", "--target", "ill", "--time", "day")
+    advice = 'data.files.south.rename_columns.day = { date = "%d.%m.%Y" }'
+    assert f"for other dates set {advice}" in refused(caveat(*asked))
+    shown = caveat(*asked, "--set", advice)
+    assert shown.exit_code == 0
+    assert " 1 times" in shown.stdout

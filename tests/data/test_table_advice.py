@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from caveat.core import DataError, Refused
+from caveat import data
+from caveat.config import loads
+from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data.pools import CsvFormat, TableColumn
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source, read_rows
+from caveat.data.tables.advice import advised
 from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
 from caveat.data.tables.harmonize import declared_labels
@@ -108,3 +111,68 @@ def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
     with pytest.raises(Refused, match=r"leave the column out, data\.rename_columns\.surname = false; or, if all"):
         csv_source([tmp_path / "a.csv"], Reading.of(settings))
+
+
+def dated(folder: Path, **dates: list[str]) -> str:
+    """Write a table per silo, with a column of dates. Return the lines of a configuration that reads them."""
+    for silo, column in dates.items():
+        rows = [f"{date};{row % 7};{CLASSES[row % 2]}" for row, date in enumerate(column)]
+        (folder / f"{silo}.csv").write_text("\n".join(["day;dose;disease", *rows]) + "\n")
+    return f'data.source = "csv:{folder}"\ndata.target = "disease"\n'
+
+
+def of(lines: str) -> DataSettings:
+    return loads(f'{lines}\n[method]\nname = "fedavg"', "c.toml").data
+
+
+ISO = [f"2021-03-{day:02}" for day in range(1, 29)]
+POINTS = [f"{day:02}.03.2021" for day in range(1, 29)]
+
+
+@pytest.mark.parametrize(
+    ("dates", "advice"),
+    [
+        ({"east": ISO, "north": ISO, "south": POINTS}, ['data.files.south.rename_columns.day = { date = "%d.%m.%Y" }']),
+        ({"east": POINTS, "south": POINTS}, ['data.rename_columns.day = { date = "%d.%m.%Y" }']),
+        (
+            {"east": [day.replace(".", "/") for day in POINTS], "north": ISO, "south": POINTS},
+            ['data.files.east.rename_columns.day = { date = "%d/%m/%Y" }',
+             'data.files.south.rename_columns.day = { date = "%d.%m.%Y" }'],
+        ),
+        ({"north": ISO, "south": [day.replace("-", "") for day in ISO]},
+         ['data.files.south.rename_columns.day = { date = "%Y%m%d" }']),
+    ],
+)  # fmt: skip
+def test_the_advice_for_dates_of_data_time_can_be_followed(
+    tmp_path: Path, dates: dict[str, list[str]], advice: list[str]
+) -> None:
+    lines = dated(tmp_path, **dates) + 'data.time = "day"\n'
+    with pytest.raises(Refused, match=r"but data\.time has the column: expected dates") as refused:
+        data.read(of(lines))
+    assert advised(str(refused.value)) == advice
+    found = data.read(of(lines + "\n".join(advice)))
+    assert all((pool.time == found.pools[0].time).all() for pool in found.pools)
+
+
+def test_iso_dates_are_read_beside_a_format_for_all_files(tmp_path: Path) -> None:
+    lines = dated(tmp_path, north=ISO, south=POINTS) + 'data.time = "day"\n'
+    north, south = data.read(of(lines + 'data.rename_columns.day = { date = "%d.%m.%Y" }')).pools
+    assert (north.time == south.time).all()
+    dated(tmp_path, south=[*POINTS, ISO[0]])
+    with pytest.raises(Refused, match=r"line 30: 'day' is '2021-03-01'.*the dates of .*south\.csv need one format"):
+        data.read(of(lines + 'data.rename_columns.day = { date = "%d.%m.%Y" }'))
+
+
+def test_a_column_of_dates_may_also_split_by_time_or_be_left_out(tmp_path: Path) -> None:
+    lines = dated(tmp_path, north=ISO)
+    with pytest.raises(Refused, match=r', data\.time = "day" to split by time, or data\.rename_columns\.day = false'):
+        data.read(of(lines))
+    left_out = "data.rename_columns.day = false\n"
+    assert [column.name for column in data.read(of(lines + left_out)).pools[0].table] == ["dose"]
+    with pytest.raises(ConfigurationError, match=r"'day' out of all files, but data\.files\.north\.rename"):
+        of(lines + left_out + 'data.files.north.rename_columns.day = { date = "%Y-%m-%d" }')
+
+
+def test_a_limit_may_be_read_as_half_of_it(tmp_path: Path) -> None:
+    told = refusal(table(tmp_path, ["233", "<100", "204", "192", "211", "180", "190", "200", "201", "202", "<100"]))
+    assert told.endswith('rename_columns.chol = { limit = "value" }; limit = "half" instead reads <1 as 0.5')

@@ -3,8 +3,10 @@
 Modules that need torch are imported inside the commands, so `caveat --help` starts fast.
 """
 
+import shlex
 from typing import Annotated, Any
 
+import click
 import typer
 import typer.core
 
@@ -17,6 +19,11 @@ from .many_runs import audit, compare, ood, reproduce
 from .plan import plan
 from .preparing import config_, data, list_, new
 from .running import resume, rollback, run
+
+KEYS = ("groups", "time", "decimal", "separator", "thousands", "dictionary")
+"""Options of `caveat data` that are keys of `[data]` with one value."""
+LISTS = ("categorical", "numeric", "missing")
+"""The same with several values."""
 
 
 class CommandLine(typer.core.TyperGroup):
@@ -31,6 +38,25 @@ class CommandLine(typer.core.TyperGroup):
                 return super().main(*args, **kwargs)
             finally:
                 check_written(results)
+
+
+class DataCommand(typer.core.TyperCommand):
+    """A command that takes the keys of `[data]` with `--set`; names them where options of `caveat data` are given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = error.option_name.removeprefix("--")
+            if key not in (*KEYS, *LISTS):
+                raise
+            from ..data.tables.advice import assignment
+
+            named = next(i for i, each in enumerate(given) if each.partition("=")[0] == error.option_name)
+            value = given[named].partition("=")[2] or next(iter(given[named + 1 :]), "VALUE")
+            option = shlex.quote(assignment(key, [value] if key in LISTS else value))
+            raise click.UsageError(f"No such option: {error.option_name}; give --set {option}", ctx) from None
 
 
 app = typer.Typer(
@@ -59,10 +85,11 @@ def caveat(
 
 
 app.command(
+    cls=DataCommand,
     epilog="See also: caveat config RECIPE (print every key), caveat plan (estimate the cost first), caveat compare "
-    "(several methods and seeds)."
+    "(several methods and seeds).",
 )(run)
-app.command()(plan)
+app.command(cls=DataCommand)(plan)
 app.command()(resume)
 app.command()(rollback)
 app.command()(join)
@@ -75,7 +102,7 @@ app.command()(audit)
 app.command("list")(list_)
 app.command("config")(config_)
 app.command()(data)
-app.command()(compare)
+app.command(cls=DataCommand)(compare)
 app.command()(reproduce)
 app.command()(ood)
 app.add_typer(flower, name="flower")

@@ -23,6 +23,7 @@ from .schema import Config, MethodSettings, method_class
 OVERRIDE = re.compile(r"""((?:[\w-]+\.)*"[^"]+"(?:\.(?:[\w-]+|"[^"]+"))*)\s*=""")
 """The key of an override with quoted names."""
 PART = re.compile(r"""[\w-]+|"[^"]+\"""")
+FRACTION = re.compile(r"=\s*(\d[\d.]*\s*/\s*\d[\d.]*)")
 DEEPEST = 10
 """Maximum nesting of a value; no setting is nested deeper than five."""
 
@@ -96,7 +97,7 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{where}: cannot be read as TOML: {error}") from None
+        raise ConfigurationError(f"{where}: cannot be read as TOML: {error}{_of_fraction(text)}") from None
     except RecursionError:
         raise ConfigurationError(f"{where}: cannot be read as TOML: nested too deeply") from None
     except ValueError:  # Python's limit
@@ -150,10 +151,17 @@ def _value(item: str, text: str) -> Any:
         raise ConfigurationError(f"--set {cut(item, 100)}: the value is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         if text[:1] in ('"', "'", "[", "{"):
-            raise ConfigurationError(f"--set {cut(item, 100)}: the value is not TOML: {error}") from None
+            told = f"--set {cut(item, 100)}: the value is not TOML: {error}{_of_fraction(text)}"
+            raise ConfigurationError(told) from None
         return text
     except ValueError:
         raise ConfigurationError(f"--set {cut(item, 100)}: a number of more than 4,300 digits") from None
+
+
+def _of_fraction(text: str) -> str:
+    """Return the end of a message about a fraction, which is not TOML; "" without one."""
+    found = FRACTION.search(text)
+    return f"; {found[1]} is a fraction, expected a number such as 0.0113" if found else ""
 
 
 def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:

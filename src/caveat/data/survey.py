@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,16 @@ from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed
-from .sources.tables import TableSource, check_labels, check_names, one_class, silos_of, warn_of_groups, warn_of_spaces
+from .sources.tables import (
+    TableSource,
+    check_labels,
+    check_names,
+    one_class,
+    row_times,
+    silos_of,
+    warn_of_groups,
+    warn_of_spaces,
+)
 from .tables.advice import label_refusal
 from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
@@ -169,6 +179,11 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, name) if name == reading.target else ""
         of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
+        if name == reading.time:
+            try:
+                found = replace(found, distinct=len(np.unique(row_times(sheets, reading))))
+            except Refused as refusal:
+                refused = str(refusal)
         becomes = f"{'label: ' if name == reading.target else ''}{found.distinct} {of[name]}"
     else:
         found = column_of(sheets, name, reading)

@@ -14,15 +14,16 @@ from ...core.devices import FLOAT, check_memory
 from ..groups import numbered, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
 from ..tables.advice import assignment, label_refusal, spelling_refusal
-from ..tables.columns import ColumnContent, features_of
+from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheet, read_sheets, spaces
-from ..tables.formats import number, one_spelling
+from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.reading import Reading
 from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
+DAY = 86400.0
 MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
 
 
@@ -114,7 +115,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         pools = [replace(pool, groups=numbered(named[row] for row in index.tolist())) for pool, index in
                  zip(pools, indices, strict=True)]  # fmt: skip
     if reading.time:
-        time = _times(sheets, reading.time, reading.decimal)
+        time = row_times(sheets, reading)
         pools = [replace(pool, time=time[index]) for pool, index in zip(pools, indices, strict=True)]
     if reading.subgroups:
         cells = np.concatenate([subgroup_cells(sheet, reading) for sheet in sheets])
@@ -130,16 +131,40 @@ def subgroup_cells(sheet: Sheet, reading: Reading) -> Array:
     return np.array(texts, dtype=object)
 
 
-def _times(sheets: Sequence[Sheet], name: str, decimal: str) -> Array:
-    """Return the place of each row in time. Raise Refused for a cell that is neither a date nor a number."""
-    cells = [(sheet, row, text) for sheet in sheets for row, text in enumerate(sheet.column(name))]
-    found = times([text for _, _, text in cells], decimal)
-    if isinstance(found, int):
-        sheet, row, _ = cells[found]
-        key = assignment(f"rename_columns\n{name}", {"date": "%d.%m.%Y"})
-        expected = f"expected dates such as 2024-03-31 in all rows, or numbers in all rows; for other dates set {key}"
-        raise Refused(f"{sheet.place(name, row)}, but data.time has the column: {expected}", "reading", name)
-    return found
+def row_times(sheets: Sequence[Sheet], reading: Reading) -> Array:
+    """Return the place (N,) of each row in time, as `data.time` orders them: dates in seconds, or numbers.
+
+    Dates are in the format declared for the column of their file, or else in ISO 8601. Raises Refused for other cells.
+    """
+    name = reading.time or ""
+    found = [_sheet_times(sheet, name, reading.csv_format.of(sheet.path.stem).decimal) for sheet in sheets]
+    dates = found[0][1] or any(are_dates and not isinstance(values, int) for values, are_dates in found)
+    good = [values for values, are_dates in found if are_dates == dates and not isinstance(values, int)]
+    if len(good) == len(sheets):
+        return np.concatenate(good)
+    wrong = [(sheet, values) for sheet, (values, are_dates) in zip(sheets, found, strict=True)
+             if are_dates != dates or isinstance(values, int)]  # fmt: skip
+    sheet, row = wrong[0]
+    expected = "expected dates such as 2024-03-31 in all rows, or numbers in all rows"
+    advice = date_advice(sheets, [each for each, _ in wrong], name, reading) if dates else ""
+    place = sheet.place(name, row if isinstance(row, int) else 0)
+    raise Refused(f"{place}, but data.time has the column: {expected}{advice}", "reading", name)
+
+
+def _sheet_times(sheet: Sheet, name: str, decimal: str) -> tuple[Array | int, bool]:
+    """Return the places of a file's rows in time, or the first row without one, and whether they are dates."""
+    form, raw = sheet.format_of(name), list(sheet.raw(name))
+    if form.date:
+        days = [replace(form, since="", until="").value(text) for text in raw]
+        known = np.array([day for day in days if day is not None])
+        if len(known) == len(days):
+            return DAY * known, True
+        if len(known) or number(raw[0], decimal) is not None:
+            return days.index(None), True
+        return times(raw, decimal), True
+    texts = list(sheet.column(name))
+    decimal = decimal if form == PLAIN and not sheet.stores_numbers(name) else "."
+    return times(texts, decimal), number(texts[0], decimal) is None
 
 
 def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
@@ -282,12 +307,12 @@ def _belong(name: str) -> str:
 
 
 def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColumn, ...]:
-    """Return the columns of a table. Raise DataError for the first that cannot be read; `grouping` may be groups."""
+    """Return the columns of a table. Raise Refused with a line per refused column; `grouping` may be groups."""
     refused = [column for column in columns if column.refused]
     if refused:
-        more = f" ({len(refused) - 1} more columns have problems: `caveat data` shows them)" if len(refused) > 1 else ""
-        more = f"; {_belong(grouping)}{more}" if refused[0].name == grouping else more
-        raise Refused(refused[0].refused + more, "reading", refused[0].name)
+        belong = {grouping: f"; {_belong(grouping)}"}
+        told = "\n".join(column.refused + belong.get(column.name, "") for column in refused)
+        raise Refused(told, "reading", refused[0].name)
     for column in columns:
         if column.remark:
             holds = "numbers" if column.categories is None else f"{column.distinct} categories"

@@ -7,14 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from ..pools import LONGEST, shown
 from .files import Sheet, first_place, missing
-from .formats import CODE, LIMIT, MINUS, NO_NUMBER, SPACES, CellFormat, number, variants
+from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants
 from .reading import Reading
 
 TELLING = 20
@@ -29,11 +28,6 @@ MARKS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (
 ABSENT = frozenset({"-", "--", "---", ".", "..", "...", "*", "#", "x", "_", "\u2013", "\u2014", "n.a.", "k.a.", "nd",
                     "unknown", "missing", "#n/a", "#null!"})  # fmt: skip
 """Texts that are often written for a missing value, in lower case."""
-DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
-         "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")  # fmt: skip
-TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
-DATE_FORMATS = (*DATES, *TIMES, *(f"{day}{gap}{time}" for day in DATES for gap in " T" for time in
-                                  ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%SZ", "%H:%M:%S%z")))  # fmt: skip
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 SIGN = f"[-+{MINUS}]?"
 CURRENCY = "[€$£¥₹₽₩]|R\\$|kr|Fr\\.|Rs\\.?|EUR|USD|GBP|CHF|CAD|AUD|JPY|CNY|INR|SEK|NOK|DKK|PLN"
@@ -168,13 +162,25 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
         ]
         if len(lines) > 1:
             lines = [f"{line} if the {part} comes first" for line, part in zip(lines, ("day", "month"), strict=True)]
-        return f"{place}, {what}: set {', or '.join(lines)}{codes}"
+        return f"{place}, {what}: set {', or '.join(lines)}{codes}{_alternatives(first, name, reading)}"
     if any(each.mixed for each in wrong):
         out = assignment(f"rename_columns\n{first.sheet.own_name(name)}", False)
         return (
             f"{place}, but other values are in another format: write all in one format, or leave it out, {out}{codes}"
         )
     return ""
+
+
+def _alternatives(cells: _Cells, name: str, reading: Reading) -> str:
+    """Return what else may be set for a column of dates or limits."""
+    form, _ = cells.form or ({}, "")
+    if "limit" in form:
+        return '; limit = "half" instead reads <1 as 0.5'
+    if "date" not in form:
+        return ""
+    split = f", {assignment('time', name)} to split by time" if not reading.time and form["date"] not in TIMES else ""
+    left_out = assignment(f"rename_columns\n{cells.sheet.own_name(name)}", False)
+    return f"{split}, or {left_out} to leave it out"
 
 
 def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, reading: Reading) -> list[str]:
@@ -293,7 +299,7 @@ class _Cells:
         """Return the keys of a column that make numbers of almost all cells, and what these are called."""
         for date in DATE_FORMATS:
             sample = next(text for text in self.others if text in self.known)
-            if _is_date(sample, date) and self.fits(CellFormat(date=date)) >= MOSTLY:
+            if is_date(sample, date) and self.fits(CellFormat(date=date)) >= MOSTLY:
                 return {"date": date}, "a time of day" if date in TIMES else "a date"
         units = Counter[str]()
         for text in self.others:
@@ -327,15 +333,7 @@ class _Cells:
 
 def _is_number_or_date(text: str) -> bool:
     numbers = (number(text, *option) for option in MARKS)
-    return any(value is not None for value in numbers) or any(_is_date(text, date) for date in DATE_FORMATS)
-
-
-def _is_date(text: str, date: str) -> bool:
-    try:
-        datetime.strptime(text, date)
-    except ValueError:
-        return False
-    return True
+    return any(value is not None for value in numbers) or any(is_date(text, date) for date in DATE_FORMATS)
 
 
 def label_refusal(sheets: Sequence[Sheet], target: str) -> str:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pools import Array, TableColumn, ordered, shown
-from .advice import ENDLESS, LARGEST, assignment, column_refusal, look_like_names, spelling_refusal
+from .advice import ENDLESS, LARGEST, MOST_ADVISED, assignment, column_refusal, look_like_names, spelling_refusal
 from .files import Sheet, first_place, missing
-from .formats import CODE, EXCEL, NO_NUMBER, TRUTH, number, one_spelling, variants
+from .formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date, number, one_spelling, variants
 from .reading import Reading
 
 AT_LEAST = 1 << 20
@@ -118,6 +118,40 @@ def _dates(sheets: Sequence[Sheet], name: str, reading: Reading, texts: Sequence
     numeric = assignment("numeric", [*dict.fromkeys([*reading.numeric, name])])
     like = "as a spreadsheet stores dates" if found == EXCEL else "like dates"
     return f"values such as {plain[0]} look {like}: set {key} to read days, or {numeric} if they are numbers"
+
+
+def date_advice(sheets: Sequence[Sheet], wrong: Sequence[Sheet], name: str, reading: Reading) -> str:
+    """Return the keys that read the dates of some files in `data.time`, to add to a message."""
+    formats = [_date_formats(sheet, name) for sheet in wrong]
+    if not formats[0]:
+        return f"; the dates of {wrong[0].path} need one format"
+    together = len(wrong) == len(sheets) and all(each == formats[0] for each in formats)
+    together = together and not any(file.rename_columns for file in reading.declared.files)
+    lines = []
+    for date in formats[0]:
+        sure = [(sheet, date if own == formats[0] else own[0]) for sheet, own in zip(wrong, formats, strict=True)
+                if own == formats[0] or len(own) == 1]  # fmt: skip
+        keys = []
+        for sheet, each in sure[: 1 if together else MOST_ADVISED]:
+            own = sheet.own_name(name)
+            of_file = "" if together else f"files\n{sheet.path.stem}\n"
+            value = ({} if own == name else {"name": name}) | {"date": each}
+            keys.append(assignment(f"{of_file}rename_columns\n{own}", value))
+        lines.append(" and ".join(keys))
+    if len(lines) > 1:
+        lines = [f"{line} if the {part} comes first" for line, part in zip(lines, ("day", "month"), strict=True)]
+    return f"; for other dates set {', or '.join(lines)}"
+
+
+def _date_formats(sheet: Sheet, name: str) -> list[str]:
+    """Return the formats of all of a column's dates in a file: none, one, or two that swap day and month."""
+    texts = {text.removesuffix(".0") for text in sheet.raw(name)}
+    if found := [date for date in DATE_FORMATS if date not in TIMES and all(is_date(text, date) for text in texts)]:
+        return found[:2]
+    found = [date for date, digits in DIGITS.items() if all(_is_day(text, date, digits) for text in texts)]
+    values = [number(text) for text in texts]
+    serial = all(value is not None and SERIALS[0] <= value <= SERIALS[1] for value in values)
+    return found[:1] or ([EXCEL] if serial else [])
 
 
 def _is_day(text: str, date: str, digits: int) -> bool:

@@ -160,6 +160,14 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
     check_different([column.own for column in declared.rename_columns], "data.rename_columns")
     check_different([column.name for column in declared.rename_columns if column.name], "data.rename_columns")
     check_different([file.name for file in declared.files], "data.files")
+    left_out = {column.own for column in declared.rename_columns if not column.name}
+    for file in declared.files:
+        if column := next((each for each in file.rename_columns if each.own == each.name in left_out), None):
+            raise ConfigurationError(
+                f"data.rename_columns leaves {column.own!r} out of all files, but data.files.{file.name}."
+                "rename_columns declares its format: remove one of them",
+                "data.rename_columns",
+            )
     for key, names, other in (("categorical", categorical, "number"), ("numeric", numeric, "category")):
         if both := sorted(set(names) & set(declared.of_type(other))):
             raise ConfigurationError(

@@ -19,6 +19,11 @@ CODE = re.compile(r"0\d+")
 """A code: a number with a leading zero."""
 EXCEL, EXCEL_START = "excel", datetime(1899, 12, 30)
 """The format of dates that are stored as numbers of days, and the day that spreadsheets count from."""
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
+         "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")  # fmt: skip
+TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
+DATE_FORMATS = (*DATES, *TIMES, *(f"{day}{gap}{time}" for day in DATES for gap in " T" for time in
+                                  ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%SZ", "%H:%M:%S%z")))  # fmt: skip
 TRUTH = {"true": 1, "false": 0}
 INVISIBLE = dict.fromkeys((0x00AD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
 DASHES = dict.fromkeys((0x2010, 0x2011, 0x2012, 0x2013, 0x2014, 0x2212), "-")
@@ -103,6 +108,14 @@ class CellFormat:
         if self.factor is not None:
             return repr(value * self.factor)
         return text if number(text) == value else repr(value)
+
+
+def is_date(text: str, date: str) -> bool:
+    try:
+        datetime.strptime(text, date)
+    except ValueError:
+        return False
+    return True
 
 
 def numeric(text: str) -> float | None:
