@@ -42,7 +42,7 @@ COMMANDS = {
     },
     "compare": {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",
-        "--plugin", "--workers", "--device", "--quiet",
+        "--plugin", "--workers", "--device", "--quiet", "--metric",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--device", "--quiet"},
     "ood": {

@@ -50,7 +50,7 @@ def rows_of(page: str, header: str) -> list[list[str]]:
 def test_streams_stand_by_models_with_who_answered(page: str) -> None:
     header, *rows = rows_of(page, "stream")
     assert header == [
-        *("stream", "inputs", "local", "global", "switch", "oracle"),
+        *("stream", "inputs", "local", "global", "answered", "oracle"),
         *("answered by local", "answered by global", "abstained", "accuracy when answered"),
     ]
     assert rows == [
@@ -266,7 +266,7 @@ def test_the_terminal_has_a_line_per_model(decided: Path) -> None:
     assert lines[2:] == [
         ["local", "90.0", "%", "0.0", "%", "45.0", "%", "-"],
         ["global", "50.0", "%", "50.0", "%", "50.0", "%", "-"],
-        ["switch", "92.0", "%", "45.0", "%", "68.5", "%", "-"],
+        ["answered", "92.0", "%", "45.0", "%", "68.5", "%", "-"],
         ["oracle", "95.0", "%", "50.0", "%", "72.5", "%", "-"],
         ["of", "those", "answered", "95.0", "%", "60.0", "%", "82.0", "%", "-"],
         ["abstained", "from", "10.0", "%", "30.0", "%", "20.0", "%", "80.0", "%"],
