@@ -75,11 +75,20 @@ def test_test_labels_move_nothing_but_themselves(tmp_path: Path, labels: Partiti
     assert all(same(p, q, NAMES[:3]) for p, q in zip(a, b, strict=True))
 
 
-def test_every_class_is_in_train_and_parts_have_its_share() -> None:
+def test_a_rare_class_is_in_any_part_by_its_share_so_calibration_is_drawn_like_new_inputs() -> None:
     y = np.array([0] * 90 + [1] * 50 + [2])
+    parts = [stratified(y, (71, 35, 35), np.random.default_rng(seed)) for seed in range(400)]
+    shares = [np.mean([2 in y[part[i]] for part in parts]) for i in range(3)]
+    np.testing.assert_allclose(shares, (71 / 141, 35 / 141, 35 / 141), atol=0.08)
+
+
+def test_two_classes_are_in_train_and_parts_have_their_share() -> None:
+    for y in (np.array([0] * 140 + [1]), np.array([0] * 90 + [1] * 50 + [2])):
+        for seed in range(20):
+            train, *_ = stratified(y, (100, 20, 21), np.random.default_rng(seed))
+            assert {0, 1} <= {*y[train].tolist()}
     for seed in range(20):
         train, validation, rest = stratified(y, (100, 20, 21), np.random.default_rng(seed))
-        assert 2 in y[train]
         assert abs((y[validation] == 0).mean() - 90 / 141) < 0.06
         assert len(set(train) | set(validation) | set(rest)) == 141
 

@@ -23,6 +23,9 @@ PROTECTED = ("test", "calibration", "validation", "train")
 """The splits, in decreasing order of protection from training."""
 LEAST_KEPT = 0.9
 """Minimum fraction of training rows left after grouping equal rows; below it, rows are equal by chance."""
+MOST_EQUAL = 10
+"""Maximum number of equal rows that are kept together. More are a frequent record, not one person's: if one split had
+all of them, calibration rows would not be drawn like new inputs."""
 HASH = 16
 """Bytes of a keyed hash."""
 APART = (
@@ -39,7 +42,9 @@ Rearrange = Callable[[Pool, Splits], Splits]
 def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, time: Array | None = None) -> list[Index]:
     """Return positions in `y` for stratified parts of the given sizes, or for parts in the order of `time`.
 
-    Every class has a sample in the first stratified part, if that is large enough. Remaining positions are dropped.
+    The two most frequent classes have a sample in the first stratified part, if that is large enough. Rows of rarer
+    classes are drawn for any part: promises need calibration and test rows that are drawn like new inputs, also like
+    inputs of classes that the first part lacks. Remaining positions are dropped.
     """
     ends = np.cumsum(sizes)
     if time is not None:
@@ -47,10 +52,13 @@ def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, ti
         return [np.sort(by_time[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     order = rng.permutation(len(y))
     place = np.empty(len(y))
-    for label in np.unique(y):
+    labels, counts = np.unique(y, return_counts=True)
+    frequent = labels[np.argsort(-counts, kind="stable")[:2]]
+    for label in labels:
         members = order[y[order] == label]
         place[members] = (np.arange(len(members)) + rng.random()) / len(members)
-        place[members[0]] = 0  # otherwise the first part could lack a rare class
+        if label in frequent:
+            place[members[0]] = 0  # training needs two classes
     by_place = order[np.argsort(place[order], kind="stable")]
     return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
@@ -163,7 +171,8 @@ def _protected(pool: Pool, splits: Splits) -> tuple[Index, LabelArray, LabelArra
     drawn, group = _places(splits), _alike(pool, where)
     first = np.full(len(where), len(PROTECTED))
     np.minimum.at(first, group, drawn)
-    return where, drawn, first[group]
+    frequent = np.bincount(group)[group] > MOST_EQUAL
+    return where, drawn, np.where(frequent, drawn, first[group])
 
 
 def _alike(pool: Pool, where: Index) -> LabelArray:
