@@ -121,7 +121,7 @@ def test_a_category_of_a_test_split_alone_is_neither_told_nor_encoded(tmp_path: 
     )
 
 
-@pytest.mark.filterwarnings('ignore:.*column')
+@pytest.mark.filterwarnings("ignore:.*column")
 def test_new_rows_are_read_as_together(wards: list[Path]) -> None:
     _, silos = apart(TABLES, {path.stem: f"csv:{path}" for path in wards})
     together = data.load(DataSettings(source=f"csv:{','.join(map(str, wards))}", target="ill"), SEED)

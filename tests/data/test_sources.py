@@ -111,7 +111,7 @@ def test_pictures_and_inputs_go_back_and_forth(tmp_path: Path) -> None:
         silos.prepare(x)
 
 
-@pytest.mark.filterwarnings('ignore:.*column "town"')
+@pytest.mark.filterwarnings("ignore:.*column")
 def test_new_rows_are_read_by_their_silos_encoder(tmp_path: Path) -> None:
     settings, paths = tables(tmp_path)
     silos = data.load(settings, 0)

@@ -94,15 +94,11 @@ class PooledAlarms(Familiar):
         return super().wrong(sent, card) or no_histograms(sent.get(COUNTS, {}), card.examples["calibration"])
 
     def pool(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Also keep the scores of all silos with few calibration inputs, as upper edges of bins."""
+        """Also keep the histograms of all silos with few calibration inputs together."""
         server = super().pool(server, replies, context)
-        scores = {
-            f"{POOLED}{name}": coarse_edges(self.binned_as(name)).repeat_interleave(
-                (mean.double() * len(replies)).round().long()
-            )
-            for name, mean in replies.mean(COUNTS).items()
-        }
-        return server | {GROUP: server[GROUP] | scores}
+        means = replies.mean(COUNTS)
+        counts = {f"{POOLED}{name}": (mean.double() * len(replies)).round() for name, mean in means.items()}
+        return server | {GROUP: server[GROUP] | counts}
 
     # Prediction: a silo with few calibration inputs ranks an input among those of all such silos.
 
@@ -115,7 +111,8 @@ class PooledAlarms(Familiar):
         if f"{ALONE}{model}{UNITS}" not in known or f"{POOLED}{model}.{P_VALUES[0]}" not in known:
             return found
         scores = self.ranked(answer, whose, numbers, known)
-        among = {name: known[f"{POOLED}{name}"] for name in scores}
+        counts = {name: known[f"{POOLED}{name}"].long() for name in scores}
+        among = {name: coarse_edges(self.binned_as(name)).repeat_interleave(each) for name, each in counts.items()}
         inputs = len(among[f"{model}.{P_VALUES[0]}"])
         familiar, sure, typical = (familiarity.sureness(among[name], each) for name, each in scores.items())
         return replace(found, familiarity=familiar, sureness=sure, typicality=typical, ranked_among=inputs)
@@ -144,9 +141,9 @@ class PooledAlarms(Familiar):
             self.base.outcome(server),
             server[GROUP].get(f"{POOLED}{self.models[0].name.lower()}.{P_VALUES[0]}"),
         )
-        if pooled is None or not len(pooled):
+        if pooled is None or not pooled.any():
             return found
-        return found | {"alarms": {"least": familiarity.least(self.false_alarm_rate), "pooled": len(pooled)}}
+        return found | {"alarms": {"least": familiarity.least(self.false_alarm_rate), "pooled": int(pooled.sum())}}
 
 
 def coarse(name: str, scores: Tensor) -> Tensor:
