@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from caveat.core import Data, Prediction, Tensors
@@ -39,6 +41,20 @@ def test_predictions_without_skill_are_found_and_good_ones_are_not() -> None:
 def test_one_silo_without_skill_is_named() -> None:
     found = list(collapse({f"s{k}": sums(60, 3.0 * (k != 2), k) for k in range(5)}, 1.0, CLASSES))
     assert [(each.kind, each.silos) for each in found] == [("no_skill", ("s2",))]
+    assert found[0].text.startswith("Predictions are not shown to be better than chance at s2: accuracy ")
+    assert "on 60 validation inputs" in found[0].text
+
+
+def test_a_warning_of_no_skill_says_which_skill_it_leaves_open() -> None:
+    """A weak model is not called as bad as chance: its kappa and AUROC are below the bounds that the text has."""
+    found = [each for seed in range(40) for each in collapse({"a": sums(100, 0.2, seed, classes=2)}, 0.7, 2)]
+    texts = [each.text for each in found if each.kind == "no_skill"]
+    assert len(texts) >= 10
+    for text in texts:
+        assert text.startswith("Predictions are not shown to be better than chance on the 100 validation inputs")
+        kappa, auroc = re.findall(r"at most (0\.\d+)", text)
+        assert 0.11 < float(kappa) < 1 / 3  # the model has kappa .11 and AUROC .58
+        assert 0.58 < float(auroc) < 0.75
 
 
 def test_a_few_inputs_cause_no_warning() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,20 +75,43 @@ def test_a_class_without_calibration_inputs_is_named(tmp_path: Path) -> None:
     assert found["text"].startswith("Classes without calibration inputs: 2 at a (in ")
 
 
+@pytest.mark.parametrize("per_class", [True, False])
+def test_a_class_with_few_calibration_inputs_is_named_where_coverage_is_by_class(
+    per_class: bool, tmp_path: Path
+) -> None:
+    """A tenth of a silo's inputs are of class 0: fewer than the 9 calibration inputs that sets of 90 % take."""
+    random = np.random.default_rng(0)
+    y = np.r_[np.zeros(20), np.ones(90), np.full(90, 2)].astype(int)
+    silos = caveat.data.from_arrays({k: (random.normal(size=(200, 2)).astype(np.float32), y) for k in ("a", "b")})
+    asked = caveat.Uncertainty(set_coverage=0.9, sets_per_class=per_class)
+    every = run(silos, tmp_path, uncertainty=asked).summary.get("warnings", ())
+    found = [each for each in every if each["kind"] == "pooled_classes"]
+    assert len(found) == per_class
+    if found:
+        assert found[0]["silos"] == ["a", "b"]
+        assert "fewer than 9 calibration inputs" in found[0]["text"]
+        assert re.search(r": 0 \(\d\), \d \(\d+\) at a; 0 \(\d\), \d \(\d+\) at b\. ", found[0]["text"])
+
+
 def test_inputs_without_probabilities_have_no_label() -> None:
     probs = torch.tensor([[0.2, 0.8], [torch.nan, torch.nan]], dtype=torch.float64)
     found = Prediction(probs, {"total": torch.zeros(2)}, torch.tensor([0, 2]))
     assert [row.split(",")[1] for row in prediction_rows(found, ("no", "yes")).splitlines()[1:]] == ["yes", ""]
 
 
-@pytest.mark.parametrize(("tokens", "used", "warns"), [(400, 2, True), (400, 20, False), (15, 1, False)])
-def test_a_codebook_of_which_hardly_any_word_is_used_has_collapsed(tokens: int, used: int, warns: bool) -> None:
-    """With a few tokens, a few codewords are all that can be used."""
+@pytest.mark.parametrize(
+    ("tokens", "used", "classes", "warns"),
+    [(400, 2, 3, True), (400, 1, 2, True), (400, 2, 2, False), (400, 20, 30, False), (15, 1, 3, False)],
+)
+def test_a_codebook_of_which_hardly_any_word_is_used_has_collapsed(
+    tokens: int, used: int, classes: int, warns: bool
+) -> None:
+    """With a few tokens, a few codewords are all that can be used, and a codeword per class is enough."""
     method = caveat.UEFL(codewords=32, iterations=1)
     use = torch.zeros(32)
     use[:used] = tokens / used
     silos = {name: {"use": use, "own": torch.tensor(0.0)} for name in ("a", "b")}
-    assert [each.kind for each in method.cautions(silos)] == ["unused_codewords"] * warns
+    assert [each.kind for each in method.cautions(silos, classes)] == ["unused_codewords"] * warns
 
 
 class Faint(nn.Module):

@@ -229,8 +229,9 @@ class Method:
         """Return entries of a silo's summary from the sums of `describe`'s numbers."""
         return {}
 
-    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]]) -> Iterable[Caution]:
-        """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split.
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterable[Caution]:
+        """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split
+        and the number of classes.
 
         A warning needs enough inputs: chance must hardly ever cause it.
         """

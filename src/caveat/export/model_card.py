@@ -207,7 +207,8 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
             if summary.sets.label_shift
             else "of the mixture of all silos with fewer"
         )
-        each = " of each class" if summary.sets.per_class else ""
+        pooled = f"pooled because one has fewer than {summary.sets.least} calibration inputs"
+        each = f" of each class (of classes together that are {pooled})" if summary.sets.per_class else ""
         yield (
             f"- Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
             f"if it has at least {summary.sets.least} calibration inputs, else {others}."

@@ -290,17 +290,20 @@ class UEFL(FedAvg):
             tokens = module.encoder(x)
             return {"encoder": tokens, "discretised": module.codebook(tokens)}
 
-    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]]) -> Iterator[Caution]:
-        """Warn of a collapsed codebook: hardly any codewords are used, the silos' own included."""
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
+        """Warn of a collapsed codebook: hardly any codewords are used, the silos' own included.
+
+        A codeword per class suffices: a good encoder may need no more.
+        """
         use = torch.stack([sums["use"] for sums in silos.values()])
         shared, own = use[:, : self.shared].sum(0), use[:, self.shared :]
         used = int((shared > 0).sum() + (own > 0).sum())
         words = self.shared + int(sum(sums["own"] for sums in silos.values()))
-        if used <= COLLAPSED * min(words, float(use.sum()) / EACH):
+        if used < classes and used <= COLLAPSED * min(words, float(use.sum()) / EACH):
             yield Caution(
                 "unused_codewords",
-                f"{used} of {words} codewords are used on the validation splits, so the head sees almost the same "
-                "tokens for all inputs.",
+                f"{used} of {words} codewords are used on the validation splits, for {classes} classes, so the head "
+                "sees similar tokens for inputs of different classes.",
                 "Try a lower training.lr, method.normalize = true, or fewer method.codewords.",
             )
 

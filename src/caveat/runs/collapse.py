@@ -1,4 +1,4 @@
-"""Collapsed models: predictions without skill, worse than a baseline, or whose uncertainty does not rank errors.
+"""Collapsed models: predictions without proven skill, worse than a baseline, or whose uncertainty misranks errors.
 
 All checks use the sums of `metrics.skill`, over all silos and at each of them. Silos are tested together, so chance
 causes a warning about any of them as rarely as one about the run.
@@ -18,11 +18,11 @@ from ..metrics import merge
 from ..uncertainty.distributions import binomial_tail
 
 LEVEL = 0.01
-"""Probability that chance causes one kind of warning."""
+"""Probability that chance causes one kind of warning, or that a skill above the bounds below causes `no_skill`."""
 FEWEST = 20
 """Number of inputs below which nothing is said."""
 SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
-"""Agreement above chance (Cohen's kappa) and AUROC that a model without skill must be shown to be below."""
+"""Agreement above chance (Cohen's kappa) and AUROC that a model not shown to have skill must be shown to be below."""
 NONE, NONE_AUROC = 0.02, 0.52
 """The same for a model that is better than chance, but by next to nothing."""
 FAR = {"majority": 0.02, "reference": 0.1}
@@ -87,41 +87,61 @@ def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iter
 
 
 def has_no_skill(sums: Tensors, level: float) -> bool:
-    """Return whether predictions are no better than chance, and so many that a moderate skill would show.
+    """Return whether predictions are not shown to be better than chance, and so many that a moderate skill would show.
 
-    Neither their labels agree with the true ones, nor do their probabilities rank classes.
+    Neither the agreement of labels nor the ranking of classes is significant. A weak skill can be missed.
     """
     agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
     if n < FEWEST or not ranking.expected or agreement.expected >= n:
         return False
-    kappa = (agreement.upper(level) - agreement.expected) / (n - agreement.expected)
-    auroc = ranking.upper(level) / (2 * ranking.expected)
-    if max(agreement.z, ranking.z) > NormalDist().inv_cdf(1 - LEVEL):
+    kappa, auroc = bounds(sums, level)
+    if shows_skill(sums):
         return kappa < NONE and auroc < NONE_AUROC
     return kappa < SLIGHT and auroc < SLIGHT_AUROC
+
+
+def shows_skill(sums: Tensors) -> bool:
+    """Return whether labels agree, or probabilities rank classes, better than chance does."""
+    z = max(Compared.of(sums["agreement"]).z, Compared.of(sums["ranking"]).z)
+    return z > NormalDist().inv_cdf(1 - LEVEL)
+
+
+def bounds(sums: Tensors, level: float) -> tuple[float, float]:
+    """Return approximate upper bounds of kappa and AUROC, each exceeded with this probability."""
+    agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
+    kappa = (agreement.upper(level) - agreement.expected) / (n - agreement.expected)
+    return kappa, ranking.upper(level) / (2 * ranking.expected)
 
 
 def no_skill(total: Tensors, loss: float, classes: int) -> Caution:
     agreement, ranking, n = Compared.of(total["agreement"]), Compared.of(total["ranking"]), float(total["inputs"])
     constant = agreement.variance <= 1e-9 * n
+    found = "hardly" if shows_skill(total) else "not shown to be"
+    kappa, auroc = bounds(total, LEVEL)
     text = (
-        f"Predictions are no better than chance on the {n:,.0f} validation inputs: accuracy "
-        f"{percent(agreement.observed / n)}, where permuted labels give {percent(agreement.expected / n)}; AUROC "
-        f"{decimal(ranking.auroc)}; loss {loss:.2f} nats, where equal probabilities give {math.log(classes):.2f}."
+        f"Predictions are {found} better than chance on the {n:,.0f} validation inputs: accuracy "
+        f"{percent(agreement.observed / n)}, where permuted labels give {percent(agreement.expected / n)} (kappa at "
+        f"most {decimal(kappa)}, bound of {percent(1 - LEVEL)}); AUROC {decimal(ranking.auroc)} (at most "
+        f"{decimal(auroc)}); loss {loss:.2f} nats, where equal probabilities give {math.log(classes):.2f}."
     )
-    text += " Each silo's inputs all get the same class." if constant else ""
-    lower = "Try a lower training.lr, or more rounds."
+    text += " At each silo, inputs all get or all have the same class." if constant else ""
+    lower = "Try a lower training.lr, or more rounds. A weak skill shows with more validation inputs."
     return Caution("no_skill", text, lower if constant else f"Check that labels belong to their inputs. {lower}")
 
 
 def no_skill_at(bad: tuple[SiloId, ...], silos: Mapping[SiloId, Tensors]) -> Caution:
-    chosen = merge({name: silos[silo][name] for name in ("agreement", "inputs")} for silo in bad)
-    n, agreement = float(chosen["inputs"]), Compared.of(chosen["agreement"])
+    chosen = merge({name: silos[silo][name] for name in ("agreement", "ranking", "inputs")} for silo in bad)
+    n, agreement, ranking = float(chosen["inputs"]), Compared.of(chosen["agreement"]), Compared.of(chosen["ranking"])
+    found = "hardly, or not shown to be," if any(shows_skill(silos[silo]) for silo in bad) else "not shown to be"
+    kappa, auroc = map(max, zip(*(bounds(silos[silo], LEVEL / len(silos)) for silo in bad), strict=True))
     return Caution(
         "no_skill",
-        f"Predictions are no better than chance at {named(bad)}: accuracy {percent(agreement.observed / n)} on "
-        f"{n:,.0f} validation inputs, where permuted labels give {percent(agreement.expected / n)}.",
-        "Check the data there: that labels belong to their inputs, and columns and units are those of other silos.",
+        f"Predictions are {found} better than chance at {named(bad)}: accuracy "
+        f"{percent(agreement.observed / n)} on {n:,.0f} validation inputs, where permuted labels give "
+        f"{percent(agreement.expected / n)} (kappa at most {decimal(kappa)} at each, bound of {percent(1 - LEVEL)} for "
+        f"all silos at once); AUROC {decimal(ranking.auroc)} (at most {decimal(auroc)} at each).",
+        "Check the data there: that labels belong to their inputs, and columns and units are those of other silos. A "
+        "weak skill shows with more validation inputs.",
         bad,
     )
 
@@ -176,7 +196,7 @@ def without_evidence(total: Tensors) -> Iterator[Caution]:
 
 
 def misranked(total: Tensors) -> Iterator[Caution]:
-    """Warn of a total uncertainty that is lower for errors than for correct predictions."""
+    """Warn of a total uncertainty that tends to be lower for errors than for correct predictions."""
     errors = Compared.of(total["errors"])
     wrong = float(total["inputs"]) - float(total["agreement"][0])
     if min(wrong, float(total["agreement"][0])) < FEWEST / 2 or errors.z > NormalDist().inv_cdf(LEVEL):
@@ -185,8 +205,8 @@ def misranked(total: Tensors) -> Iterator[Caution]:
     low, high = max(errors.auroc - half, 0.0), errors.auroc + half
     yield Caution(
         "misranked_errors",
-        f"Uncertainty is lower for wrong than for correct predictions: an error AUROC of {decimal(errors.auroc)} (95 % "
-        f"interval {decimal(low)} to {decimal(high)}, {wrong:,.0f} errors on validation splits), where chance gives "
-        f"{decimal(0.5)}.",
+        f"Uncertainty tends to be lower for wrong than for correct predictions: an error AUROC within silos of "
+        f"{decimal(errors.auroc)} (approximate 95 % interval {decimal(low)} to {decimal(high)}, {wrong:,.0f} errors on "
+        f"validation splits), where chance gives {decimal(0.5)}.",
         "Do not abstain by this score; try another uncertainty.source.",
     )

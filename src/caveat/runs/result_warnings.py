@@ -14,6 +14,7 @@ from ..core.text import joined, listed, named, plain
 from ..files.schema import Summary, WarningRecord
 from ..metrics import merge
 from ..uncertainty.familiarity import least
+from ..uncertainty.subgroups import pools
 from ..uncertainty.temperature import USUAL
 from ..wrappers.base import find
 from ..wrappers.guarantee_policy import Guaranteed
@@ -42,11 +43,12 @@ class RunResult:
 def of_method(result: RunResult) -> Iterator[Caution]:
     """Yield the warnings of the method itself."""
     described = {silo: payload["method"] for silo, payload in result.validation.items() if payload["method"]}
-    yield from result.run.complete_method.cautions(described) if described else ()
+    classes = len(result.run.info.classes)
+    yield from result.run.complete_method.cautions(described, classes) if described else ()
 
 
 def collapsed(result: RunResult) -> Iterator[Caution]:
-    """Yield the warnings of predictions without skill."""
+    """Yield the warnings of collapsed models."""
     sums = [payload["sums"] for payload in result.validation.values()]
     loss = float(sum(each["nll"] for each in sums) / sum(each["known"] for each in sums)) if sums else math.nan
     yield from collapse(result.skill, loss, len(result.run.info.classes))
@@ -117,14 +119,8 @@ def extreme_temperatures(result: RunResult) -> Iterator[Caution]:
 
 def absent_classes(result: RunResult) -> Iterator[Caution]:
     """Warn of classes without calibration inputs, about whose inputs a coverage says nothing, in groups of silos."""
-    sums, sets = {silo: each for silo, each in result.skill.items() if "calibration" in each}, result.summary.sets
-    if sets is None or not sums:
-        return
-    alone = {silo: (silo,) for silo, each in sums.items() if each["calibration"].sum() >= sets.least}
-    together = tuple(silo for silo in sums if silo not in alone)
     texts, silos = [], list[SiloId]()
-    for group in (*alone.values(), *([together] if together else [])):
-        found = merge({name: sums[silo][name] for name in ("calibration", "in_sets", "inputs")} for silo in group)
+    for group, found in quantile_groups(result):
         absent = (found["calibration"] == 0).nonzero().flatten().tolist()
         if absent and found["calibration"].any():
             names = named([result.run.info.classes[k] for k in absent], _MOST_CLASSES)
@@ -142,11 +138,49 @@ def absent_classes(result: RunResult) -> Iterator[Caution]:
         )
 
 
+def pooled_classes(result: RunResult) -> Iterator[Caution]:
+    """Warn of classes that share a quantile, so the coverage of sets per class is not about each of them."""
+    if (sets := result.summary.sets) is None or not sets.per_class:
+        return
+    texts, silos = [], list[SiloId]()
+    for group, found in quantile_groups(result):
+        counts = found["calibration"]
+        pool = pools(counts, sets.least)
+        parts = [((pool == k) & (counts > 0)).nonzero().flatten().tolist() for k in pool.unique()]
+        shared = [numbered({result.run.info.classes[k]: int(counts[k]) for k in part}) for part in parts if part[1:]]
+        if shared:
+            texts.append(f"{' and '.join(shared)} at {named(group)}")
+            silos += group
+    if texts:
+        yield Caution(
+            "pooled_classes",
+            f"Classes that are pooled because one has fewer than {sets.least} calibration inputs (numbers in "
+            f"brackets): {'; '.join(texts)}. The coverage of sets holds for their inputs together, not for each class.",
+            "Increase data.split.calibration, or do not rely on the sets for the rarer of these classes.",
+            tuple(silos),
+        )
+
+
+def quantile_groups(result: RunResult) -> Iterator[tuple[tuple[SiloId, ...], Tensors]]:
+    """Yield the silos that share the quantiles of prediction sets, and the sums of their calibration inputs by class
+    and of their sets: each silo with enough calibration inputs, and all others together.
+    """
+    sums, sets = {silo: each for silo, each in result.skill.items() if "calibration" in each}, result.summary.sets
+    if sets is None or not sums:
+        return
+    alone = {silo: (silo,) for silo, each in sums.items() if each["calibration"].sum() >= sets.least}
+    together = tuple(silo for silo in sums if silo not in alone)
+    for group in (*alone.values(), *([together] if together else [])):
+        names = ("calibration", "in_sets", "inputs")
+        yield group, merge({name: sums[silo][name] for name in names} for silo in group)
+
+
 CHECKS: tuple[Callable[[RunResult], Iterator[Caution]], ...] = (
     collapsed,
     of_method,
     full_sets,
     absent_classes,
+    pooled_classes,
     few_calibration_inputs,
     extreme_temperatures,
 )
@@ -158,6 +192,6 @@ def result_warnings(result: RunResult) -> list[WarningRecord]:
     return [WarningRecord(**each._asdict() | {"silos": list(each.silos)}) for each in found]
 
 
-def numbered(sizes: Mapping[SiloId, int]) -> str:
-    """Return the names of silos with a number of each."""
+def numbered(sizes: Mapping[str, int]) -> str:
+    """Return names, of silos or classes, with a number of each."""
     return listed([f"{plain(name)} ({number:,})" for name, number in sizes.items()], 12)

@@ -248,7 +248,8 @@ class ByClass(Conformal):
     """The base, whose prediction sets hold each class as often as promised: of the inputs of a class, a `coverage`
     share have it in their set (class-conditional: Vovk, Conditional Validity of Inductive Conformal Predictors, 2012).
 
-    A class with too few calibration inputs is pooled with the next larger one, as subgroups are.
+    A class with too few calibration inputs is pooled with the next larger one, as subgroups are: the coverage then
+    holds for the inputs of both together.
     """
 
     def init_server(self, context: SiloContext) -> State:

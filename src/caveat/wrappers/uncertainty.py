@@ -94,8 +94,8 @@ class Uncertainty:
 
     sets_per_class: bool | None = None
     """set_coverage: of the inputs of each class, that fraction has it in its set (false by default: of all inputs). A
-    class with too few calibration inputs is pooled with the next larger one. Silos with too few for their own sets send
-    a histogram per class."""
+    class with too few calibration inputs is pooled with the next larger one, and the fraction is that of both together.
+    Silos with too few for their own sets send a histogram per class."""
     by_subgroup: bool = True
     """data.subgroups: each subgroup has its own guarantee, prediction sets and p-values; a subgroup with too few
     calibration inputs is pooled with the next larger one. false only reports by subgroup."""
@@ -115,7 +115,7 @@ class Uncertainty:
                 )
         if self.sets_per_class and self.label_shift:
             raise ConfigurationError(
-                "uncertainty.sets_per_class = true holds whatever the class frequencies are: leave out label_shift",
+                "uncertainty.sets_per_class = true has a quantile per class, without weights: leave out label_shift",
                 "uncertainty.label_shift",
             )
         if self.class_bias and not self.temperature_scaling:
