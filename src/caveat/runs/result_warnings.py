@@ -146,7 +146,7 @@ def pooled_classes(result: RunResult) -> Iterator[Caution]:
     for group, found in quantile_groups(result):
         counts = found["calibration"]
         pool = pools(counts, sets.least)
-        parts = [((pool == k) & (counts > 0)).nonzero().flatten().tolist() for k in pool.unique()]
+        parts = [((pool == k) & (counts > 0)).nonzero().flatten().tolist() for k in sorted(set(pool.tolist()))]
         shared = [numbered({result.run.info.classes[k]: int(counts[k]) for k in part}) for part in parts if part[1:]]
         if shared:
             texts.append(f"{' and '.join(shared)} at {named(group)}")
