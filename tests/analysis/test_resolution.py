@@ -44,12 +44,12 @@ def test_no_interval_leaves_its_range_and_one_of_all_there_is_is_none(
 
 
 def test_figures_that_count_inputs_come_in_steps_of_one_of_them() -> None:
-    runs = {3: finished(("a", 40, 0.9), ("b", 31, 0.9))}
+    run = finished(("a", 40, 0.9), ("b", 31, 0.9))
     for name in ("accuracy", "auroc_error"):
-        assert steps_of(runs, KNOWN[name]) == {3: {"a": 1 / 40, "b": 1 / 31}}
-    assert steps_of(runs, Measure("own", "models/local/accuracy", percent=True)) == {3: {"a": 1 / 40, "b": 1 / 31}}
+        assert steps_of(run, KNOWN[name]) == {"a": 1 / 40, "b": 1 / 31}
+    assert steps_of(run, Measure("own", "models/local/accuracy", percent=True)) == {"a": 1 / 40, "b": 1 / 31}
     for name in ("nll", "entropy"):
-        assert steps_of(runs, KNOWN[name]) == {3: {"a": 0.0, "b": 0.0}}
+        assert steps_of(run, KNOWN[name]) == {"a": 0.0, "b": 0.0}
 
 
 def test_a_figure_of_errors_says_how_many_there_are() -> None:

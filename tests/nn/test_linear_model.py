@@ -33,7 +33,7 @@ def test_logits_are_linear_in_all_inputs() -> None:
 
 def test_trained_long_enough_it_is_logistic_regression_of_the_silos_own_rows() -> None:
     found = silos()
-    training = caveat.Training(optimizer="sgd", lr=0.5, local_steps=150, batch_size=128)
+    training = caveat.Training(optimizer="sgd", lr=0.5, local_steps=150, batch_size=124)
     run = caveat.run(found, caveat.Local(rounds=2, training=training), model=LINEAR, every=2)
     for silo in found:
         x, y = silo.train.x.numpy(), silo.train.y.numpy()
