@@ -228,6 +228,45 @@ def test_methods_that_like_different_shared_inputs_are_hardly_ever_told_apart(
         assert fixed / repeats > 0.3  # the simulation would show a test that is too sure
 
 
+@pytest.mark.parametrize("seeds", [5, 10])
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3), (1, 1, 9, 20), (2, 30, 30), (12,)])
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_few_test_inputs_decide_hardly_anything(sizes: tuple[int, ...], seeds: int, noise: float) -> None:
+    """The family-wise error over the pairs of three methods that like different shared inputs, with 1 to 3 per silo."""
+    random, repeats, wrong = np.random.default_rng([seeds, *sizes]), 200, 0
+    ids, of = np.arange(sum(sizes)), np.repeat(np.arange(len(sizes)), sizes)
+    for _ in range(repeats):
+        values = random.normal(size=(3, 1, len(ids))) + 0.03 * random.normal(size=(3, seeds, 1))
+        values = values + noise * random.normal(size=(3, seeds, len(ids)))
+        pairs = [[SeedDifferences(ids, of, a - b) for a, b in zip(*each, strict=True)]
+                 for each in itertools.combinations(values, 2)]  # fmt: skip
+        wrong += any(p < 0.05 for *_, p in simultaneous([estimate(each) for each in pairs]))
+    assert wrong / repeats <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / repeats)
+
+
+def test_the_variance_over_inputs_is_unbiased() -> None:
+    """Silos of 2 and 3 inputs with a variance of 1, seeds without an effect: (1 / 2 + 1 / 3) / 4."""
+    random, of = np.random.default_rng(0), np.array([0, 0, 1, 1, 1])
+    found = [
+        estimate([SeedDifferences(np.arange(5), of, each)] * 2) for each in random.normal(size=(4000, 5)) + 9.0 * of
+    ]
+    assert np.mean([each.error**2 for each in found]) == pytest.approx(5 / 24, rel=0.04)
+    assert estimate([SeedDifferences(np.arange(5), of, np.zeros(5))] * 9).freedom == pytest.approx(25 / 11)
+    assert found[0].freedom == 1
+
+
+def test_a_single_input_needs_others() -> None:
+    values = drawn(4, 5)
+    lone = estimate([SeedDifferences(np.arange(5), np.array([0, 1, 1, 1, 1]), each) for each in values])
+    assert lone.mean == pytest.approx((values[:, 0] + values[:, 1:].mean(1)).mean() / 2)
+    assert all(map(math.isnan, (lone.error, lone.p_different(), lone.p_equal(1.0), *lone.interval())))
+    single, together = (
+        estimate([SeedDifferences(np.arange(5), of, each) for each in values])
+        for of in (np.arange(5), np.zeros(5, int))
+    )
+    assert single == together
+
+
 @pytest.mark.parametrize(
     ("seeds", "silos", "inputs", "methods"),
     [(2, 9, 40, 5), (2, 4, 31, 6), (2, 1, 31, 6), (3, 9, 40, 5), (3, 4, 31, 6), (3, 1, 31, 6), (5, 1, 31, 6)],

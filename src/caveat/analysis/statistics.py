@@ -198,8 +198,8 @@ class Difference:
     mean: float
     error: float
     """Its standard error; NaN if unknown, 0 if all seeds have the same difference."""
-    freedom: int
-    """Degrees of freedom: one less than seeds."""
+    freedom: float
+    """Degrees of freedom: one less than seeds, or those of few test inputs."""
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the differences that a test at this confidence does not reject; NaN without a test."""
@@ -228,12 +228,14 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
 
     The variance has two parts: the variance over seeds, and the covariance of seeds that share inputs. The latter is
     the sum of products of an input's deviations with different seeds (two-way clustering: Cameron, Gelbach & Miller,
-    2011), unbiased after multiplication by S / (S - 1), and at least 0. The total is at least the variance of rounding.
-    Deviations are from the mean of the silo, because silos are fixed. If seeds share nothing, this is a paired t test
-    over seeds.
+    2011), unbiased after multiplication by S / (S - 1) and, at a silo of n inputs, n / (n - 1), and at least 0. The
+    total is at least the variance of rounding. Deviations are from the mean of the seed's silo, because silos are
+    fixed. Silos with a single input are taken for one silo, which is conservative (collapsed strata: Cochran, 1977). If
+    seeds share nothing, this is a paired t test over seeds.
 
-    The degrees of freedom are one less than seeds, which is conservative, because inputs are far more. NaN with fewer
-    than two seeds, and for differences that are not finite.
+    The degrees of freedom are one less than seeds or, if fewer, those of inputs (Satterthwaite's, for inputs of equal
+    variance). NaN with fewer than two seeds, for differences that are not finite, and if only one silo has a single
+    input.
     """
     means = np.array([seed.mean for seed in seeds])
     count, mean = len(seeds), _mean(means) if seeds else math.nan
@@ -242,23 +244,38 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
     # Equal means may have a variance above 0 by rounding.
     by_seed = 0.0 if np.ptp(means) == 0 else float(means.var(ddof=1)) / count
     rounding = float(np.mean([seed.rounding for seed in seeds])) / count
-    return Difference(mean, math.sqrt(max(by_seed + _together(seeds), rounding)), count - 1)
+    together, freedom = _together(seeds)
+    return Difference(mean, math.sqrt(max(by_seed + together, rounding)), min(freedom, count - 1))
 
 
-def _together(seeds: Sequence[SeedDifferences]) -> float:
-    """Return the covariance of seeds that share inputs, at least 0."""
+def _together(seeds: Sequence[SeedDifferences]) -> tuple[float, float]:
+    """Return the covariance of seeds that share inputs, at least 0, and its degrees of freedom."""
     shared = [seed.inputs for seed in seeds if seed.inputs is not None]
     count = len(seeds)
     if len(shared) < count:
-        return 0.0
-    parts = np.concatenate([seed.weights * seed.values / count for seed in seeds])
-    weights = np.concatenate([seed.weights / count for seed in seeds])
+        return 0.0, math.inf
+    deviations, freedoms = zip(*map(_deviations, seeds), strict=True)
     inputs = np.unique(np.concatenate(shared), return_inverse=True)[1].reshape(-1)
-    silos = np.concatenate([seed.silos for seed in seeds])
-    of_silos = np.bincount(silos, parts) / np.maximum(np.bincount(silos, weights), np.finfo(float).tiny)
-    off = parts - weights * of_silos[silos]
+    off = np.concatenate(deviations) / count
     together = float((np.bincount(inputs, off) ** 2).sum() - (off**2).sum()) * count / (count - 1)
-    return max(together, 0.0)
+    return max(together, 0.0), min(freedoms)  # NaN stays NaN
+
+
+def _deviations(seed: SeedDifferences) -> tuple[Array, float]:
+    """Return (N,) what inputs add to the mean beyond the mean of their silo, times sqrt(n / (n - 1)), and the degrees
+    of freedom of their squares. NaN for both if only one silo has a single input."""
+    counts = np.bincount(seed.silos)
+    silos = np.where(counts[seed.silos] > 1, seed.silos, len(counts))
+    sizes = np.bincount(silos)
+    if 1 in sizes:
+        return np.full(len(silos), math.nan), math.nan
+    weights, filled = seed.weights, sizes > 0
+    parts = weights * seed.values
+    means = np.bincount(silos, parts) / np.maximum(sizes, 1)
+    variances = np.bincount(silos, weights**2)[filled]
+    freedom = float(variances.sum() ** 2 / (variances**2 / (sizes[filled] - 1)).sum())
+    of_inputs = sizes[silos]
+    return (parts - means[silos]) * np.sqrt(of_inputs / (of_inputs - 1)), freedom
 
 
 def simultaneous(differences: Sequence[Difference], confidence: float = 1 - LEVEL) -> list[tuple[float, float, float]]:

@@ -334,8 +334,9 @@ def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> s
     if gap.p_adjusted is None:
         if seeds < 2:
             return "One seed allows no test."
-        ties = gap.low is None and gap.mean is not None
-        return "All seeds give the same difference, which allows no test." if ties else "The difference was not tested."
+        if gap.mean is None:
+            return "The difference was not tested."
+        return "No test is possible: all seeds give the same difference, or a silo has a single test input."
     found = "significant" if gap.p_adjusted < LEVEL else "not significant"
     where = "" if inputs_sampled else " on these inputs"
     p = f"corrected {equation(gap.p_adjusted)}"
