@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,19 +62,43 @@ def test_missing_values_categories_and_codes_are_found_too() -> None:
     found = {(each.name, each.figure) for each in reference.unlike(batch, TABLE)}
     assert {("age", "share missing"), ("sex", "median"), ("pain", "share of 'much'")} <= found
     batch = rows(random, 50)
-    batch[:, 6] = 3  # a category that the silo has never seen: the notes of rows say so
     assert not reference.unlike(batch, TABLE)
+    batch[:, 6] = 3  # a category that the silo has never seen, instead of those that it knows
+    assert [each.name for each in reference.unlike(batch, TABLE)] == ["pain"]
     assert not reference.unlike(batch[:4], TABLE)
 
 
-def test_repeated_rows_count_once_if_the_silo_has_none() -> None:
-    random = np.random.default_rng(0)
-    reference, few = reference_of(rows(random, 100), TABLE, random), rows(random, 6)
-    few[:, 1] += np.arange(6)
-    assert reference.distinct
-    assert not reference.unlike(np.repeat(few, 50, axis=0), TABLE)
-    assert replace(reference, distinct=False).unlike(np.repeat(few, 50, axis=0), TABLE)
-    assert not reference_of(np.repeat(few, 3, axis=0), TABLE, random).distinct
+@pytest.mark.parametrize(("tail", "m", "n"), [(40, 20, 500), (200, 25, 200), (500, 25, 500), (1500, 34, 400)])
+def test_many_rare_categories_raise_no_alarm(tail: int, m: int, n: int) -> None:
+    """The silo's own categories include those of the known rows; many of new rows are unseen. Without the latter, up to
+    half of the batches are called unlike."""
+    random, repeats, found = np.random.default_rng([tail, n]), 150, 0
+
+    def codes(count: int) -> Array:
+        return np.where(random.random(count) < 0.5, 0, 1 + random.integers(0, tail, count))
+
+    for _ in range(repeats):
+        own, new = codes(12 * m), codes(n)
+        known = np.unique(own)
+        table = [TableColumn("code", tuple(map(str, known)))]
+        own, new = (np.where(np.isin(x, known), np.searchsorted(known, x), len(known)) for x in (own, new))
+        reference = reference_of(own[:m, None].astype(np.float32), table, random)
+        found += bool(reference.unlike(new[:, None].astype(np.float32), table))
+    assert found / repeats <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / repeats)
+
+
+def test_rows_that_differ_by_luck_raise_no_alarm() -> None:
+    """Rows of few values: 20 of them often all differ, 2,000 cannot. Without repeated rows, new ones are unlike."""
+    random, repeats, found = np.random.default_rng(0), 200, 0
+    table = [TableColumn(name, None) for name in ("rare", "one", "other")]
+
+    def few(count: int) -> Array:
+        values = [random.random(count) < 0.1, *random.integers(0, 10, (2, count))]
+        return np.stack(values, 1).astype(np.float32)
+
+    for _ in range(repeats):
+        found += bool(reference_of(few(20), table, random).unlike(few(2000), table))
+    assert found / repeats <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / repeats)
 
 
 def test_what_is_kept_has_no_rows_and_few_values() -> None:

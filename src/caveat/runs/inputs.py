@@ -255,14 +255,14 @@ def _reference(reference: Reference) -> ReferenceRecord | None:
     if not reference.columns:
         return None
     columns = [ColumnReferenceRecord(values=list(each.values), missing=each.missing) for each in reference.columns]
-    return ReferenceRecord(columns=columns, distinct=reference.distinct)
+    return ReferenceRecord(columns=columns)
 
 
 def _known_reference(record: ReferenceRecord | None) -> Reference:
     if record is None:
         return NO_REFERENCE
     columns = (ColumnReference(tuple(each.values), each.missing) for each in record.columns)
-    return Reference(tuple(columns), record.distinct)
+    return Reference(tuple(columns))
 
 
 def without_references(record: PreparationFile) -> PreparationFile:

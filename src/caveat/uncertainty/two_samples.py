@@ -34,17 +34,20 @@ def rank_test(new: Array, known: Array) -> float:
     return min(1.0, len(ps) * min(ps))
 
 
-def count_test(new: NDArray[np.int64], known: NDArray[np.int64]) -> float:
-    """Return the p-value of counts (C,) per category against known counts (C,).
+def count_test(new: NDArray[np.int64], known: NDArray[np.int64], *, unnamed: tuple[int, int] = (0, 0)) -> float:
+    """Return the p-value of counts (C,) per category against known counts (C,), with so many new and known values of
+    other categories.
 
     Fisher's exact test of each category against the others, in both directions, with Bonferroni's correction. 1 without
-    values.
+    values. Unnamed values may belong to as many categories. These are not tested, but the correction counts them, so
+    that the test is exact even if a category has a name only because known values have it.
     """
-    n, m = int(new.sum()), int(known.sum())
+    n, m = int(new.sum()) + unnamed[0], int(known.sum()) + unnamed[1]
     occur = np.flatnonzero(new + known)
-    if not n or not m or len(occur) < 2:
+    categories = len(occur) + sum(unnamed)
+    if not n or not m or not len(occur) or categories < 2:
         return 1.0
-    tests = 2 * (1 if len(occur) == 2 else len(occur))  # of two categories, both have the same test
+    tests = 2 * (1 if categories == 2 else categories)  # of two categories, both have the same test
     return min(1.0, tests * min(_one_sided(int(new[i]), int(known[i]), n, m) for i in occur))
 
 

@@ -43,21 +43,18 @@ class Reference:
     """Known values of all columns of a silo's raw rows, in order; no columns if there are too few rows."""
 
     columns: tuple[ColumnReference, ...] = ()
-    distinct: bool = False
-    """Whether no two of the rows were equal: equal new rows then are repetitions and count once."""
 
-    def unlike(self, raw: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
+    def unlike(self, rows: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
         """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, the least likely first.
 
-        Categories that the silo has never seen are left out: `Encoder.notes` names their rows.
+        Categories that the silo has never seen are not told apart: `Encoder.notes` names their rows.
         """
-        rows = _distinct(raw) if self.distinct else raw
         if len(rows) < FEWEST or not self.columns:
             return ()
         found = []
         for i, (column, known) in enumerate(zip(table, self.columns, strict=True)):
-            values, seen = _present(rows[:, i], column)
-            found.append(_values(column, values[seen].astype(np.float32), np.array(known.values, np.float32)))
+            values = _present(rows[:, i], column)
+            found.append(_values(column, values.astype(np.float32), np.array(known.values, np.float32)))
             if len(values) < len(rows) or known.missing:  # otherwise there is nothing to find
                 found.append(_missing(column, len(values), len(rows), known))
         corrected = holm([each.p for each in found])
@@ -77,37 +74,30 @@ def reference_of(rows: Array, table: Sequence[TableColumn], generator: np.random
     some = np.asarray(rows[chosen])
     columns = []
     for i, column in enumerate(table):
-        values, _ = _present(some[:, i], column)
+        values = _present(some[:, i], column)
         kept = tuple(float(str(each)) for each in np.sort(values.astype(np.float32)))  # few digits, the same float32
         columns.append(ColumnReference(kept, len(some) - len(values)))
-    return Reference(tuple(columns), len(_distinct(some)) == len(some))
+    return Reference(tuple(columns))
 
 
-def _present(values: Array, column: TableColumn) -> tuple[Array, Array]:
-    """Return the values that are not missing, and which of them are numbers or categories of the column."""
-    if column.categories is None:
-        known = values[~np.isnan(values)]
-        return known, np.ones(len(known), bool)
-    known = values[~np.isnan(values) & (values != -1)]
-    return known, np.isin(known, np.arange(len(column.categories)))
-
-
-def _distinct(rows: Array) -> Array:
-    """Return the rows that differ from all before, equal missing values included."""
-    whole = np.ascontiguousarray(rows, np.float32)
-    first = np.unique(whole.view(np.dtype((np.void, whole.itemsize * whole.shape[1]))), return_index=True)[1]
-    return rows[np.sort(first.reshape(-1))]
+def _present(values: Array, column: TableColumn) -> Array:
+    """Return the values that are not missing."""
+    missing = np.isnan(values) if column.categories is None else np.isnan(values) | (values == -1)
+    return values[~missing]
 
 
 def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
     if column.categories is None:
         here, there = (float(np.median(each)) if len(each) else math.nan for each in (new, known))
         return UnlikeColumn(column.name, "median", here, there, _numbers(new, known))
-    counts = [np.bincount(each.astype(np.int64), minlength=len(column.categories)) for each in (new, known)]
-    shares = [each / max(each.sum(), 1) for each in counts]
+    codes = np.arange(len(column.categories))
+    seen = [each[np.isin(each, codes)].astype(np.int64) for each in (new, known)]
+    counts = [np.bincount(each, minlength=len(codes)) for each in seen]
+    shares = [each / max(size, 1) for each, size in zip(counts, (len(new), len(known)), strict=True)]
     most = int(np.argmax(np.abs(shares[0] - shares[1])))
     here, there = (float(each[most]) for each in shares)
-    return UnlikeColumn(column.name, f"share of {shown(column.categories[most])}", here, there, count_test(*counts))
+    p = count_test(*counts, unnamed=(len(new) - len(seen[0]), len(known) - len(seen[1])))
+    return UnlikeColumn(column.name, f"share of {shown(column.categories[most])}", here, there, p)
 
 
 def _numbers(new: Array, known: Array) -> float:

@@ -108,7 +108,6 @@ class ReferenceRecord(Record):
     """Values of all columns of a silo's raw rows, in order."""
 
     columns: list[ColumnReferenceRecord]
-    distinct: bool  # whether no two of the rows were equal
 
 
 class SiloEncoder(Record):
