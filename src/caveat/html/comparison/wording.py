@@ -334,7 +334,7 @@ def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> s
     if gap.p_adjusted is None:
         if seeds < 2:
             return "One seed allows no test."
-        if gap.mean is None:
+        if gap.mean is None or gap.low is not None:
             return "The difference was not tested."
         return "No test is possible: all seeds give the same difference, or a silo has a single test input."
     found = "significant" if gap.p_adjusted < LEVEL else "not significant"
