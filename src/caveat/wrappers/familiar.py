@@ -109,7 +109,8 @@ class Familiar(Wrapper):
     def of_calibration(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         """Return the features of the calibration split by stage, and the scores of its answers by model."""
         answers, numbers = self.observed(down, state, context, context.calibration.x)
-        scores = {f"{whose.name.lower()}{SCORES}": answer.score(self.score) for whose, answer in answers.items()}
+        # Cloned, because models can share the tensor of a score, and shared tensors cannot be stored.
+        scores = {f"{whose.name.lower()}{SCORES}": each.score(self.score).clone() for whose, each in answers.items()}
         of = context.subgroups.get("calibration") if self.subgroups else None
         known = {} if of is None else {SUBGROUP: beside(of, context.calibration.y)}
         return {f"{stage}{INPUTS}": h for stage, h in numbers.items()} | scores | known
