@@ -332,10 +332,8 @@ def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measur
 
 def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> str:
     if gap.p_adjusted is None:
-        if seeds < 2:
-            return "One seed allows no test."
-        if gap.mean is None or gap.low is not None:
-            return "The difference was not tested."
+        if seeds < 2 or gap.mean is None or gap.low is not None:
+            return "One seed allows no test." if seeds < 2 else "The difference was not tested."
         return "No test is possible: all seeds give the same difference, or a silo has a single test input."
     found = "significant" if gap.p_adjusted < LEVEL else "not significant"
     where = "" if inputs_sampled else " on these inputs"
