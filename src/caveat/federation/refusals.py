@@ -7,6 +7,7 @@ class only if the federation's configuration or the silo's own file has it alrea
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import product
 
 import torch
 
@@ -145,31 +146,25 @@ def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
         raise Refused(str(error), "training") from None
 
 
-def check_counts(silo: Silo, classes: tuple[str, ...], file: SiloFile) -> None:
+def check_counts(silos: Silos, file: SiloFile) -> None:
     """Raise Refused if a silo would report fewer than `LEAST` rows of a split, or of a class or a subgroup in it."""
-    for split in SPLITS:
-        counts = torch.bincount(getattr(silo, split).y, minlength=len(classes))
-        check_count(split, counts.tolist(), classes, file)
-        of = silo.subgroups.get(split, counts[:0])
-        if not file.small_counts and bool((((few := of[of >= 0].bincount()) > 0) & (few < LEAST)).any()):
-            raise Refused(
-                f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows of a subgroup; {_allowing(file)}",
-                "small counts",
-            )
+    for silo, split in product(silos, SPLITS):
+        counts = torch.bincount(getattr(silo, split).y, minlength=len(silos.classes))
+        check_count(split, counts.tolist(), silos.classes, file)
+        if split in silo.subgroups:
+            known = silo.subgroups[split][silo.subgroups[split] >= 0]
+            names = silos.subgroup_names
+            check_count(split, known.bincount(minlength=len(names)).tolist(), names, file, "subgroup")
 
 
-def _allowing(file: SiloFile) -> str:
-    return f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"
-
-
-def check_count(split: str, counts: Sequence[int], classes: tuple[str, ...], file: SiloFile) -> None:
-    """Check one split, given the rows of each class. Others do not learn the class: for a split of one row it is the
-    label.
+def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:
+    """Check one split, given the rows of each class or subgroup. Others do not learn which: for a split of one row the
+    class is its label.
     """
-    if file.small_counts:
-        return
-    few = [name for name, count in zip(classes, counts, strict=True) if 0 < count < LEAST]
-    if few or 0 < sum(counts) < LEAST:
-        of = f" of class {few[0]!r}" if few else ""
-        told = f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows{of}; {_allowing(file)}"
-        raise Refused(told, "small counts")
+    few = [name for name, count in zip(names, counts, strict=True) if 0 < count < LEAST]
+    if few and not file.small_counts:
+        allow = f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"
+        raise Refused(
+            f"silo {file.silo!r}: the split {split!r} has fewer than {LEAST} rows of {kind} {few[0]!r}; {allow}",
+            "small counts",
+        )

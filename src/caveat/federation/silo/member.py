@@ -159,7 +159,7 @@ class SiloSide:
             wanted = terms.config.data.subgrouping
             subgroups = None if wanted is None else wanted.fitted(())  # declared, so no data decide
             silos = Silos((read(terms),), agreement(terms).classes, subgroups=subgroups)
-            check_counts(silos[0], silos.classes, self.file)
+            check_counts(silos, self.file)
         return silos
 
     def predicting(self, terms: Terms, folder: Path) -> KeptSiloRun:
