@@ -51,11 +51,19 @@ def test_images_of_one_patient_are_in_one_split(tmp_path: Path, lazy: bool) -> N
         ("(p[0-9]+", r"data\.groups = '\(p\[0-9\]\+': missing \), .*expected a regular expression with one group"),
         ("p[0-9]+", r"data\.groups = 'p\[0-9\]\+': expected a regular expression with one group"),
         ("(p)([0-9]+)", "expected a regular expression with one group"),
+        ("", r"data\.groups = '': expected a regular expression with one group"),
     ],
 )
 def test_a_pattern_that_is_none_is_refused(tmp_path: Path, pattern: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         load(DataSettings(source=f"images:{folder_of(tmp_path)}", groups=pattern), 0)
+
+
+def test_groups_are_checked_before_images_are_read(tmp_path: Path) -> None:
+    for file in folder_of(tmp_path).rglob("*.png"):
+        file.write_bytes(b"no image")
+    with pytest.raises(ConfigurationError, match="expected a regular expression with one group"):
+        load(DataSettings(source=f"images:{tmp_path}", groups="p"), 0)
 
 
 @pytest.mark.parametrize("pattern", ["^(q[0-9]+)_", "_(x*)"])
@@ -95,6 +103,9 @@ def test_groups_of_parts_are_arrays_of_these_names(tmp_path: Path) -> None:
         DataError, match=r"a\.npz: no array 'patient_test', expected one because data\.groups = 'patient'"
     ):
         load(settings, 0)
+    np.savez(tmp_path / "b.npz", **train)
+    with pytest.raises(DataError, match=r"b\.npz: no array '', expected one because data\.groups = ''"):
+        load(DataSettings(source=f"npz:{tmp_path / 'b.npz'}", groups="", n_silos=1), 0)
     np.savez(tmp_path / "a.npz", **parts, patient_test=test["patient"])
     with pytest.raises(DataError, match="10 groups are in both the training and the test part"):
         load(settings, 0)

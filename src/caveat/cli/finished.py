@@ -121,7 +121,7 @@ def batch_notes(prediction: Any) -> list[str]:
         rows = (
             f"{len(found)} of {plural(len(prediction), 'row')} are unfamiliar at a false discovery rate of {RATE:.0%}"
         )
-        typer.echo(f"{rows}: {listed(list(map(str, found)), 10)}", err=True)
+        typer.echo(f"{rows}: {listed(list(map(str, found)), MOST_ROWS)}", err=True)
     marked = set(found)
     columns = [f"column {each.name} of all rows unlike the silo's" for each in prediction.unlike_columns]
     return [

@@ -28,13 +28,11 @@ from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
 from .preparation import SequenceFormat, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
-from .sources.arrays import pools_of
+from .sources.arrays import PARTS, pools_of
 from .standardization import Standardize
 from .subgroups import Subgrouping, of_arrays, with_subgroups
 from .transforms import Augment, augmented
 
-PARTS = ("x", "y", "x_test", "y_test")
-"""The names of a silo's arrays, in order."""
 Columns = tuple[str, str]
 
 

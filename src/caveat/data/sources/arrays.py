@@ -27,6 +27,7 @@ LARGE = 1 << 28
 WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they are ids, else to 'features'"
 """The warning for two-dimensional whole numbers without a kind."""
 PARTS = ("x", "y", "x_test", "y_test")
+"""The names of a silo's arrays, in order."""
 SPLIT_PARTS = ("train", "val", "test")
 """The ends of names of arrays, in the order in which they are joined."""
 MOST_EXPANDED = 200
@@ -215,9 +216,9 @@ def _placed(pools: Sequence[Pool], contents: Sequence[Mapping[str, Array]], read
 def _named(name: str, arrays: Mapping[str, Array], key: str, origin: str) -> Array:
     """Return the array of a name, or its parts for training and test; raise DataError if there is none."""
     parts = [name] if "x" in arrays else [f"{name}_{part}" for part in SPLIT_PARTS if f"x_{part}" in arrays]
-    if lacking := next((part for part in parts if part not in arrays), ""):
+    if (lacking := next((part for part in parts if part not in arrays), None)) is not None:
         raise DataError(f"{origin}: no array {lacking!r}, expected one because {key} = {name!r}: {sorted(arrays)}")
-    if wrong := next((part for part in parts if arrays[part].ndim != 1), ""):
+    if (wrong := next((part for part in parts if arrays[part].ndim != 1), None)) is not None:
         raise DataError(f"{origin}: {wrong!r} of shape {arrays[wrong].shape}, expected {key} of one dimension")
     return np.concatenate([arrays[part] for part in parts])
 

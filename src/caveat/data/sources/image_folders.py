@@ -201,16 +201,16 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
     files = [path for kinds in silos.values() for kind in ordered(list(kinds)) for path in kinds[kind]]
     labels = [[classes.index(kind) for kind in ordered(list(kinds)) for _ in kinds[kind]] for kinds in silos.values()]
     cuts = np.cumsum([len(y) for y in labels])[:-1]
+    groups: Sequence[Index | None] = [None] * len(silos)
+    if settings.reading.groups is not None:
+        names = _groups(files, settings.reading.groups)
+        groups = [numbered(names[start:end]) for start, end in pairwise([0, *cuts.tolist(), len(files)])]
     parts: Sequence[Array]
     if settings.lazy:
         rows = ImageRows(files, settings.size, settings.exif_rotation)
         parts = [cast(Array, PartRows(rows, index)) for index in np.split(np.arange(len(files)), cuts)]
     else:
         parts = np.split(read_images(files, settings.size, settings.exif_rotation), cuts)
-    groups: Sequence[Index | None] = [None] * len(silos)
-    if settings.reading.groups is not None:
-        names = _groups(files, settings.reading.groups)
-        groups = [numbered(names[start:end]) for start, end in pairwise([0, *cuts.tolist(), len(files)])]
     return tuple(
         Pool(part, np.array(y, dtype=np.int64), classes, silo.name, origin=str(silo), groups=group)
         for silo, part, y, group in zip(silos, parts, labels, groups, strict=True)
