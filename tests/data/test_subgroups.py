@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from caveat import data
-from caveat.core.errors import ConfigurationError, DataError
+from caveat.core.errors import ConfigurationError, DataError, DataWarning
 from caveat.data.subgroups import Subgrouping, Subgroups, given
+from caveat.data.tables.files import read_sheet
 
 ROWS = 60
 
@@ -58,6 +60,24 @@ def test_a_column_can_be_no_input(tmp_path: Path) -> None:
     assert found.tolist() == ["fm".index(sex) for sex in table()["sex"]]
     rows = {name: each for name, each in table().items() if name != "sex"}
     assert data.noted_inputs(write(tmp_path / "without.csv", rows), silos, "north").subgroup is None
+    np.savez(tmp_path / "raw.npz", x=np.array([rows["age"], rows["value"]], np.float32).T)
+    unknown = data.noted_inputs(tmp_path / "raw.npz", silos, "north")
+    assert unknown.subgroup is None
+    assert (unknown.x == data.noted_inputs(tmp_path / "without.csv", silos, "north").x).all()
+
+
+def test_a_file_is_read_once_with_the_separator_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`data.files.north.separator` also holds for new rows in north.csv."""
+    north, south = files(tmp_path)
+    north.write_text(north.read_text().replace(",", "^"))
+    keys: dict[str, Any] = {"files": {"north": {"separator": "^"}}, "subgroups": "sex", "subgroup_input": False}
+    silos = data.from_files(north, south, target="y", **keys)
+    read: list[Path] = []
+    monkeypatch.setattr(data.inputs, "read_sheet", lambda path, mark: read.append(path) or read_sheet(path, mark))
+    found = data.noted_inputs(north, silos, "north")
+    assert read == [north]
+    assert found.subgroup is not None
+    assert found.subgroup.tolist() == ["fm".index(sex) for sex in table()["sex"]]
 
 
 def test_numbers_are_binned_by_edges_and_by_quantiles_of_all_silos(tmp_path: Path) -> None:
@@ -72,6 +92,38 @@ def test_numbers_are_binned_by_edges_and_by_quantiles_of_all_silos(tmp_path: Pat
     assert list(found.subgroups.edges) == np.quantile(train, [1 / 3, 2 / 3], method="higher").tolist()
     counts = np.bincount(np.concatenate([silo.subgroups["train"] for silo in found]))
     assert counts.min() > 0.25 * counts.sum()
+
+
+def test_quantiles_of_a_frequent_lowest_number_leave_no_bin_empty(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"target": "y", "n_silos": 1, "subgroups": "age", "subgroup_quantiles": 4}
+    silos = data.from_files(write(tmp_path / "a.csv", table() | {"age": [0] * 25 + [*range(1, 36)]}), **keys)
+    assert silos.subgroups is not None
+    assert min(silos.subgroups.edges) > 0
+    assert set(torch.cat(list(silos[0].subgroups.values())).tolist()) == set(range(len(silos.subgroup_names)))
+    for age in (0, ""):
+        path = write(tmp_path / "a.csv", table() | {"age": [age] * ROWS})
+        with pytest.raises(
+            DataError, match=r"_quantiles = 4: 'age' has no .*; set data\.subgroup_edges"
+        ):
+            data.from_files(path, subgroup_input=False, **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"subgroups": "sex", "subgroup_values": ["f", "male"]},
+            r"'sex = male': data\.subgroups = 'sex' has 'f', 'm'$",
+        ),
+        (
+            {"subgroups": "age", "subgroup_edges": [50, 200]},
+            r"'age >= 200': data\.subgroups = 'age' has '20', .* and \d+ more$",
+        ),
+    ],
+)
+def test_a_declared_subgroup_without_samples_is_a_warning(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
+    with pytest.warns(DataWarning, match=f"^no sample is in {told}"):
+        data.from_files(*files(tmp_path), target="y", **keys)
 
 
 def test_missing_and_undeclared_values_have_no_subgroup(tmp_path: Path) -> None:
@@ -137,6 +189,8 @@ def test_arrays_have_subgroups_beside_them() -> None:
 
 def test_unusable_subgroups_are_refused(tmp_path: Path) -> None:
     paths = files(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"data\.target = 'y' is data\.subgroups too"):
+        data.from_files(*paths, target="y", subgroups="y", subgroup_input=False)
     with pytest.raises(ConfigurationError, match="'weight'"):
         data.from_files(*paths, target="y", subgroups="weight")
     with pytest.raises(DataError, match=r"'value' has .* different values, expected 1 to 20; set data\.subgroup_edges"):

@@ -11,7 +11,7 @@ from caveat.config import loads
 from caveat.core import ConfigurationError, DataError, Refused
 from caveat.data.pools import CsvFormat, TableColumn
 from caveat.data.settings import DataSettings
-from caveat.data.sources.tables import csv_source, read_rows
+from caveat.data.sources.tables import csv_source, rows_of
 from caveat.data.tables.advice import advised
 from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
@@ -84,7 +84,7 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
         ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with decimal mark '.'"),
     ):
         with pytest.raises(DataError) as refused:
-            read_rows(table(tmp_path, ["233", chol], sex), columns, csv_format)
+            rows_of(read_sheet(table(tmp_path, ["233", chol], sex)), columns, csv_format)
         assert place in str(refused.value)
         assert "none of the file is read" in str(refused.value)
         assert "data.rename_columns" not in str(refused.value)
@@ -161,6 +161,9 @@ def test_iso_dates_are_read_beside_a_format_for_all_files(tmp_path: Path) -> Non
     dated(tmp_path, south=[*POINTS, ISO[0]])
     with pytest.raises(Refused, match=r"line 30: 'day' is '2021-03-01'.*the dates of .*south\.csv need one format"):
         data.read(of(lines + 'data.rename_columns.day = { date = "%d.%m.%Y" }'))
+    dated(tmp_path, south=[str(row) for row in range(len(ISO))])
+    with pytest.raises(Refused, match=r"'day' is '0'.* or numbers in all rows; .*south\.csv has numbers$"):
+        data.read(of(lines))
 
 
 def test_a_column_of_dates_may_also_split_by_time_or_be_left_out(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from .sources import parsed, places, read_source
 from .sources.image_folders import ImageFormat, check_image_memory, common_format
 from .splits import NAMES, Rearrange, Splits, development_splits, reserve_test, together
 from .standardization import Scaling, check_standardize, scalings
-from .subgroups import Subgrouping, Subgroups, splits_of
+from .subgroups import Subgrouping, Subgroups, splits_of, warn_of_empty
 from .tables.encoding import Encoder, TableLayout, common_layout, fit_encoders
 from .tables.reference import reference_of
 from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_name, shifts_per_silo, spread
@@ -140,6 +140,8 @@ def make_silos(
     training = [(silo.pool, silo.indices["train"]) for silo in chosen]
     subgroups = None if wanted is None else wanted.fitted(pools, training)
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups)
+    if subgroups is not None:
+        warn_of_empty(subgroups, silos, pools)
     tests = [samples_of(pool, test) for pool, (_, test) in zip(pools, held_back, strict=True)]
     held_out = [pool.x[test[pool.y[test] < 0]] for pool, test in zip(pools, tests, strict=True)]
     unknown = unknown_inputs(held_out if streams.held_out_classes else [], outside, silos, streams.global_source)

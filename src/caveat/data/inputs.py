@@ -18,11 +18,12 @@ from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
 from .sources.image_folders import SUFFIXES, image_files, read_images
-from .sources.tables import read_rows
+from .sources.tables import rows_of
 from .tables.encoding import Codes
 from .tables.files import SUFFIX, read_sheet
 from .tables.harmonize import declared_labels
 
+TABLES = (".csv", SUFFIX)
 ARRAYS = ("x", "x_test", "x_train")
 """The arrays of an npz file that can hold inputs; the first one found is used."""
 
@@ -49,28 +50,33 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
     preparation.check_name(silo_name)
     found = locate(str(path))
     try:
-        noted = preparation.noted(_raw(found, preparation, silo_name), silo_name)
-        subgroups, encoder = preparation.subgroups, preparation.encoders.get(silo_name)
-        if subgroups is not None and encoder is not None and noted.subgroup is None and not found.is_dir():
-            sheet = read_sheet(found, encoder.csv_format.of(found.stem, silo_name).separator)
-            noted = replace(noted, subgroup=subgroups.of_sheet(sheet, encoder, silo_name))
+        if found.suffix.lower() in TABLES and not found.is_dir():
+            return _of_table(found, preparation, silo_name)
+        noted = preparation.noted(_raw(found, preparation), silo_name)
         return replace(noted, files=tuple(_printed(file.name) for file in _files(found)))
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
 
-def _raw(path: Path, preparation: Preparation, silo_name: SiloId) -> Array:
+def _of_table(path: Path, preparation: Preparation, silo_name: SiloId) -> Inputs:
+    if not preparation.encoders:
+        raise DataError(
+            f"{path}: a {path.suffix[1:].lower()} file, but the silos were not trained on csv or parquet files"
+        )
+    encoder = preparation.encoders[silo_name]
+    sheet = read_sheet(path, encoder.csv_format.of(path.stem, silo_name).separator)
+    noted = preparation.noted(rows_of(sheet, encoder.table, encoder.csv_format, silo_name), silo_name)
+    if preparation.subgroups is None:
+        return noted
+    return replace(noted, subgroup=preparation.subgroups.of_sheet(sheet, encoder, silo_name))
+
+
+def _raw(path: Path, preparation: Preparation) -> Array:
     if files := _files(path):
         return _pictures(files, preparation)
     if path.is_dir():
         raise DataError(f"{path}: no png or jpg files in this folder")
-    suffix = path.suffix.lower()
-    if suffix in (".csv", SUFFIX):
-        if not preparation.encoders:
-            raise DataError(f"{path}: a {suffix[1:]} file, but the silos were not trained on csv or parquet files")
-        encoder = preparation.encoders[silo_name]
-        return read_rows(path, encoder.table, encoder.csv_format, silo_name)
-    if suffix != ".npz":
+    if path.suffix.lower() != ".npz":
         raise DataError(f"{path}: expected an .npz file, an image, a folder of images, or a .csv or .parquet file")
     arrays = read_npz(path)
     for name in ARRAYS:
@@ -115,7 +121,7 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
     if found.is_dir():
         _no_target(target, found)
         return _of_folders(found, preparation, silo)
-    if found.suffix.lower() in (".csv", SUFFIX):
+    if found.suffix.lower() in TABLES:
         if target is None:
             raise ConfigurationError(f"{found}: name the column of labels, --target COLUMN", "target")
         encoder = preparation.encoders.get(silo)

@@ -6,6 +6,7 @@ those of a patient; a subgroup is a part of the population.
 """
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import ConfigurationError, DataError, SiloId
+from ..core import ConfigurationError, DataError, DataWarning, Silo, SiloId
+from ..core.text import listed
 from .groups import per_sample
 from .pools import Array, Index, LabelArray, Pool, ordered, shown
 from .tables.encoding import Encoder
@@ -26,6 +28,8 @@ from .tables.harmonize import declared_rows
 
 MOST = 20
 """Maximum number of subgroups: each needs its own calibration inputs."""
+NAMED = 6
+"""Maximum number of subgroups, or of values, in a message."""
 ARRAY = "subgroup"
 """The name of subgroups that are given as an array."""
 
@@ -65,7 +69,14 @@ class Subgrouping:
         if self.quantiles:
             numbers = np.concatenate([numbers_of(_cells(pool)[index], pool, self.column) for pool, index in training])
             levels = np.arange(1, self.quantiles) / self.quantiles
-            edges = np.unique(np.quantile(numbers[~np.isnan(numbers)], levels, method="higher"))
+            known = numbers[~np.isnan(numbers)]
+            edges = np.unique(np.quantile(known, levels, method="higher")) if len(known) else known
+            edges = edges[edges > known.min(initial=np.inf)]  # below the lowest number is nothing
+            if not len(edges):
+                raise DataError(
+                    f"data.subgroup_quantiles = {self.quantiles}: {self.column!r} has no quantile above its lowest "
+                    "number, so all rows would be in one bin; set data.subgroup_edges"
+                )
             return Subgroups(self.column, (), tuple(edges.tolist()))
         texts = sorted({text for pool in pools for text in np.unique(_cells(pool)).tolist() if not missing(text)})
         found = ordered(list({same_value(text): text for text in reversed(texts)}.values()))
@@ -178,6 +189,15 @@ def splits_of(subgroups: Subgroups, pool: Pool, indices: Mapping[str, Index]) ->
     """Return the subgroup (N,) int64 of each sample of each split of a pool."""
     codes = subgroups.codes(_cells(pool), pool.origin or pool.domain)
     return {split: torch.from_numpy(codes[index]) for split, index in indices.items()}
+
+
+def warn_of_empty(subgroups: Subgroups, silos: Iterable[Silo], pools: Sequence[Pool]) -> None:
+    """Warn of subgroups without samples: values may be written differently."""
+    found = {code for silo in silos for of in silo.subgroups.values() for code in of.tolist()}
+    if empty := [name for code, name in enumerate(subgroups.names) if code not in found]:
+        texts = {text for pool in pools for text in _cells(pool).tolist() if not missing(text)}
+        told = f"no sample is in {listed(list(map(shown, empty)), NAMED)}: data.subgroups = {subgroups.column!r} has "
+        warnings.warn(told + listed(list(map(shown, ordered(list(texts)))), NAMED), DataWarning, stacklevel=3)
 
 
 def with_subgroups(pools: Sequence[Pool], subgroups: Mapping[SiloId, Any] | None) -> list[Pool]:

@@ -16,7 +16,7 @@ from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn,
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
-from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheet, read_sheets, spaces
+from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces
 from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
 from ..tables.reading import Reading
@@ -195,18 +195,12 @@ def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
     return sheet.column(reading.silo_column) if reading.silo_column else repeat(sheet.silo, len(sheet))
 
 
-def read_rows(path: Path, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
-    """Read the rows of a file as raw rows of a table; other columns are ignored.
-
-    Its format is that of the file of this name in training, or else of the silo's.
-
-    A category that the table lacks gets the code after the last.
-    """
-    return rows_of(read_sheet(path, csv_format.separator), table, csv_format, silo)
-
-
 def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
-    """Return the rows of a sheet as `read_rows` does."""
+    """Return the rows of a sheet as raw rows of a table; other columns are ignored.
+
+    Its format is that of the file of this name in training, or else of the silo's. A category that the table lacks gets
+    the code after the last.
+    """
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
     absent = [column.name for column in table if column.name not in sheet.columns]
@@ -221,7 +215,7 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
     """Raise ConfigurationError for unknown columns and contradictory keys."""
     features = [(name, key) for key in ("categorical", "numeric") for name in getattr(reading, key)]
-    features += [(reading.subgroups, "subgroups")] if reading.subgroups and reading.subgroup_input else []
+    features += [(reading.subgroups, "subgroups")] if reading.subgroups is not None else []
     for name, key in (*((name, key) for key, name in reading.no_inputs.items()), *features):
         if name not in sheets[0].columns:
             columns = ", ".join(sheets[0].columns)
@@ -229,16 +223,11 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
             if len(sheets[0].columns) == 1 and (marks := re.findall(r"[^\w.-]", columns)):
                 why = f"; if that is several columns, set {assignment('separator', max(marks, key=marks.count))}"
             raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
-    if reading.target is not None and reading.target in (reading.silo_column, *(name for name, _ in features)):
-        raise ConfigurationError(
-            f"data.target = {reading.target!r} cannot be the silo column or a feature too", "data.target"
-        )
-    others = {key: name for key, name in reading.no_inputs.items() if key in ("groups", "time")}
-    for key, name in others.items():
+    for key in ("groups", "time", "target"):
         for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):
-            if other == name and named != key:
+            if other == getattr(reading, key) and named != key:
                 raise ConfigurationError(
-                    f"data.{key} = {name!r} is data.{named} too, expected the column in one of them", f"data.{key}"
+                    f"data.{key} = {other!r} is data.{named} too, expected the column in one of them", f"data.{key}"
                 )
 
 

@@ -124,7 +124,8 @@ def date_advice(sheets: Sequence[Sheet], wrong: Sequence[Sheet], name: str, read
     """Return the keys that read the dates of some files in `data.time`, to add to a message."""
     formats = [_date_formats(sheet, name) for sheet in wrong]
     if not formats[0]:
-        return f"; the dates of {wrong[0].path} need one format"
+        numbers = all(number(text) is not None for text in wrong[0].raw(name))
+        return f"; {wrong[0].path} has numbers" if numbers else f"; the dates of {wrong[0].path} need one format"
     together = len(wrong) == len(sheets) and all(each == formats[0] for each in formats)
     together = together and not any(file.rename_columns for file in reading.declared.files)
     lines = []
