@@ -205,8 +205,21 @@ def test_data_takes_keys_of_a_configuration(nowhere: Path) -> None:
     found = caveat("data", "a b.csv", "c.csv", "--target", "ill", "--set", 'data.files."a b".decimal = ","', "--json")
     assert found.exit_code == 0
     assert json.loads(found.stdout)["columns"][0]["silos"][0]["range"] == [0.0, 999.6]
-    assert "--set training: expected a key of [data]" in one_error(caveat("data", "c.csv", "--set", "training.lr=1"), 2)
-    assert "no such setting" in one_error(caveat("data", "c.csv", "--set", "data.decimals=1"), 2)
+    for key in ("training.lr", "data.source", "data"):
+        told = one_error(caveat("data", "c.csv", "--set", f"{key}=1"), 2)
+        assert f"--set {key}: expected a key of [data], such as data.decimal" in told
+    told = one_error(caveat("data", "c.csv", "--set", "data.decimals=1"), 2)
+    assert "--set: unknown key data.decimals; did you mean data.decimal?" in told
+    (nowhere / "d.toml").write_text('[dose]\nunit = "mg"\n')
+    option, *keys = (
+        caveat("data", "c.csv", "--target", "ill", "--json", *given)
+        for given in (
+            ("--dictionary", "d.toml"),
+            *(("--set", f"data.dictionary{key}") for key in ("=d.toml", ".dose.unit=mg")),
+        )
+    )
+    assert json.loads(option.stdout)["columns"][0]["unit"] == "mg"
+    assert [each.stdout for each in keys] == [option.stdout] * 2
 
 
 def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:

@@ -102,9 +102,7 @@ def test_quantiles_of_a_frequent_lowest_number_leave_no_bin_empty(tmp_path: Path
     assert set(torch.cat(list(silos[0].subgroups.values())).tolist()) == set(range(len(silos.subgroup_names)))
     for age in (0, ""):
         path = write(tmp_path / "a.csv", table() | {"age": [age] * ROWS})
-        with pytest.raises(
-            DataError, match=r"_quantiles = 4: 'age' has no .*; set data\.subgroup_edges"
-        ):
+        with pytest.raises(DataError, match=r"_quantiles = 4: 'age' has no .*; set data\.subgroup_edges"):
             data.from_files(path, subgroup_input=False, **keys)
 
 

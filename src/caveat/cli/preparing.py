@@ -175,7 +175,7 @@ def data(
             joining = _joining(Path(path), declared, dictionary, config)
         elif config is not None:
             raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
-        found = survey(path, dictionary=_columns(dictionary), **declared) if joining is None else joining.survey()
+        found = survey(path, **{"dictionary": _columns(dictionary)} | declared) if joining is None else joining.survey()
         tables = [] if as_json else [survey_table(found)]
         if "columns" in found and not as_json:
             tables += filter(None, [column_table(found), silo_table(found)])

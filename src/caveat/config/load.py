@@ -51,11 +51,18 @@ def loads(text: str, called: str) -> Config:
 
 
 def data_keys(sets: Sequence[str]) -> Table:
-    """Return the keys of `[data]` that overrides set. Raises ConfigurationError for keys of another section."""
-    table = _merged(parse("", "--set", sets))
-    if others := sorted(table.keys() - {"data"}):
-        raise ConfigurationError(f"--set {others[0]}: expected a key of [data], such as data.decimal", others[0])
-    found: Table = table.get("data", {})
+    """Return the keys of `[data]` that overrides set. Raises ConfigurationError for the source, and for other keys."""
+    text, known = parse("", "--set", sets), set(_keys(Config, ()))
+    for path in text.overrides:
+        if path[0] != "data" or path[1:2] in ((), ("source",)):
+            raise ConfigurationError(
+                f"--set {dotted(path)}: expected a key of [data], such as data.decimal", dotted(path)
+            )
+        if path[:2] not in known:
+            raise text.error([Problem(path, _unknown(path[:2], ""))])
+    found = _section(_merged(text), ("data",))
+    if isinstance(named := found.get("dictionary"), str):
+        found["dictionary"] = read_dictionary(_dictionary_file(named, Path()))
     return found
 
 
