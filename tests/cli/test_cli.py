@@ -142,7 +142,7 @@ def test_a_finished_run_resumes_to_itself(finished: tuple[Path, Result]) -> None
     assert (folder / "summary.json").read_bytes() == before
 
 
-def test_quiet_says_nothing_on_stderr_and_out_has_a_default(nowhere: Path) -> None:
+def test_quiet_says_nothing_but_warnings_on_stderr_and_out_has_a_default(nowhere: Path) -> None:
     result = caveat("run", *sets(*TINY, "seed=5"), "--quiet", "--workers", 1)
     assert result.exit_code == 0
     assert all(line.startswith("warning: fedavg: ") for line in result.stderr.splitlines())  # about the result

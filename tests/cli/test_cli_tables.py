@@ -127,6 +127,7 @@ def test_data_reads_a_table_as_its_silo_s_file_says(nowhere: Path) -> None:
     kind = next(line for line in result.stdout.splitlines() if line.strip().startswith("kind"))
     assert kind.rstrip().endswith("3 categories")
     assert "--target: silo.toml already describes its table" in refused_call("--target", "ill")
+    assert "--set data.size=8: silo.toml already describes its table" in refused_call("--set", "data.size=8")
     (nowhere / "d.toml").write_text('[dose]\nrange = [0, 500]\n[kind]\ntype = "category"\n')
     assert "305 of 600 values are not from 0 to 500" in caveat("data", "silo.toml", "--dictionary", "d.toml").stderr
     silo_file(nowhere, 'decimal = ","', 'dictionary = "d.toml"')

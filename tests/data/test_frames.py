@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import caveat
 from caveat.core import ConfigurationError, DataError, DataWarning
 from caveat.data.tables.frames import Columns, FrameSheet, is_frame, is_numeric
+
+pd = pytest.importorskip("pandas")  # `make lowest` goes without it
 
 NAN, SPLITS = float("nan"), ("train", "validation", "calibration", "test")
 
@@ -82,7 +83,8 @@ def polars_frame(frame: Any) -> Any:
     try:
         import polars
     except ImportError:
-        narwhals, pa = pytest.importorskip("narwhals"), pytest.importorskip("pyarrow")
+        narwhals = pytest.importorskip("narwhals", reason="needs polars, or narwhals, which scikit-learn installs")
+        pa = pytest.importorskip("pyarrow")
         values["code"] = pa.array(values["code"]).dictionary_encode()
         return narwhals.from_native(pa.table(values), eager_only=True)
     return polars.DataFrame(values).with_columns(polars.col("code").cast(polars.Categorical))

@@ -6,7 +6,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import make_blobs
@@ -18,6 +17,8 @@ from sklearn.utils.estimator_checks import check_estimator
 import caveat
 from caveat import FederatedClassifier
 from caveat.data.user_data import from_arrays
+
+pandas = pytest.importorskip("pandas")  # `make lowest` goes without it
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,7 +172,8 @@ def data(
         declared = {key: value for key, value in given.items() if value} | data_keys(sets or ())
         joining, path = None, paths[0] if len(paths) == 1 else guess(*paths)
         if path.endswith(".toml"):
-            joining = _joining(Path(path), declared, dictionary, config)
+            options = [f"--{key.replace('_', '-')}" for key, value in given.items() if value]
+            joining = _joining(Path(path), [*options, *(f"--set {each}" for each in sets or ())], dictionary, config)
         elif config is not None:
             raise ConfigurationError(f"--config {config} needs the silo.toml of a silo; {path} is not one")
         found = survey(path, **{"dictionary": _columns(dictionary)} | declared) if joining is None else joining.survey()
@@ -193,16 +194,14 @@ def data(
                 typer.echo(f"not checked: {line}")
 
 
-def _joining(path: Path, declared: dict[str, Any], dictionary: Path | None, config: Path | None) -> JoiningCheck:
+def _joining(path: Path, options: Sequence[str], dictionary: Path | None, config: Path | None) -> JoiningCheck:
     from ..core import ConfigurationError
     from ..federation.silo.silo_file import read_silo_file
     from ..federation.silo.start import JoiningCheck, federation_of
 
     file = read_silo_file(path)
-    if declared:
-        raise ConfigurationError(
-            f"--{next(iter(declared)).replace('_', '-')}: {path} already describes its table; remove the option"
-        )
+    if options:
+        raise ConfigurationError(f"{options[0]}: {path} already describes its table; remove the option")
     if file.dictionary is not None and dictionary is not None:
         raise ConfigurationError(f"--dictionary {dictionary}: {path} already names a dictionary; remove the option")
     if config is not None and dictionary is not None:
