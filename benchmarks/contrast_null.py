@@ -53,7 +53,7 @@ def drawn(random: np.random.Generator, seeds: int, inputs: int, own: float, shar
 
 def over_seeds(table: list[list[SeedDifferences]]) -> bool:
     """Whether tests over seeds alone find any difference."""
-    means = [[float(seed.weights @ seed.values) for seed in contrast] for contrast in table]
+    means = [[seed.mean for seed in contrast] for contrast in table]
     return min(holm([float(stats.ttest_1samp(each, 0.0).pvalue) for each in means])) < LEVEL
 
 

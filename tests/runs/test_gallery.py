@@ -24,10 +24,10 @@ def made() -> Silos:
     return Silos(tuple(Silo(f"silo-{k}", "", *(data(k) for _ in range(4))) for k in range(COUNT)), ("a", "b"))
 
 
-def predictor(abstains: bool = False) -> Callable[[str], Callable[[Tensor], Prediction]]:
+def predictor(abstains: bool = False) -> Callable[[str], Callable[..., Prediction]]:
     """Wrong about every input but the first, the surer the higher the silo and the input."""
 
-    def predict(x: Tensor) -> Prediction:
+    def predict(x: Tensor, subgroup: Tensor | None = None) -> Prediction:
         wrong = 0.6 + x[:, 0] / 100 + x[:, 1] / 1000
         first = torch.where(x[:, 1] == 0, 0.9, 1 - wrong)
         found = Prediction.from_samples(torch.stack([first, 1 - first], 1).double()[None], Decision.GLOBAL)

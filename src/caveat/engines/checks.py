@@ -303,9 +303,8 @@ def _check_skill(tensors: Tensors) -> None:
     n = float(tensors["inputs"].flatten()[:1].sum())
     for name, axes in SKILL_COUNTS.items():
         if name in tensors:
-            most = MOST if name in ("inputs", "calibration") else n
-            shape = tensors[name].shape[:axes] if tensors[name].ndim == axes else (-1,)
-            _check_counts(name, tensors[name], tuple(shape), most)
+            shape = tuple(tensors[name].shape) if tensors[name].ndim == axes else (-1,)
+            _check_counts(name, tensors[name], shape, MOST if name in ("inputs", "calibration") else n)
     for name in COMPARISONS:
         triple = tensors[name]
         if (tuple(triple.shape), triple.dtype) != ((3,), torch.float64) or bool((triple < 0).any()):

@@ -162,12 +162,13 @@ BASELINES = {
 def behind(name: str, total: Tensors, silos: Mapping[SiloId, Tensors]) -> Iterator[Caution]:
     """Warn of a model that is far less accurate than a baseline, over all silos or at some."""
     below = tuple(silo for silo, sums in silos.items() if _behind(name, sums, LEVEL / 2 / len(silos)))
-    if not below and not _behind(name, total, LEVEL / 2):
+    whole = _behind(name, total, LEVEL / 2)
+    if not below and not whole:
         return
     baseline, advice = BASELINES[name]
     where = f", most clearly at {named(below)}" if below else ""
-    if not _behind(name, total, LEVEL / 2):
-        total, where = merge({each: silos[silo][each] for each in (name, "inputs")} for silo in below), ""
+    if not whole:
+        total = merge({each: silos[silo][each] for each in (name, "inputs")} for silo in below)
         where = f" at {named(below)}"
     found, n = Compared.of(total[name]), float(total["inputs"])
     yield Caution(

@@ -48,7 +48,7 @@ def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId],
     shown, wrong = [], list[SureError]()
     for i, silo in enumerate(map(silos.named, names)):
         predict = predictor(silo.name)
-        prediction = predict(silo.test.x, *([silo.subgroups["test"]] if silo.subgroups else []))
+        prediction = predict(silo.test.x, silo.subgroups.get("test"))
         wrong += _sure_errors(silos, silo.test, prediction, silo.name)
         if i >= SILOS:
             continue

@@ -333,8 +333,7 @@ def own_figures(
     _check(metrics)
     found: dict[SiloId, dict[str, float]] = {}
     for silo in silos:
-        of = [silo.subgroups["test"]] if silo.subgroups else []
-        prediction = predictor(silo.name)(silo.test.x, *of)
+        prediction = predictor(silo.name)(silo.test.x, silo.subgroups.get("test"))
         found[silo.name] = {
             name: _number(metric(prediction, silo.test.y), name, silo.name) for name, metric in metrics.items()
         }

@@ -184,8 +184,7 @@ def _subgroups(test: Mapping[SiloId, Payload], names: Sequence[str]) -> list[Sub
     parts = [payload["subgroups"] for payload in test.values() if "subgroups" in payload]
     if not parts or not names:
         return []
-    added = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
-    found = metrics.subgroup_figures(added, names)
+    found = metrics.subgroup_figures(metrics.merge(parts), names)
     return [SubgroupRecord.model_validate({"name": name, **values}) for name, values in found.items()]
 
 
