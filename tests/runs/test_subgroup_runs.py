@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fake_run import write_json
 
 import caveat
 from caveat.cli.output import prediction_rows
@@ -19,7 +22,7 @@ from caveat.core.errors import DataWarning
 from caveat.data.subgroups import Subgroups
 from caveat.files import read_run
 from caveat.html.run.page import write_report
-from caveat.html.run.subgroups import subgroup_table
+from caveat.html.run.subgroups import CAPTION, REPORTED, subgroup_table
 from caveat.runs.joining import own_silos_of
 from caveat.runs.start import start
 from caveat.terminal.results import subgroups
@@ -107,10 +110,32 @@ def test_without_the_promises_a_run_still_reports_by_subgroup(run: caveat.Run, t
     one = caveat.run(run.silos, caveat.FedAvg(rounds=6), model=MODEL, uncertainty=plain, out=tmp_path / "run")
     assert [each["name"] for each in one.summary["subgroups"]] == ["sex = f", "sex = m"]
     assert "subgroups" not in one.summary["guarantee"]
+    by, reported = (subgroup_table(read_run(each.folder)) for each in (run, one))
+    assert by is not None
+    assert reported is not None
+    assert (by.caption, reported.caption) == (CAPTION, REPORTED)
     # Of the hard subgroup sets are smaller than they have to be, of the easy one larger.
     found = [[each["set_size"] for each in summary["subgroups"]] for summary in (one.summary, run.summary)]
     assert found[0][0] < found[1][0]
     assert found[0][1] >= found[1][1]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_more_errors_than_guaranteed_are_flagged_with_whose_guarantee_it_is(
+    own: bool, run: caveat.Run, tmp_path: Path
+) -> None:
+    shutil.copytree(run.folder, tmp_path / "run")
+    summary = json.loads((run.folder / "summary.json").read_text())
+    for each, wrong in zip(summary["subgroups"], (0.5, 0.1), strict=True):
+        each |= {"examples": 100.0, "coverage": 1.0, "answered_accuracy": 1 - wrong}
+    if not own:
+        del summary["guarantee"]["subgroups"]
+    write_json(tmp_path / "run" / "summary.json", summary)
+    shown = subgroup_table(read_run(tmp_path / "run"))
+    assert shown is not None
+    (errors,) = [column for column in shown.columns if column.header == "wrong among these"]
+    flag = "more errors than guaranteed" + " for inputs of several subgroups" * (not own)
+    assert [(cell.text, cell.flag) for cell in errors.cells] == [("50.0 %", flag), ("10.0 %", "")]
 
 
 def test_a_run_does_not_continue_with_other_subgroups(run: caveat.Run, tmp_path: Path) -> None:

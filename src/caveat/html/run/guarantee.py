@@ -45,12 +45,12 @@ def kept(summary: Summary) -> Kept | None:
     if all(silo.n_calibration for silo in silos) and (found := kept_by(silos)):
         return found
     # If a silo has no calibration inputs, the weights are unknown: pool the test inputs.
-    return _alone(summary.pooled, sum(silo.n_test or 0 for silo in silos))
+    return alone(summary.pooled, sum(silo.n_test or 0 for silo in silos))
 
 
 def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
     """Return the errors of these silos, weighted as in calibration; None if one of them has no test metrics."""
-    parts = [_alone(silo.test, silo.n_test or 0) for silo in silos]
+    parts = [alone(silo.test, silo.n_test or 0) for silo in silos]
     found = [part for part in parts if part]
     if not found or len(found) < len(parts):
         return None
@@ -68,7 +68,8 @@ def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
     )
 
 
-def _alone(test: Metrics, inputs: int) -> Kept | None:
+def alone(test: Metrics, inputs: int) -> Kept | None:
+    """Return the errors among so many inputs with these metrics, all of equal weight; None without metrics."""
     if test.answered is None or not inputs:
         return None
     answered = round(test.answered * inputs)

@@ -3,8 +3,8 @@
 from ...core.text import decimal, percent
 from ...files import RunFolder
 from ...files.schema import GuaranteeRecord, SubgroupRecord
-from ..intervals import score_interval
 from ..templates import Cell, Table, column, table, words
+from .guarantee import alone
 
 CAPTION = (
     "Test inputs of all silos by subgroup. Each has its own guarantee, prediction sets and alarms if it has enough "
@@ -19,7 +19,6 @@ def subgroup_table(run: RunFolder) -> Table | None:
         return None
     found, guarantee = run.summary.subgroups, run.summary.guarantee
     pools = guarantee.subgroups if guarantee else []
-    by_subgroup = bool(pools) or bool(run.summary.sets and run.summary.sets.subgroups)
     columns = [
         words("subgroup", [each.name for each in found]),
         column("test inputs", [f"{each.examples:,}" for each in found]),
@@ -30,10 +29,10 @@ def subgroup_table(run: RunFolder) -> Table | None:
         column("wrong among these", [_wrong(each, guarantee) for each in found], _promised(guarantee)),
         column("label in set", [percent(each.set_coverage) for each in found]),
         column("classes in set", [decimal(each.set_size) for each in found]),
-        column("unfamiliar", [percent(each.unfamiliar) for each in found]),
-        words("guarantee of", [" and ".join(of) if (of := _pool(each, pools)) else "" for each in found]),
+        column("alarms", [percent(each.alarms) for each in found], "unfamiliar or unsure"),
+        words("guarantee of", [" and ".join(_pool(each, pools)) for each in found]),
     ]
-    return table(columns, CAPTION if by_subgroup else REPORTED)
+    return table(columns, CAPTION if run.section("uncertainty").get("by_subgroup") else REPORTED)
 
 
 def _pool(found: SubgroupRecord, pools: list[GuaranteeRecord]) -> list[str]:
@@ -47,8 +46,9 @@ def _promised(guarantee: GuaranteeRecord | None) -> str:
 
 def _wrong(found: SubgroupRecord, guarantee: GuaranteeRecord | None) -> Cell:
     """Return the share of errors among answered inputs, flagged if it is above the guarantee beyond chance."""
-    if guarantee is None or found.answered_accuracy is None:
+    test = alone(found, found.examples)
+    if guarantee is None or test is None or test.risk is None:
         return Cell("")
-    risk, answered = 1 - found.answered_accuracy, round((found.coverage or 0.0) * found.examples)
-    low, _ = score_interval(risk, answered)
-    return Cell(percent(risk), "more errors than guaranteed" if low > guarantee.risk else "")
+    own = _pool(found, guarantee.subgroups) == [found.name]
+    flag = "more errors than guaranteed" if own else "more errors than guaranteed for inputs of several subgroups"
+    return Cell(percent(test.risk), flag if test.broken(guarantee.risk) else "")
