@@ -100,7 +100,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
         return False
     k = math.floor(alarm * (n + 1) + 1e-9)
     found = round(share * inputs)
-    return k > 0 and found > 0 and beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos
+    return k > 0 and beta_binomial_tail(found, inputs, k, n + 1 - k) < _LEVEL / silos
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
