@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from caveat.training.fit import Training
-from caveat.training.optimizers import Moments, StackedOptimizer
+from caveat.training.optimizers import Moments, VectorizedOptimizer
 
 SHAPES = {"weight": (4, 3), "bias": (4,), "unused": (2,)}
 SILOS = 5
@@ -38,7 +38,7 @@ def test_silos_at_different_steps_move_as_each_by_itself(training: Training, car
         for k, optimizer in enumerate(optimizers):
             Moments({name: tensor[k] for name, tensor in begun.items()}).give(optimizer)
     vectorized = {name: tensor.clone() for name, tensor in start.items()}
-    together = StackedOptimizer(training.make_optimizer({}, training.lr), list(SHAPES), vectorized, begun)
+    together = VectorizedOptimizer(training.make_optimizer({}, training.lr), list(SHAPES), vectorized, begun)
     for silos in GROUPS:
         gradients = {name: torch.randn(SILOS, *SHAPES[name], generator=generator) for name in ("weight", "bias")}
         # As autograd gives those of a linear layer's weights.

@@ -10,7 +10,7 @@ from ..core import Data, Payload, SiloContext, SiloId, State, key, seeded
 from ..core.aggregation import all_finite
 from ..core.devices import brought_all, deterministic
 from ..files.schema import KeptState
-from ..training.vectorized_fit import Mask, StackedData, carried_out
+from ..training.vectorized_fit import Mask, VectorizedData, carried_out
 from ..training.vectorized_replay import Ended, NotVectorizable, Tree, VectorizedTask
 from .executor import Executor
 from .placement import one_thread
@@ -109,7 +109,7 @@ class BatchedExecutor:
             warnings.filterwarnings("ignore", message="There is a performance drop")  # speed is measured elsewhere
             generators = [torch.Generator().manual_seed(key(executor.seed, name, t, silo)) for silo in silos]
             device, context, splits = self._on_device(silos, t)
-            data = StackedData(splits, generators, device, padded)
+            data = VectorizedData(splits, generators, device, padded)
             counts = torch.tensor([len(y) for y in data.labels], device=device)
             batched: Tree = {"state": brought_all(stack(states), device), "examples": counts}
             vectorized = VectorizedTask(task, brought_all(sent, device), context)

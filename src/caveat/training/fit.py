@@ -23,7 +23,7 @@ from ..core.errors import short_repr
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
-from .vectorized_replay import FitCall, StackedContext
+from .vectorized_replay import FitCall, VectorizedContext
 
 Watcher = Callable[["Training", int, Iterator[Tensor]], Iterator[Tensor]]
 """Takes the settings, the number of examples and all batches of one call of `Training.fit`; returns those to train on.
@@ -177,7 +177,7 @@ class Training:
         `optimizer_state` is "reset". Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace
         has none.
         """
-        if isinstance(context, StackedContext):
+        if isinstance(context, VectorizedContext):
             return self._fit_vectorized(context, loss, correct, frozen, moments, undecayed)
         learns = learning(context.module)
         if context.fitted is not None:
@@ -216,7 +216,7 @@ class Training:
 
     def _fit_vectorized(
         self,
-        context: StackedContext,
+        context: VectorizedContext,
         loss: Loss,
         correct: Callable[[str, Tensor], Tensor] | None,
         frozen: frozenset[str],

@@ -142,7 +142,7 @@ Steps = tuple[float, ...]
 """Numbers of steps of each parameter of a silo, in order; a mean over silos is a fraction."""
 
 
-class StackedOptimizer:
+class VectorizedOptimizer:
     """One optimizer for K silos that may be at different steps, element by element equal to one at each silo.
 
     Fused kernels run on groups of silos at the same step. They read gradients as if these had their parameters' memory

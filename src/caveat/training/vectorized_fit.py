@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ..core import Data, Tensors
 from ..core.devices import brought
 from .modules import learning, to_train
-from .optimizers import StackedOptimizer
+from .optimizers import VectorizedOptimizer
 from .vectorized_replay import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
 
 IGNORED = -100
@@ -27,7 +27,7 @@ IGNORED = -100
 
 
 @dataclass
-class StackedData:
+class VectorizedData:
     """The training data of K silos, one after the other, and their generators."""
 
     silos: Sequence[Data]
@@ -79,13 +79,15 @@ class Begun(NamedTuple):
     trained: Tensors
     """The parameters that it trains, (K, ...)."""
     buffers: Tensors
-    optimizer: StackedOptimizer
+    optimizer: VectorizedOptimizer
 
 
-class StackedFit:
+class VectorizedFit:
     """Training of K silos in the middle of a task."""
 
-    def __init__(self, task: VectorizedTask, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> None:
+    def __init__(
+        self, task: VectorizedTask, silos: Tree, data: VectorizedData, masks: dict[object, list[Mask]]
+    ) -> None:
         """`silos` hold "state" and "examples"; `masks` earlier dropout masks, by number of the call and size."""
         self.task, self.silos, self.data, self.masks = task, silos, data, masks
         self.count = len(data.silos)
@@ -115,7 +117,9 @@ class StackedFit:
         buffers = {name: _own(t) for name, t in found["buffers"].items()}
         optimizer = call.training.make_optimizer({}, call.training.rate(self.task.context))
         optimizer.undecayed = call.undecayed
-        return Begun(call, trained, buffers, StackedOptimizer(optimizer, list(trained), trained, found["remembered"]))
+        return Begun(
+            call, trained, buffers, VectorizedOptimizer(optimizer, list(trained), trained, found["remembered"])
+        )
 
     def train(self, begun: Begun) -> Trained:
         """Run all its steps."""
@@ -246,10 +250,10 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
-def carried_out(task: VectorizedTask, silos: Tree, data: StackedData, masks: dict[object, list[Mask]]) -> Ended:
+def carried_out(task: VectorizedTask, silos: Tree, data: VectorizedData, masks: dict[object, list[Mask]]) -> Ended:
     """Run a task with all its calls of fit. Raises NotVectorizable for one without any."""
     while True:
-        fit = StackedFit(task, silos, data, masks)
+        fit = VectorizedFit(task, silos, data, masks)
         begun = fit.begin()
         if isinstance(begun, Begun):
             task.trained.append(fit.train(begun))

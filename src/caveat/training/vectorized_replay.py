@@ -87,7 +87,7 @@ class FitCall:
 
 
 @dataclass(frozen=True)
-class StackedContext(SiloContext):
+class VectorizedContext(SiloContext):
     """A context that stands for K silos within `torch.func.vmap`: a task sees one, whose tensors are batched."""
 
     count: Tensor = field(kw_only=True)
@@ -98,7 +98,7 @@ class StackedContext(SiloContext):
     @classmethod
     def of(
         cls, context: SiloContext, count: Tensor, trainer: Callable[[FitCall], tuple[Tensor, Tensors]]
-    ) -> StackedContext:
+    ) -> VectorizedContext:
         """Return a context that stands for many silos."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))
         silo, domain, secret = (cast(Any, Hidden(name)) for name in ("id", "domain", "secret"))
@@ -194,7 +194,9 @@ class VectorizedTask:
             self.swaps.put(call.context.module, done["tensors"])
             return done["steps"], done["remembered"]
 
-        return self.task(self.down, _copied(silo["state"]), StackedContext.of(self.context, silo["examples"], trainer))
+        return self.task(
+            self.down, _copied(silo["state"]), VectorizedContext.of(self.context, silo["examples"], trainer)
+        )
 
 
 def _copied(state: State) -> State:
