@@ -45,7 +45,7 @@ class Data(NamedTuple):
 
     def part(self, index: Tensor) -> Data:
         """Return the examples at these positions."""
-        return Data(self.x[index], self.y[index])
+        return Data(self.x[brought(index, self.counted_on)], self.y[brought(index, self.y.device)])
 
 
 class AugmentedData(Data):

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
+from ..core.devices import brought
 from ..core.silo import SiloInfo
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty import temperature
@@ -168,6 +169,7 @@ class Conformal(Wrapper):
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the silo's own quantile of the surprise of calibration labels; with too few, send a histogram."""
         y, subgroup = context.calibration.y, context.subgroups.get("calibration")
+        subgroup = None if subgroup is None else brought(subgroup, y.device)
         probs = mean_probs(asked(self.base, down, state, context, "calibration"))
         own = len(y) >= self.least
         kept = self.own_limits(probs, y, subgroup) if own else {}

@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
-from ..core.devices import brought
 from ..core.silo import SiloInfo
 from ..nn.stages import by_answer, numbers_of, recording
 from ..uncertainty import familiarity
@@ -95,12 +94,12 @@ class Familiar(Wrapper):
     def add_up(self, down: Payload, state: State, context: SiloContext) -> dict[str, Tensors]:
         """Return the sums of the training split by stage."""
         found: dict[str, Tensors] = {}
-        x, y = context.train
+        y = context.train.y.cpu()
         group: Tensor | None = None
         for part in torch.split(torch.arange(len(y)), PART):
-            answers, numbers = self.observed(down, state, context, x[brought(part, context.train.counted_on)])
+            answers, numbers = self.observed(down, state, context, context.train.part(part).x)
             classes = next(iter(answers.values())).probs.shape[1]
-            group = familiarity.grouped(y.cpu(), classes) if group is None else group
+            group = familiarity.grouped(y, classes) if group is None else group
             for stage, h in numbers.items():
                 sums = familiarity.sums(h, group[part], classes)
                 found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums

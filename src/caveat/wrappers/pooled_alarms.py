@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
-from ..core.devices import brought
 from ..core.silo import SiloInfo
 from ..uncertainty import familiarity
-from ..uncertainty.histograms import BINS, edges, histogram
+from ..uncertainty.histograms import BINS, beside, edges, histogram
 from .base import no_histograms
 from .familiar import GROUP, INPUT, PART, Familiar, densities, distances, whose_stage
 
@@ -72,12 +71,11 @@ class PooledAlarms(Familiar):
         Units of distances are those of training inputs by densities without them, since an input is near the density
         that it was counted in. Units of uncertainties are also those of validation inputs, which no model has learnt.
         """
-        some = torch.arange(min(len(context.train), PART))
-        x = context.train.x[brought(some, context.train.counted_on)]
-        answers, numbers = self.observed(down, state, context, x)
+        some = context.train.part(torch.arange(min(len(context.train), PART)))
+        answers, numbers = self.observed(down, state, context, some.x)
         unseen, _ = self.observed(down, state, context, context.validation.x)
         classes = next(iter(answers.values())).probs.shape[1]
-        group = familiarity.grouped(context.train.y.cpu()[some], classes)
+        group = familiarity.grouped(some.y.cpu(), classes)
         found = densities({name: familiarity.sums(h, group, classes) for name, h in numbers.items()}, 1)
         for stage, h in numbers.items():
             apart = familiarity.left_out_distances(h, group, classes, FOLDS)
@@ -112,7 +110,10 @@ class PooledAlarms(Familiar):
             return found
         scores = self.ranked(answer, whose, numbers, known)
         counts = {name: known[f"{POOLED}{name}"].long() for name in scores}
-        among = {name: coarse_edges(self.binned_as(name)).repeat_interleave(each) for name, each in counts.items()}
+        among = {
+            name: beside(coarse_edges(self.binned_as(name)), each).repeat_interleave(each)
+            for name, each in counts.items()
+        }
         inputs = len(among[f"{model}.{P_VALUES[0]}"])
         familiar, sure, typical = (familiarity.sureness(among[name], each) for name, each in scores.items())
         return replace(found, familiarity=familiar, sureness=sure, typicality=typical, ranked_among=inputs)
