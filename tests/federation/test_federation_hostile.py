@@ -31,7 +31,7 @@ def nan(reply: Message) -> Message:
     for tensors in payload.values():
         for tensor in tensors.values():
             tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
-    reply.content = pack(payload, examples=52)
+    reply.content = pack(payload, examples=38)
     return reply
 
 
@@ -45,7 +45,7 @@ def test_a_hostile_silo_is_named_and_the_others_are_as_without_it(tmp_path: Path
     rows = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
     named = {(row["round"], row.get("split", "train")) for row in rows if "left_out" in row and row["silo"] == "hill"}
     assert named >= {(1, "train"), (2, "train"), (3, "train"), (3, "test")}
-    told = ("is not finite", "has weight 52, expected 1, the number of examples that the silo reported", NO_PART)
+    told = ("is not finite", "has weight 38, expected 1, the number of examples that the silo reported", NO_PART)
     assert all(any(each in row["left_out"] for each in told) for row in rows if "left_out" in row)
     assert all(row["left_out"] == NO_PART for row in rows if row.get("split") == "test" and "left_out" in row)
     assert any("without hill" in note and "is not finite" in note for note in hostile.notes)

@@ -40,7 +40,7 @@ def test_a_silo_gets_its_own_bias_from_two_sums_more() -> None:
     update, _ = method.measure(method.broadcast(server), {}, silos[0])
     assert {group: {name: tuple(each.shape) for name, each in of.items()} for group, of in update.payload.items()} == {
         "likelihood": {"global": (5, 97)},
-        "class_bias": {"global": (2,)},
+        "bias_sums": {"global": (2,)},
     }
     (step,) = method.schedule()
     assert step.sums is not None

@@ -32,7 +32,7 @@ class ClassBiased(TemperatureScaled):
         sent, kept = super().sums(log_probs)
         rows = {model: class_bias.usable(*each) for model, each in log_probs.items()}
         powers = {model: temperature.near(each, 1.0, temperature.SPREAD) for model, each in kept["likelihood"].items()}
-        sent["class_bias"] = {model: class_bias.message(powers[model] * z, y) for model, (z, y) in rows.items()}
+        sent["bias_sums"] = {model: class_bias.message(powers[model] * z, y) for model, (z, y) in rows.items()}
         kept["class_bias"] = {f"{model}.log_probs": z for model, (z, _) in rows.items()}
         kept["class_bias"] |= {f"{model}.labels": y for model, (_, y) in rows.items()}
         return sent, kept
@@ -40,12 +40,12 @@ class ClassBiased(TemperatureScaled):
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be sums over a silo's validation inputs."""
         n = card.examples["validation"]
-        found = (class_bias.impossible(each, n) for each in sent.get("class_bias", {}).values())
+        found = (class_bias.impossible(each, n) for each in sent.get("bias_sums", {}).values())
         return super().wrong(sent, card) or next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Also set how much silos' biases differ."""
-        means = replies.mean("class_bias")
+        means = replies.mean("bias_sums")
         widths = {model: scalar(class_bias.width(each.double() * len(replies))) for model, each in means.items()}
         return super().settle(server, replies, context) | {"class_bias": server["class_bias"] | widths}
 
