@@ -79,9 +79,13 @@ except SystemExit: pass
 PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
+OF_SCIKIT_LEARN = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+"""What scikit-learn sets when it is imported."""
+
+
 def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    return kept | {"PYTHONPATH": str(Path(caveat.__file__).parents[1])}
+    return OF_SCIKIT_LEARN | kept | {"PYTHONPATH": str(Path(caveat.__file__).parents[1])}
 
 
 def seen(code: str) -> tuple[dict[str, Any], dict[str, Any]]:

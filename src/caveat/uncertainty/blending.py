@@ -16,27 +16,32 @@ from torch import Tensor
 
 from .temperature import CONTAMINATION
 
-WEIGHTS = torch.linspace(0, 1, 41, dtype=torch.float64)
-"""The weights of the local model at which silos compute their likelihood."""
+WEIGHTS = 41
+"""Number of weights of the local model, evenly spaced from 0 to 1, at which silos compute their likelihood."""
 STRENGTH = 5.0
 """Number of labels that the federation's weight counts as at a silo, chosen by `benchmarks/policies.py`."""
 
 
+def weights() -> Tensor:
+    """Return the weights (41,) float64."""
+    return torch.linspace(0, 1, WEIGHTS, dtype=torch.float64)
+
+
 def curve(local: Tensor, other: Tensor, y: Tensor) -> Tensor:
-    """Return (41,) float64, the negative log-likelihood in nats of labels (n,) under blends with each of `WEIGHTS`.
+    """Return (41,) float64, the negative log-likelihood in nats of labels (n,) under blends with each of the `weights`.
 
     `local` and `other` (n, C) are probabilities. Rows with NaN in either are left out, and so are labels of -1.
     """
     known = (y >= 0) & local.isfinite().all(1) & other.isfinite().all(1)
     mine, theirs = (p[known].double().gather(1, y[known, None]) for p in (local, other))
-    weights = WEIGHTS.to(mine.device)
-    right = weights * mine + (1 - weights) * theirs
+    share = weights().to(mine.device)
+    right = share * mine + (1 - share) * theirs
     return -((1 - CONTAMINATION) * right + CONTAMINATION / local.shape[1]).log().sum(0)
 
 
 def impossible(sent: Tensor, inputs: int, classes: int) -> str:
     """Return why this cannot be a `curve` of so many inputs, or fewer, with so many classes; "" if it can."""
-    if sent.shape != WEIGHTS.shape or not sent.isfinite().all():
+    if sent.shape != (WEIGHTS,) or not sent.isfinite().all():
         return "likelihoods that are none"
     sent = sent.double().cpu()
     room = 1e-6 * (1 + inputs * math.log(classes / CONTAMINATION))
@@ -57,9 +62,9 @@ def own_weight(own: Tensor, shared: float, strength: float = STRENGTH) -> float:
 
 def _best(curve: Tensor, shared: float, strength: float) -> float:
     """Return the weight with the least sum of a curve and `strength` labels; of equal ones the nearest to `shared`."""
-    total = curve.cpu()
+    total, grid = curve.cpu(), weights()
     if strength:
-        for share, weights in ((shared, WEIGHTS), (1 - shared, 1 - WEIGHTS)):
-            total = total - strength * torch.xlogy(torch.tensor(share, dtype=torch.float64), weights)
+        for share, of in ((shared, grid), (1 - shared, 1 - grid)):
+            total = total - strength * torch.xlogy(torch.tensor(share, dtype=torch.float64), of)
     least = total <= total.min() + 1e-9
-    return float(WEIGHTS[(WEIGHTS - shared).abs().masked_fill(~least, torch.inf).argmin()])
+    return float(grid[(grid - shared).abs().masked_fill(~least, torch.inf).argmin()])

@@ -71,7 +71,7 @@ class Best(Wrapper):
         """Keep the likelihood of the validation split on a grid of weights of the local model."""
         x, y = context.validation
         answers = self.base.answer(down, state, context, x) if len(y) else {}
-        found = torch.zeros_like(blending.WEIGHTS)
+        found = torch.zeros(blending.WEIGHTS, dtype=torch.float64)
         if len(answers) == 2:
             found = blending.curve(answers[Decision.LOCAL].probs, answers[Decision.GLOBAL].probs, y).cpu()
         return Update({GROUP: self.sent(found)}, 1), state | {GROUP: {"likelihood": found}}
