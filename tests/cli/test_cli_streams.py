@@ -45,8 +45,8 @@ def test_a_reader_of_the_results_that_leaves_is_not_even_mentioned(nowhere: Path
     told = run.stderr.read().decode()
     run.stderr.close()
     assert run.wait(120) == 0, told
-    lines = told.splitlines()
-    assert [line.split()[2] for line in lines[1:]] == ["train"] * 3 + ["temperature", "familiarity"]
+    rounds = [line.split()[2] for line in told.splitlines()[1:] if not line.startswith("warning: Predictions are less")]
+    assert rounds == ["train"] * 3 + ["temperature", "familiarity"]
     assert whole(nowhere)
 
 
@@ -74,7 +74,7 @@ def test_predictions_that_no_disk_takes_are_a_failure(finished: tuple[Path, obje
         )
         _, told = predict.communicate(timeout=120)
     assert predict.returncode == 4
-    assert told.decode() == "error: cannot write to standard output: No space left on device\n"
+    assert told.decode().splitlines()[-1] == "error: cannot write to standard output: No space left on device"
 
 
 def test_an_outlet_forgets_what_nobody_reads_and_remembers_what_somebody_wanted() -> None:

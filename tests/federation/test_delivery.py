@@ -23,7 +23,7 @@ from caveat.federation.silo.app import NodeHandler
 from caveat.files import read_ledger, read_payload
 from caveat.runs.joining import own_silos_of
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:column 'smoker'")]
 LATE, NODE = "lake", 99
 
 
