@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from caveat.core import Data, Prediction
 from caveat.metrics import skill
-from caveat.metrics.skill import _agreement, _ranked, ridge_labels
+from caveat.metrics.skill import _agreement, _ranked, _ranking, predictable, ridge_labels
 
 
 def drawn(n: int = 60, classes: int = 3, seed: int = 0) -> tuple[Prediction, Data, Data]:
@@ -29,6 +29,33 @@ def test_triples_are_mean_and_variance_over_permutations() -> None:
     scores, wrong = random.integers(0, 5, 30).astype(float), random.random(30) < 0.3
     pairs = [_ranked(scores, random.permutation(wrong))[0] for _ in range(5000)]
     assert _ranked(scores, wrong)[1:] == pytest.approx([np.mean(pairs), np.var(pairs)], rel=0.05)
+    odds, classes = random.normal(size=(30, 3)).round(1), random.integers(0, 3, 30)
+    every = [_ranking(odds - odds.mean(1, keepdims=True), random.permutation(classes))[0] for _ in range(5000)]
+    expected = _ranking(odds - odds.mean(1, keepdims=True), classes)[1:]
+    assert expected == pytest.approx([np.mean(every), np.var(every)], rel=0.05)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_bound_of_how_predictable_labels_are_holds(classes: int) -> None:
+    """Labels without relation to inputs: the variance is not too small, although halves are used twice."""
+    generator, z = torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        x, y = torch.randn(80, 5, generator=generator), torch.randint(classes, (80,), generator=generator)
+        observed, expected, variance = predictable(Data(x, y), classes)
+        z.append((observed - expected) / variance**0.5)
+    assert np.mean(z) == pytest.approx(0, abs=0.2)
+    assert 0.8 < np.std(z) < 1.1
+
+
+def test_classes_that_a_half_lacks_are_not_asked_about() -> None:
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    alone = torch.zeros(20).long()
+    alone[0] = 1
+    assert predictable(Data(x, alone), 2).tolist() == [0, 0, 0]
+    y = torch.arange(20) // 2 % 2
+    observed, expected, _ = predictable(Data(x + 100 * y[:, None], y), 2)
+    assert (observed, expected) == (50, 25)  # each half has 5 inputs of either class, all ranked correctly
+    assert predictable(Data(torch.ones(20, 3).long(), y), 2).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -13,17 +13,18 @@ from caveat.runs.collapse import collapse
 CLASSES = 4
 
 
-def sums(n: int, better: float, seed: int, classes: int = CLASSES, confused: bool = False) -> Tensors:
+def sums(n: int, better: float, seed: int, classes: int = CLASSES, confused: bool = False, train: int = 40) -> Tensors:
     """Of predictions whose logit of the true class is `better` standard deviations higher; `confused` ones are surer if
-    wrong.
+    wrong. Inputs do not tell the labels of the `train` training inputs.
     """
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(classes, (n,), generator=generator)
     logits = torch.randn(n, classes, generator=generator) + better * torch.nn.functional.one_hot(y, classes)
     if confused:
         logits = logits * (1 + 3 * (logits.argmax(1) != y)[:, None])
-    x = torch.randn(n, 3, generator=generator)
-    return skill(Prediction.from_logits(logits[None]), Data(x, y), Data(x, y.roll(1)))
+    x, known = torch.randn(n, 3, generator=generator), torch.randn(train, 3, generator=generator)
+    labels = torch.randint(classes, (train,), generator=generator)
+    return skill(Prediction.from_logits(logits[None]), Data(x, y), Data(known, labels))
 
 
 def kinds(silos: dict[str, Tensors]) -> list[str]:
@@ -45,6 +46,52 @@ def test_one_silo_without_skill_is_named() -> None:
     assert "on 60 validation inputs" in found[0].text
 
 
+def test_labels_that_nothing_predicts_are_found_with_few_validation_inputs() -> None:
+    """A dozen validation inputs per silo say nothing about a model, but its training inputs about the labels."""
+    found = [kinds({f"s{k}": sums(12, 0.0, 10 * seed + k, 2, train=120) for k in range(4)}) for seed in range(40)]
+    assert sum("unpredictable_labels" in each or each == ["no_skill"] for each in found) >= 38
+    silos = {f"s{k}": sums(12, 4.0 * (k != 2), k, 2, train=500) for k in range(4)}
+    (one,) = collapse(silos, 0.7, 2)
+    assert (one.kind, one.silos) == ("unpredictable_labels", ("s2",))
+    assert one.text.startswith("Labels are not shown to be predictable at s2: a ridge classifier fitted to half of")
+
+
+def test_labels_that_the_model_or_a_ridge_classifier_predicts_are_not_called_unpredictable() -> None:
+    assert kinds({f"s{k}": sums(30, 3.0, k, 2, train=500) for k in range(4)}) == []
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (500,), generator=generator)
+    train = Data(y[:, None] + torch.randn(500, 1, generator=generator), y)
+    guess = Prediction.from_logits(torch.randn(1, 12, 2, generator=generator))
+    assert kinds({"a": skill(guess, train.part(torch.arange(12)), train)}) == []
+
+
+def test_labels_that_a_ridge_classifier_ranks_moderately_are_rarely_called_unpredictable() -> None:
+    """An AUROC of .75 is called unpredictable in about one of 200 runs, for the run and for any of its silos."""
+    generator, called = torch.Generator().manual_seed(0), 0
+    for _ in range(150):
+        silos = {}
+        for name in ("a", "b", "c"):
+            y = torch.randint(2, (60,), generator=generator)
+            train = Data(torch.randn(60, 4, generator=generator) + 0.65 * y[:, None], y)
+            guess = Prediction.from_logits(torch.randn(1, 12, 2, generator=generator))
+            silos[name] = skill(guess, train.part(torch.arange(12)), train)
+        called += "unpredictable_labels" in kinds(silos)
+    assert called <= 3
+
+
+def test_predictions_that_agree_less_than_permuted_labels_have_no_skill_whatever_their_ranking() -> None:
+    """The second most likely class is the label: its probability ranks well, and every prediction is wrong."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(CLASSES, (100,), generator=generator)
+    one_hot = torch.nn.functional.one_hot
+    logits = 2.0 * one_hot(y, CLASSES) + 3.0 * one_hot((y + 1) % CLASSES, CLASSES)
+    x = torch.randn(100, 3, generator=generator)
+    found = skill(Prediction.from_logits(logits[None]), Data(x, y), Data(x, y.roll(1)))
+    assert found["ranking"][0] > found["ranking"][1]
+    (first, *_) = collapse({"a": found}, 1.4, CLASSES)
+    assert first.text.startswith("Predictions are worse than chance on the 100 validation inputs: accuracy 0.0 %")
+
+
 def test_a_warning_of_no_skill_says_which_skill_it_leaves_open() -> None:
     """A weak model is not called as bad as chance: its kappa and AUROC are below the bounds that the text has."""
     found = [each for seed in range(40) for each in collapse({"a": sums(100, 0.2, seed, classes=2)}, 0.7, 2)]
@@ -58,7 +105,7 @@ def test_a_warning_of_no_skill_says_which_skill_it_leaves_open() -> None:
 
 
 def test_a_few_inputs_cause_no_warning() -> None:
-    assert kinds({"a": sums(15, 0.0, 0)}) == []
+    assert kinds({"a": sums(15, 0.0, 0, train=10)}) == []
     assert kinds({f"s{k}": sums(30, 2.0 * (k != 2), k, classes=2) for k in range(5)}) == []
 
 

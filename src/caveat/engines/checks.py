@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core import DataError, Payload, Round, SiloId, Tensors, Update
 from ..core.aggregation import all_finite
 from ..core.silo import MOST, SiloInfo
+from ..metrics.skill import ROWS
 
 LARGEST = 1e6
 """Maximum ratio of a tensor's largest entry to the median silo's (or to what was sent, or to 1)."""
@@ -162,7 +163,9 @@ ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
 """The groups of a stream, with one model, and with a choice between two models."""
 CLASSES_OF_TEST, SUBGROUPS = "classes", "subgroups"
 """Groups of the test split: for models with few enough classes, and for data with subgroups of inputs."""
-SKILL, COMPARISONS = "skill", ("agreement", "ranking", "errors", "majority", "reference")
+SKILL, COMPARISONS = "skill", (
+    "agreement", "ranking", "predictable", "errors", "majority", "reference",
+)  # fmt: skip
 """A group of the test split, about the validation split, and its triples: observed, expected, variance."""
 SKILL_COUNTS = {"inputs": 0, "no_evidence": 0, "in_sets": 1, "calibration": 1}
 """The numbers of axes of its counts, of which all but the first are optional."""
@@ -310,8 +313,9 @@ def _check_skill(tensors: Tensors) -> None:
         if (tuple(triple.shape), triple.dtype) != ((3,), torch.float64) or bool((triple < 0).any()):
             raise DataError(f"{name} is not observed, expected and variance")
         observed, expected, _ = triple.tolist()
-        if observed > (n if name == "agreement" else 2 * expected) or expected > n * max(n, 1):
-            raise DataError(f"{name} observes more than {n:.0f} inputs can show")
+        inputs = ROWS if name == "predictable" else n  # those are training inputs
+        if observed > (n if name == "agreement" else 2 * expected) or expected > inputs * max(inputs, 1):
+            raise DataError(f"{name} observes more than {inputs:.0f} inputs can show")
 
 
 def _check_sums(tensors: Tensors, n: float) -> None:

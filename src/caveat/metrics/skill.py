@@ -5,6 +5,8 @@ number in that case. Triples of several silos add up. Silos are thus strata of o
 frequent classes are at a silo.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,8 +23,6 @@ DECIMALS = 6
 """Decimals to which scores are rounded before they are ranked, because smaller differences come from rounding."""
 NO_EVIDENCE = 0.9
 """Vacuity above which an input has hardly any evidence."""
-PAIRED, RANKED = ("majority", "reference"), ("ranking", "errors")
-"""Comparisons of two predictions of the same inputs, and comparisons of ranks."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -31,9 +31,10 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
 
     agreement: correct predictions, compared with permuted labels. ranking: pairs of an input of a class and one of
     another class that the probability of the class ranks correctly, ties half, over all classes (of two, the second
-    one). errors: pairs of a wrong and a correct prediction of which the wrong one has the higher total uncertainty.
-    majority: of the inputs that only one of the prediction and the most frequent class of `train` gets right, those
-    that the prediction gets right; reference: the same for `ridge_labels`.
+    one). predictable: the same for training inputs, ranked by a ridge classifier of the other half of them. errors:
+    pairs of a wrong and a correct prediction of which the wrong one has the higher total uncertainty. majority: of the
+    inputs that only one of the prediction and the most frequent class of `train` gets right, those that the prediction
+    gets right; reference: the same for `ridge_labels`.
 
     Also `inputs` (), the number N; for predictions with vacuity `no_evidence` (), how many inputs have hardly any; for
     predictions with sets `in_sets` (C,), how many sets hold each class.
@@ -42,12 +43,12 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
     right, classes = label == y, probs.shape[1]
     with np.errstate(divide="ignore"):
         odds = np.log(probs) - np.log1p(-probs)
-    ranking = [_ranked(odds[:, k], y == k) for k in ([1] if classes == 2 else np.unique(y))]
     frequent = int(torch.bincount(train.y, minlength=1).argmax())
     guessed = ridge_labels(train, data.x, classes)
     found = {
         "agreement": _agreement(y, label),
-        "ranking": np.sum([np.zeros(3), *ranking], 0),
+        "ranking": _ranking(odds, y),
+        "predictable": predictable(train, classes),
         "errors": _ranked(prediction.total.cpu().numpy(), ~right),
         "majority": _paired(right, y == frequent),
         "reference": np.zeros(3) if guessed is None else _paired(right, guessed == y),
@@ -60,30 +61,53 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
     return {name: torch.from_numpy(each).double() for name, each in found.items()}
 
 
-def _agreement(y: npt.NDArray[np.int64], label: npt.NDArray[np.int64]) -> Array:
-    """Return how often labels agree, with mean and variance over permutations: those of a contingency table's trace."""
+def _permuted(values: Array, y: npt.NDArray[np.int64]) -> Array:
+    """Return the sum over inputs of `values` (N, C) of their classes, with its mean and variance over permutations.
+
+    The variance is that of a linear permutation statistic (Hoeffding, 1951).
+    """
     n = len(y)
     if n < 2:
         return np.zeros(3)
-    own, predicted = (np.bincount(each, minlength=int(max(y.max(), label.max())) + 1) for each in (y, label))
-    cells = own * predicted / n
-    variance = (cells * (n - own) * (n - predicted)).sum() / n + cells.sum() ** 2 - (cells**2).sum()
-    return np.array([(y == label).sum(), cells.sum(), variance / (n - 1)])
+    counts = np.bincount(y, minlength=values.shape[1])
+    row = values @ counts / n
+    apart = values - row[:, None] - values.mean(0) + row.mean()
+    return np.array([values[np.arange(n), y].sum(), row.sum(), (apart**2 @ counts).sum() / (n - 1)])
+
+
+def _agreement(y: npt.NDArray[np.int64], label: npt.NDArray[np.int64]) -> Array:
+    """Return how often labels agree, with mean and variance over permutations."""
+    return _permuted(np.eye(int(max(y.max(initial=0), label.max(initial=0))) + 1)[label], y)
+
+
+def _ranking(scores: Array, y: npt.NDArray[np.int64]) -> Array:
+    """Return the pairs of an input of a class and another input that scores (N, C) rank correctly, ties half.
+
+    The Mann-Whitney statistics of all classes, of two that of the second one, with the variance of their sum.
+    """
+    if scores.shape[1] == 2:
+        return _ranked(scores[:, 1], y == 1)
+    present = [k for k in np.unique(y) if (y == k).sum() < len(y)]
+    if not present:
+        return np.zeros(3)
+    each = np.stack([ranks(scores[:, k].round(DECIMALS)) for k in present], 1)
+    own = np.bincount(y)[present]
+    return _pairs(_permuted(each, np.searchsorted(present, y)), own)
 
 
 def _ranked(scores: Array, positive: Flags) -> Array:
-    """Return the pairs of a positive and another input that are ranked correctly, with mean and variance without skill.
-
-    The Mann-Whitney statistic, with the variance of tied ranks.
-    """
-    n, own = len(scores), int(positive.sum())
-    pairs = own * (n - own)
-    if not pairs:
+    """Return the pairs of a positive and another input that are ranked correctly: one Mann-Whitney statistic."""
+    own = int(positive.sum())
+    if not own * (len(scores) - own):
         return np.zeros(3)
-    scores = scores.round(DECIMALS)
-    ties = np.unique(scores, return_counts=True)[1].astype(float)
-    observed = ranks(scores)[positive].sum() - own * (own + 1) / 2
-    return np.array([observed, pairs / 2, pairs / 12 * (n + 1 - (ties**3 - ties).sum() / (n * (n - 1)))])
+    each = np.stack([np.zeros(len(scores)), ranks(scores.round(DECIMALS))], 1)
+    return _pairs(_permuted(each, positive.astype(np.int64)), np.array([own]))
+
+
+def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
+    """Return Mann-Whitney statistics from sums of the ranks of inputs, of which classes have `own`."""
+    least = (own * (own + 1) / 2).sum()
+    return np.array([sums[0] - least, sums[1] - least, sums[2]])
 
 
 def _paired(right: Flags, other: Flags) -> Array:
@@ -100,18 +124,46 @@ def ridge_labels(train: Data, x: Tensor, classes: int) -> npt.NDArray[np.int64] 
     """
     if not x.is_floating_point() or not len(train):
         return None
+    known, y = _known(train)
+    scores = _ridge(known, y, classes)
+    each = [scores(_features(part)).argmax(1) for part in torch.split(x, ROWS)]
+    found: npt.NDArray[np.int64] = torch.cat(each).numpy()
+    return found
+
+
+def predictable(train: Data, classes: int) -> Array:
+    """Return how well each half of the training inputs is ranked by the ridge classifier of the other half.
+
+    Without skill, the two halves give almost the same result, so the variance is twice the sum of both.
+    """
+    if not train.x.is_floating_point() or len(train) < 4:
+        return np.zeros(3)
+    known, y = _known(train)
+    each = []
+    for half in (torch.arange(len(y)) % 2 == 0, torch.arange(len(y)) % 2 == 1):
+        asked = half & torch.isin(y, y[~half])  # the other half says nothing about classes that it lacks
+        scores = _ridge(known[~half], y[~half], classes)
+        each.append(_ranking(scores(known[asked]).numpy(), y[asked].numpy()))
+    observed, expected, variance = np.sum(each, 0)
+    return np.array([observed, expected, 2 * variance])
+
+
+def _known(train: Data) -> tuple[Tensor, Tensor]:
+    """Return features and labels of at most `ROWS` training inputs, evenly spaced."""
     count = min(len(train), ROWS)
-    part = train.part(torch.arange(count) * len(train) // count)  # evenly spaced
-    known = _features(part.x)
+    part = train.part(torch.arange(count) * len(train) // count)
+    return _features(part.x), part.y.cpu()
+
+
+def _ridge(known: Tensor, y: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
+    """Return the scores (M, C) of features (M, D), by ridge regression on the classes of others."""
     center = known.mean(0)
     known = known - center
-    target = torch.nn.functional.one_hot(part.y.cpu(), classes).double()
+    target = torch.nn.functional.one_hot(y, classes).double()
     products = known @ known.T
     products.diagonal().add_(RIDGE * products.diagonal().mean().clamp_min(1e-12))
     weights = known.T @ torch.linalg.solve(products, target - target.mean(0))
-    scores = [(_features(each) - center) @ weights + target.mean(0) for each in torch.split(x, ROWS)]
-    found: npt.NDArray[np.int64] = torch.cat(scores).argmax(1).numpy()
-    return found
+    return lambda features: (features - center) @ weights + target.mean(0)
 
 
 def _features(x: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Collapsed models: predictions without proven skill, worse than a baseline, or whose uncertainty misranks errors.
+"""Collapsed models, without proven skill, below a baseline or with misranked errors, and labels that nothing predicts.
 
 All checks use the sums of `metrics.skill`, over all silos and at each of them. Silos are tested together, so chance
 causes a warning about any of them as rarely as one about the run.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Self
@@ -27,6 +27,8 @@ NONE, NONE_AUROC = 0.02, 0.52
 """The same for a model that is better than chance, but by next to nothing."""
 FAR = {"majority": 0.02, "reference": 0.1}
 """Differences of accuracies from which on a model is far below a baseline."""
+STRICT = 0.001
+"""Level at which no skill is shown where labels are called unpredictable; chance rarely hides these."""
 NO_EVIDENCE = 0.5
 """Share of inputs without evidence from which on it is said."""
 
@@ -80,8 +82,10 @@ def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iter
     bad = tuple(silo for silo, sums in silos.items() if has_no_skill(sums, LEVEL / len(silos)))
     if bad:
         yield no_skill_at(bad, silos)
+    rest = {silo: sums for silo, sums in silos.items() if silo not in bad}
+    yield from unpredictable_labels(total, rest, len(silos))
     for name in FAR:
-        yield from behind(name, total, {silo: sums for silo, sums in silos.items() if silo not in bad})
+        yield from behind(name, total, rest)
     yield from without_evidence(total)
     yield from misranked(total)
 
@@ -89,37 +93,46 @@ def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iter
 def has_no_skill(sums: Tensors, level: float) -> bool:
     """Return whether predictions are not shown to be better than chance, and so many that a moderate skill would show.
 
-    Neither the agreement of labels nor the ranking of classes is significant. A weak skill can be missed.
+    Neither the agreement of labels nor the ranking of classes is significant. A weak skill can be missed. Labels that
+    agree significantly less than permuted ones show no skill, whatever the ranking.
     """
     agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
     if n < FEWEST or not ranking.expected or agreement.expected >= n:
         return False
+    if agreement.z < NormalDist().inv_cdf(level):
+        return True
     kappa, auroc = bounds(sums, level)
     if shows_skill(sums):
         return kappa < NONE and auroc < NONE_AUROC
     return kappa < SLIGHT and auroc < SLIGHT_AUROC
 
 
-def shows_skill(sums: Tensors) -> bool:
-    """Return whether labels agree, or probabilities rank classes, better than chance does."""
-    z = max(Compared.of(sums["agreement"]).z, Compared.of(sums["ranking"]).z)
-    return z > NormalDist().inv_cdf(1 - LEVEL)
+def shows_skill(sums: Tensors, level: float = LEVEL, by: tuple[str, ...] = ("agreement", "ranking")) -> bool:
+    """Return whether one of these comparisons is better than chance: labels agree, or probabilities rank classes."""
+    return max(Compared.of(sums[name]).z for name in by) > NormalDist().inv_cdf(1 - level)
 
 
 def bounds(sums: Tensors, level: float) -> tuple[float, float]:
     """Return approximate upper bounds of kappa and AUROC, each exceeded with this probability."""
-    agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
+    agreement, n = Compared.of(sums["agreement"]), float(sums["inputs"])
     kappa = (agreement.upper(level) - agreement.expected) / (n - agreement.expected)
-    return kappa, ranking.upper(level) / (2 * ranking.expected)
+    return kappa, _auroc(sums, "ranking", level)
+
+
+def standing(every: Iterable[Tensors]) -> str:
+    """Return how predictions compare with chance, in words."""
+    low = NormalDist().inv_cdf(LEVEL)
+    found = {"worse" if Compared.of(each["agreement"]).z < low else "hardly better" if shows_skill(each)
+             else "not shown to be better" for each in every}  # fmt: skip
+    return ", or ".join(sorted(found))
 
 
 def no_skill(total: Tensors, loss: float, classes: int) -> Caution:
     agreement, ranking, n = Compared.of(total["agreement"]), Compared.of(total["ranking"]), float(total["inputs"])
     constant = agreement.variance <= 1e-9 * n
-    found = "hardly" if shows_skill(total) else "not shown to be"
     kappa, auroc = bounds(total, LEVEL)
     text = (
-        f"Predictions are {found} better than chance on the {n:,.0f} validation inputs: accuracy "
+        f"Predictions are {standing([total])} than chance on the {n:,.0f} validation inputs: accuracy "
         f"{percent(agreement.observed / n)}, where permuted labels give {percent(agreement.expected / n)} (kappa at "
         f"most {decimal(kappa)}, bound of {percent(1 - LEVEL)}); AUROC {decimal(ranking.auroc)} (at most "
         f"{decimal(auroc)}); loss {loss:.2f} nats, where equal probabilities give {math.log(classes):.2f}."
@@ -132,11 +145,10 @@ def no_skill(total: Tensors, loss: float, classes: int) -> Caution:
 def no_skill_at(bad: tuple[SiloId, ...], silos: Mapping[SiloId, Tensors]) -> Caution:
     chosen = merge({name: silos[silo][name] for name in ("agreement", "ranking", "inputs")} for silo in bad)
     n, agreement, ranking = float(chosen["inputs"]), Compared.of(chosen["agreement"]), Compared.of(chosen["ranking"])
-    found = "hardly, or not shown to be," if any(shows_skill(silos[silo]) for silo in bad) else "not shown to be"
     kappa, auroc = map(max, zip(*(bounds(silos[silo], LEVEL / len(silos)) for silo in bad), strict=True))
     return Caution(
         "no_skill",
-        f"Predictions are {found} better than chance at {named(bad)}: accuracy "
+        f"Predictions are {standing([silos[silo] for silo in bad])} than chance at {named(bad)}: accuracy "
         f"{percent(agreement.observed / n)} on {n:,.0f} validation inputs, where permuted labels give "
         f"{percent(agreement.expected / n)} (kappa at most {decimal(kappa)} at each, bound of {percent(1 - LEVEL)} for "
         f"all silos at once); AUROC {decimal(ranking.auroc)} (at most {decimal(auroc)} at each).",
@@ -144,6 +156,41 @@ def no_skill_at(bad: tuple[SiloId, ...], silos: Mapping[SiloId, Tensors]) -> Cau
         "weak skill shows with more validation inputs.",
         bad,
     )
+
+
+def unpredictable_labels(total: Tensors, silos: Mapping[SiloId, Tensors], every: int) -> Iterator[Caution]:
+    """Warn of labels, of all silos or of some of `every`, that neither predictions nor a ridge classifier predict."""
+    bad = () if (whole := unpredictable(total, LEVEL / 2)) else tuple(
+        silo for silo, sums in silos.items() if unpredictable(sums, LEVEL / 2 / every)
+    )  # fmt: skip
+    if not whole and not bad:
+        return
+    level, chosen = (LEVEL / 2, [total]) if whole else (LEVEL / 2 / every, [silos[silo] for silo in bad])
+    ranking = Compared.of(merge({"": each["predictable"]} for each in chosen)[""])
+    most = max(_auroc(each, "predictable", level) for each in chosen)
+    yield Caution(
+        "unpredictable_labels",
+        f"Labels are not shown to be predictable{f' at {named(bad)}' if bad else ''}: a ridge classifier fitted to "
+        f"half of the training inputs ranks the classes of the other half with an AUROC of {decimal(ranking.auroc)} "
+        f"(at most {decimal(most)}{' at each' if bad else ''}, bound of {percent(1 - LEVEL)}"
+        f"{' for all silos at once' if bad else ''}), and predictions of validation inputs are not shown to be better.",
+        "Check that labels belong to their inputs. A skill that a linear classifier lacks shows with more validation "
+        "inputs.",
+        bad,
+    )
+
+
+def unpredictable(sums: Tensors, level: float) -> bool:
+    """Return whether a moderate skill of the ridge classifier would show, and none is shown, nor one of the model."""
+    if not float(sums["predictable"][1]) or shows_skill(sums, STRICT, ("agreement", "ranking", "predictable")):
+        return False
+    return _auroc(sums, "predictable", level) < SLIGHT_AUROC
+
+
+def _auroc(sums: Tensors, name: str, level: float) -> float:
+    """Return an approximate upper bound of an AUROC, exceeded with this probability."""
+    ranking = Compared.of(sums[name])
+    return ranking.upper(level) / (2 * ranking.expected)
 
 
 BASELINES = {
