@@ -30,9 +30,9 @@ def test_triples_are_mean_and_variance_over_permutations() -> None:
     pairs = [_ranked(scores, random.permutation(wrong))[0] for _ in range(5000)]
     assert _ranked(scores, wrong)[1:] == pytest.approx([np.mean(pairs), np.var(pairs)], rel=0.05)
     odds, classes = random.normal(size=(30, 3)).round(1), random.integers(0, 3, 30)
-    every = [_ranking(odds - odds.mean(1, keepdims=True), random.permutation(classes))[0] for _ in range(5000)]
+    every = [_ranking(odds - odds.mean(1, keepdims=True), random.permutation(classes))[0] for _ in range(2000)]
     expected = _ranking(odds - odds.mean(1, keepdims=True), classes)[1:]
-    assert expected == pytest.approx([np.mean(every), np.var(every)], rel=0.05)
+    assert expected == pytest.approx([np.mean(every), np.var(every)], rel=0.1)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
