@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from caveat.core import Decision, Payload, Prediction, Round, SumOver, Update
+from caveat.core import Data, DataError, Decision, Payload, Prediction, Round, SumOver, Update
 from caveat.core.silo import SiloInfo
+from caveat.engines import checks
 from caveat.engines.checks import left_out, left_out_measuring, miscounted
 from caveat.engines.flower_messages import pack, unpack
 from caveat.methods import FedAvg
-from caveat.metrics import class_sums
+from caveat.metrics import class_sums, skill
+from caveat.metrics.skill import ROWS
 from caveat.wrappers.evaluation import measured
 
 SENT: Payload = {"model": {"w": torch.ones(2), "n": torch.tensor(3)}}
@@ -236,3 +238,14 @@ def test_a_reply_that_names_a_group_again_is_none() -> None:
     records.config_records["order"]["groups"] = ["model"] * 20_000
     with pytest.raises(ValueError, match="20000 groups, expected each once"):
         unpack(records)
+
+
+def test_how_predictable_labels_are_is_limited_by_the_inputs_of_the_ridge_classifier() -> None:
+    """It is about the training split, of which a silo uses at most 500 inputs, not about the validation split."""
+    assert checks.RIDGE_INPUTS == ROWS
+    x, y = torch.randn(600, 3, generator=torch.Generator().manual_seed(0)), torch.arange(600) % 3
+    few = Data(x[:6], y[:6])
+    found = skill(Prediction.from_logits(torch.zeros(1, 6, 3)), few, Data(x, y))
+    checks._check_skill(found)
+    with pytest.raises(DataError, match="predictable observes more than 500 inputs can show"):
+        checks._check_skill(found | {"predictable": 10 * found["predictable"]})

@@ -12,7 +12,6 @@ from torch import Tensor
 from ..core import DataError, Payload, Round, SiloId, Tensors, Update
 from ..core.aggregation import all_finite
 from ..core.silo import MOST, SiloInfo
-from ..metrics.skill import ROWS
 
 LARGEST = 1e6
 """Maximum ratio of a tensor's largest entry to the median silo's (or to what was sent, or to 1)."""
@@ -167,6 +166,8 @@ SKILL, COMPARISONS = "skill", (
     "agreement", "ranking", "predictable", "errors", "majority", "reference",
 )  # fmt: skip
 """A group of the test split, about the validation split, and its triples: observed, expected, variance."""
+RIDGE_INPUTS = 500
+"""Largest number of inputs of the triple "predictable", which is about the training split."""
 SKILL_COUNTS = {"inputs": 0, "no_evidence": 0, "in_sets": 1, "calibration": 1}
 """The numbers of axes of its counts, of which all but the first are optional."""
 COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_correct": (), "quadrants": (2, 2),
@@ -313,7 +314,7 @@ def _check_skill(tensors: Tensors) -> None:
         if (tuple(triple.shape), triple.dtype) != ((3,), torch.float64) or bool((triple < 0).any()):
             raise DataError(f"{name} is not observed, expected and variance")
         observed, expected, _ = triple.tolist()
-        inputs = ROWS if name == "predictable" else n  # those are training inputs
+        inputs = RIDGE_INPUTS if name == "predictable" else n
         if observed > (n if name == "agreement" else 2 * expected) or expected > inputs * max(inputs, 1):
             raise DataError(f"{name} observes more than {inputs:.0f} inputs can show")
 
