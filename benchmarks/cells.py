@@ -28,7 +28,7 @@ import caveat
 from caveat.nn.frozen import Whole
 from caveat.runs.frozen_features import features_of
 
-SCORES = ("aleatoric", "epistemic", "unfamiliar")
+SCORES = ("aleatoric", "epistemic", "unfamiliar", "novel")
 
 
 def last_linear(module: nn.Module, x: Tensor) -> tuple[Tensor, nn.Linear]:
@@ -69,6 +69,7 @@ def measured(run: caveat.Run, federation: Federation, features: bool) -> dict[st
                 place = f"{silo.name}/{name}/{whose.name.lower()}"
                 assert answer.familiarity is not None
                 told = {"probs": answer.probs, "raw": answer.uncalibrated, "p": answer.familiarity}
+                told |= {"reason": answer.reason} | answer.p_values
                 told |= {score: answer.uncertainty[score] for score in SCORES}
                 found |= {f"{place}/{key}": each.float().numpy() for key, each in told.items()}
     return found

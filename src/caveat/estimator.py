@@ -39,7 +39,8 @@ TARGET = "label of the row"
 """Name of the column of labels in tables."""
 ANSWER = [
     ("label", object), ("decision", object), ("reason", object), ("silo", object), ("familiarity", float),
-    ("sureness", float), ("typicality", float), ("total", float), ("aleatoric", float), ("epistemic", float),
+    ("nearness", float), ("sureness", float), ("typicality", float), ("total", float), ("aleatoric", float),
+    ("epistemic", float),
 ]  # fmt: skip
 """Columns of the result of `decide`."""
 
@@ -50,8 +51,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
     frames with text, categories or dates, are prepared as by `caveat.data.from_frames`, at each silo by its own
     training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
-    training split. A fitted classifier can be pickled, with its models and calibration scores, but without training
-    rows.
+    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training rows
+    (at most 2,000 of each silo), but without the rows themselves.
 
     Parameters
     ----------
@@ -139,7 +140,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decide(self, X: Any, groups: Any = None) -> Any:
         """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
         `reason` not to rely on the label ("none" if there is none), the `silo` that answered, the p-values
-        `familiarity`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`, `epistemic`.
+        `familiarity`, `nearness`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`,
+        `epistemic`.
         """
         found, by = self._answers(X, groups)
         table = np.empty(len(found), dtype=ANSWER)
@@ -147,7 +149,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table["decision"] = np.array(["global", "local", "abstain"], dtype=object)[found.decision]
         table["silo"] = by
         table["reason"] = np.array([reason.name.lower() for reason in Reason], dtype=object)[found.reason]
-        for name in ("familiarity", "sureness", "typicality"):
+        for name in ("familiarity", "nearness", "sureness", "typicality"):
             table[name] = found.p_values.get(name, np.nan)
         for name in ("total", "aleatoric", "epistemic"):
             table[name] = found.uncertainty[name]

@@ -28,7 +28,7 @@ def built(name: str) -> nn.Module:
 def test_every_model_has_stages_of_bounded_width(name: str) -> None:
     model, x = built(name), torch.randn(7, *MODELS[name])
     assert 2 <= len(stages(model)) <= STAGES
-    with recording(model) as found:
+    with recording(stages(model)) as found:
         mc_dropout(model, x, samples=3)
     for passes in found:
         (numbers,) = passes
@@ -40,7 +40,7 @@ def test_every_model_has_stages_of_bounded_width(name: str) -> None:
 def test_recording_changes_no_bit_of_an_answer(name: str) -> None:
     model, x = built(name), torch.randn(7, *MODELS[name])
     before = mc_dropout(model, x, samples=3)
-    with recording(model):
+    with recording(stages(model)):
         during = mc_dropout(model, x, samples=3)
     assert torch.equal(before, during)
     assert not any(part._forward_hooks for part in model.modules())
@@ -51,9 +51,9 @@ def test_sampling_records_what_a_plain_pass_does(activation: type[nn.Module]) ->
     # What lies before dropout is computed with units first in memory: whoever watches must not see that.
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), activation(), nn.Dropout(0.5), nn.Linear(8, 3))
     x = torch.randn(5, 1, 3, 4)
-    with recording(model.eval()) as sampled, torch.no_grad():
+    with recording(stages(model.eval())) as sampled, torch.no_grad():
         mc_dropout(model, x, samples=3)
-    with recording(model, sampled=True) as plain, torch.no_grad():
+    with recording(stages(model)) as plain, torch.no_grad():
         model(x)
     assert [tuple(each.shape) for each in sampled[0]] == [(5, 8)]
     torch.testing.assert_close(sampled[0][0], plain[0][0])

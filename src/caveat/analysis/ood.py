@@ -139,6 +139,8 @@ class Row:
     """Share of own inputs that are flagged when 95 % of the out-of-distribution inputs are."""
     unfamiliar: float
     """Share of inputs called unfamiliar."""
+    novel: float
+    """Share of inputs called novel."""
     unsure: float
     """Share of inputs called unsure."""
     answered: float
@@ -151,6 +153,7 @@ class KindShares(NamedTuple):
     """Fractions of one kind of inputs at a silo, or their means over silos."""
 
     unfamiliar: float
+    novel: float
     unsure: float
     answered: float
     wrong: float | None
@@ -187,6 +190,7 @@ def _mean(shares: Sequence[KindShares]) -> KindShares:
     wrong = [each.wrong for each in shares if each.wrong is not None]
     return KindShares(
         fmean(each.unfamiliar for each in shares),
+        fmean(each.novel for each in shares),
         fmean(each.unsure for each in shares),
         fmean(each.answered for each in shares),
         fmean(wrong) if wrong else None,
@@ -197,8 +201,9 @@ def _shares(found: Prediction, y: Tensor | None = None) -> KindShares:
     """Return the shares of a prediction, with that of errors among answered inputs for labels (N,)."""
     answered = found.decision != Decision.ABSTAIN
     wrong = None if y is None or not answered.any() else float((found.label != y)[answered].double().mean())
-    unfamiliar, unsure, given = (float(x.double().mean()) for x in (found.is_unfamiliar, found.is_unsure, answered))
-    return KindShares(unfamiliar, unsure, given, wrong)
+    alarms = found.is_unfamiliar, found.is_novel, found.is_unsure
+    unfamiliar, novel, unsure, given = (float(each.double().mean()) for each in (*alarms, answered))
+    return KindShares(unfamiliar, novel, unsure, given, wrong)
 
 
 def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
@@ -213,12 +218,12 @@ def _separation(own: Tensor, told: Tensor) -> tuple[float, float]:
 
 Cell = tuple[str, str, str, bool, str]
 """Federation, method, inputs, whether far, and score."""
-Means = tuple[float | None, float, float]
-"""AUROC, and the shares of inputs called unfamiliar and unsure."""
+Means = tuple[float | None, float, float, float]
+"""AUROC, and the shares of inputs called unfamiliar, novel and unsure."""
 
 
 def means(rows: Iterable[Row]) -> dict[Cell, Means]:
-    """Return mean AUROC over seeds, None for own inputs, and mean shares of inputs called unfamiliar and unsure."""
+    """Return mean AUROC over seeds, None for own inputs, and mean shares of inputs by alarm."""
     cells: dict[Cell, list[Row]] = defaultdict(list)
     for row in rows:
         cells[row.federation, row.method, row.inputs, row.far, row.score].append(row)
@@ -226,6 +231,7 @@ def means(rows: Iterable[Row]) -> dict[Cell, Means]:
         cell: (
             fmean(row.auroc or 0.0 for row in each) if cell[-1] else None,
             fmean(row.unfamiliar for row in each),
+            fmean(row.novel for row in each),
             fmean(row.unsure for row in each),
         )
         for cell, each in cells.items()
@@ -331,7 +337,7 @@ def by_score(found: Mapping[Cell, Means], of: tuple[str, str, str, bool]) -> dic
     return {cell[-1]: value for cell, value in found.items() if cell[:-1] == of}
 
 
-ALARMS = "% unfamiliar + % unsure"
+ALARMS = "% unfamiliar + % novel + % unsure"
 """Title of the table of alarms."""
 
 
@@ -344,7 +350,7 @@ def _auroc(by_score: Mapping[str, Means]) -> str:
 
 def _alarms(by_score: Mapping[str, Means]) -> str:
     shares = next(iter(by_score.values()), None)
-    return "" if shares is None else f"{100 * shares[1]:.0f} + {100 * shares[2]:.0f}"
+    return "" if shares is None else " + ".join(f"{100 * share:.0f}" for share in shares[1:] if share is not None)
 
 
 def _short(value: float) -> str:

@@ -24,8 +24,8 @@ def predict(
 
     Needs only the run folder, wherever it is. For silos that took part, no data are read.
 
-    Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, sureness and typicality, the
-    decision (which model gave the label, or abstain: do not rely on the label) and the reason not to rely on it. With
+    Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, nearness, sureness and
+    typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to rely on it. With
     uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note, and whether all
     rows together are unlike the silo's own in some column; for images also the file. Prints how many inputs were
     answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md).
@@ -155,24 +155,28 @@ def export(
     out: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Output path.  [default: RUN-NAME.onnx, .pt2 or .mlflow]")
     ] = None,
+    training_features: Annotated[
+        bool, typer.Option("--training-features", help="Include features of training inputs, for the alarm novel.")
+    ] = False,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
     """Export a silo's model, with its decision to abstain, to a file that needs no caveat.
 
     Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision;
-    it gives the same answers as `caveat predict`. Also writes a model card next to it.
+    it gives the same answers as `caveat predict`, but for the alarm novel, which needs features of the silo's training
+    inputs: by default the file does not contain them. Also writes a model card next to it.
     """
     with reported(named=True):
         from ..api import load
         from ..export.export_model import card_of, export_model
 
         finished = load(folder, model=model)
-        path = export_model(finished, silo, format, out)
+        path = export_model(finished, silo, format, out, training_features)
         typer.echo(f"model: {path}\ncard:  {card_of(path)}")
 
 
-SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar", "unsure")
+SHOWN = ("accuracy", "nll", "ece", "entropy", "epistemic", "unfamiliar", "novel", "unsure")
 """The metrics of a silo that are printed before and after joining."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -35,13 +36,15 @@ class Reason(IntEnum):
     """The probabilities are not finite."""
     UNFAMILIAR = 2
     """An alarm: the input is unlike the silo's own inputs."""
-    UNSURE = 3
+    NOVEL = 3
+    """An alarm: the input is farther from the nearest of the silo's training inputs than the silo's own inputs are."""
+    UNSURE = 4
     """An alarm: the answer is more uncertain than answers to the silo's own inputs."""
-    AMBIGUOUS = 4
+    AMBIGUOUS = 5
     """The aleatoric uncertainty is above a policy's limit."""
-    UNCERTAIN = 5
+    UNCERTAIN = 6
     """The uncertainty is above a policy's limit."""
-    UNTESTED = 6
+    UNTESTED = 7
     """A policy has no limit with a guarantee."""
 
 
@@ -91,8 +94,9 @@ class Prediction:
     sets: Tensor | None = None  # (N, C) bool, prediction sets of conformal calibration
     source: Tensor | None = None  # (N,) int64 of Decision, if it differs from `decision`, see `answered_by`
     familiarity: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs unlike the silo's data
+    nearness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for inputs far from every training input
     sureness: Tensor | None = None  # (N,) float64 in (0, 1], p-values: low for answers less certain than the silo's own
-    typicality: Tensor | None = None  # (N,) float64 in (0, 1], p-values of both together, by which alarms are raised
+    typicality: Tensor | None = None  # (N,) float64 in (0, 1], p-values of all together, by which alarms are raised
     false_alarm_rate: float = 0.0  # typicality up to which there is an alarm
     ranked_among: int | Tensor = 0  # number of calibration inputs that p-values rank an input among, or (N,) of them
     limited: Tensor | None = None  # (N,) int64 of Reason for which a policy abstained, if known
@@ -215,8 +219,8 @@ class Prediction:
 
     @property
     def p_values(self) -> dict[str, Tensor]:
-        """`familiarity`, `sureness` and `typicality`, (N,) each, those that there are."""
-        found = {"familiarity": self.familiarity, "sureness": self.sureness, "typicality": self.typicality}
+        """`familiarity`, `nearness`, `sureness` and `typicality`, (N,) each, those that there are."""
+        found = {name: getattr(self, name) for name in ("familiarity", "nearness", "sureness", "typicality")}
         return {name: p for name, p in found.items() if p is not None}
 
     @property
@@ -240,27 +244,37 @@ class Prediction:
 
     @property
     def is_unfamiliar(self) -> Tensor:
-        """(N,) bool: inputs with an alarm because they are unlike the silo's own: familiarity is at most sureness."""
-        if self.familiarity is None or self.sureness is None:
-            return torch.zeros_like(self.decision, dtype=torch.bool)
-        return self.alarms & (self.familiarity <= self.sureness)
+        """(N,) bool: inputs with an alarm because they are unlike the silo's own: no other p-value is lower."""
+        return self._alarms_by(self.familiarity, self.nearness, self.sureness)
+
+    @property
+    def is_novel(self) -> Tensor:
+        """(N,) bool: inputs with another alarm because they are far from every training input of the silo."""
+        return self._alarms_by(self.nearness, self.sureness) & ~self.is_unfamiliar
 
     @property
     def is_unsure(self) -> Tensor:
         """(N,) bool: inputs with an alarm because the answer is less certain than to the silo's own inputs."""
-        return self.alarms & ~self.is_unfamiliar
+        return self.alarms & ~self.is_unfamiliar & ~self.is_novel
+
+    def _alarms_by(self, p: Tensor | None, *others: Tensor | None) -> Tensor:
+        """Return (N,) which inputs have an alarm, and a p-value that is not above the others; none without it."""
+        if p is None:
+            return torch.zeros_like(self.alarms)
+        return reduce(torch.logical_and, (p <= other for other in others if other is not None), self.alarms)
 
     @property
     def reason(self) -> Tensor:
         """(N,) int64 of Reason: why not to rely on the label.
 
-        The first that applies of: undefined probabilities, the two alarms, and what a policy abstained for. Answered
+        The first that applies of: undefined probabilities, the alarms, and what a policy abstained for. Answered
         inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
         """
         abstained = self.decision == Decision.ABSTAIN
         limited = int(Reason.UNCERTAIN) if self.limited is None else self.limited
         found = torch.where(abstained, limited, int(Reason.NONE))
         found = torch.where(self.is_unsure, int(Reason.UNSURE), found)
+        found = torch.where(self.is_novel, int(Reason.NOVEL), found)
         found = torch.where(self.is_unfamiliar, int(Reason.UNFAMILIAR), found)
         return torch.where(self.probs.isfinite().all(-1), found, int(Reason.UNDEFINED))
 
@@ -303,6 +317,7 @@ class Prediction:
             _choose(mask[:, None], self.sets, other.sets),
             torch.where(mask, self.answered_by, other.answered_by),
             _choose(mask, self.familiarity, other.familiarity),
+            _choose(mask, self.nearness, other.nearness),
             _choose(mask, self.sureness, other.sureness),
             _choose(mask, self.typicality, other.typicality),
             self.false_alarm_rate,

@@ -175,7 +175,7 @@ COUNTS = {"examples": (), "known": (), "correct": (), "answered": (), "answered_
 """The shapes of sums that count inputs."""
 SETS = frozenset({"covered", "set_sizes"})
 """The sums of prediction sets: how many contain the label, and how many have each size."""
-ALARMS = frozenset({"unfamiliar", "unsure"})
+ALARMS = frozenset({"unfamiliar", "novel", "unsure"})
 """Counts of inputs with an alarm, present if predictions have p-values."""
 TOTALS = ("nll", "brier", "entropy", "aleatoric", "epistemic")
 """Sums that are not counts; only their magnitude is checked."""

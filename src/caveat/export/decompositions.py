@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..nn import posterior, stages
-from ..uncertainty import familiarity, measures
+from ..uncertainty import familiarity, measures, novelty
 from .onnx_steps import STEPS
 
 aten = torch.ops.aten
@@ -249,8 +249,12 @@ def conformal(batch: int, calibration: Tensor, new: Tensor) -> Tensor:
     return familiarity.conformal_directly(calibration, new)
 
 
-def typicality(batch: int, *given: Tensor) -> Tensor:
-    return familiarity.typicality_directly(*given)
+def typicality(batch: int, *given: Tensor, **named: bool) -> Tensor:
+    return familiarity.typicality_directly(*given, **named)
+
+
+def log_distances(batch: int, *given: Tensor) -> Tensor:
+    return novelty.log_distances_directly(*given)
 
 
 def density(batch: int, *given: Any) -> Tensor:
@@ -271,6 +275,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     F.one_hot: one_hot,
     familiarity.conformal: conformal,
     familiarity.typicality: typicality,
+    novelty.log_distances: log_distances,
     measures.decomposed_logits: decomposed_logits,
     posterior.density: density,
     stages.moments: moments,

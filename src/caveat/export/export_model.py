@@ -14,11 +14,11 @@ from ..core import ConfigurationError, RunError, SiloId
 from ..core.errors import one_of
 from ..core.settings import path_of
 from ..engines.placement import one_thread
-from ..runs.answering import AnsweringRun
+from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.local import Run
 from .formats import ASKED, SUFFIXES, WRITERS, Arrays, check_installed
 from .model_card import card, metadata
-from .predictor import RawInputs, answering, outputs
+from .predictor import RawInputs, answering, asked_at, outputs, predicted
 from .program import Program
 from .recording import NotRecordable, program_of
 
@@ -28,16 +28,19 @@ CLOSE = 1e-4
 """Tolerance of probabilities."""
 TIED = 0.05
 """Maximum share of these inputs whose label, decision or p-value may differ: those close to a tie."""
-TIES = ("label", "decision", "reason", "familiarity", "sureness", "typicality")
+TIES = ("label", "decision", "reason", "familiarity", "nearness", "sureness", "typicality")
 """The outputs that may differ close to a tie only."""
 
 
-def export_model(run: Run, silo: SiloId, format: str = "onnx", out: str | Path | None = None) -> Path:
+def export_model(
+    run: Run, silo: SiloId, format: str = "onnx", out: str | Path | None = None, training_features: bool = False
+) -> Path:
     """Export a silo's model of a finished run to a file that predicts and abstains without caveat; return its path.
 
     `format` is "onnx", "torch" (a program of `torch.export`) or "mlflow" (a folder). `out` is by default
     named after the run and the silo, in the current folder. A model card is written next to it, with suffix ".md". The
-    file is checked against the run on random inputs.
+    file is checked against the run on random inputs. `training_features` adds the features of training inputs that the
+    alarm `novel` needs: without them the file has no nearness, and its typicality is that of the other two.
 
     Raises ConfigurationError for an unknown format or silo, for a path that exists or is not writable, for a missing
     package, and for a model that cannot be recorded as operators; RunError if the file disagrees with the run.
@@ -48,11 +51,12 @@ def export_model(run: Run, silo: SiloId, format: str = "onnx", out: str | Path |
         raise ConfigurationError(f"silo = {silo!r}: no such silo{one_of(silo, run.preparation.names)}")
     path = _place(run, silo, format, out)
     check_installed(format)
-    program = _program(run.experiment, silo)
+    at = asked_at(run.experiment, silo, training_features)
+    program = _program(run.experiment, silo, at)
     raw, part = RawInputs(run.preparation, silo), path.with_name(f".{path.name}.part{SUFFIXES[format]}")
     try:
         WRITERS[format](program, raw, metadata(run.experiment, silo, program), part)
-        _check(run.experiment, silo, raw, lambda x: ASKED[format](part, x))
+        _check(run.experiment, at, raw, lambda x: ASKED[format](part, x))
         card_of(path).write_text(card(run, silo, format, path.name, program), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
@@ -82,10 +86,10 @@ def _place(run: Run, silo: SiloId, format: str, out: str | Path | None) -> Path:
     return path
 
 
-def _program(run: AnsweringRun, silo: SiloId) -> Program:
+def _program(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Program:
     try:
         with one_thread():
-            return program_of(answering(run, silo), RawInputs(run.preparation, silo).batch)
+            return program_of(answering(run, silo, at), RawInputs(run.preparation, silo).batch)
     except (NotRecordable, NotImplementedError) as error:
         raise NotRecordable(
             f"this model cannot be exported: {error}; caveat's models can be; custom models with dropout inside a "
@@ -93,10 +97,10 @@ def _program(run: AnsweringRun, silo: SiloId) -> Program:
         ) from error
 
 
-def _check(run: AnsweringRun, silo: SiloId, raw: RawInputs, ask: Callable[[NDArray[Any]], Arrays]) -> None:
+def _check(run: AnsweringRun, at: AtSilo, raw: RawInputs, ask: Callable[[NDArray[Any]], Arrays]) -> None:
     x = raw.batch(PROBES)
-    with torch.no_grad():
-        expected = outputs(run.predictor(silo)(raw.prepared(x)))
+    with torch.no_grad(), one_thread():
+        expected = outputs(predicted(run, at, raw.prepared(x)))
     found = ask(x.numpy())
     for name, each in expected.items():
         theirs: NDArray[Any] = each.numpy()

@@ -12,6 +12,9 @@ from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun
 from ..runs.fingerprints import MODEL
 from ..runs.local import Run
+from ..uncertainty.novelty import MOST_ROWS
+from ..wrappers.base import find
+from ..wrappers.familiar import Familiar
 from .predictor import RawInputs
 from .program import Program, Size
 
@@ -27,13 +30,15 @@ OUTPUTS = {
     "answered_by": "(N,) which model the label is from, 0 or 1, even if the model abstains",
     "reason": "(N,) why not to rely on the label, an index into `reasons`",
     "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own data",
+    "nearness": "(N,) p-value in (0, 1] of the input being as near to a training input as the silo's own data",
     "sureness": "(N,) p-value in (0, 1] of the answer being as certain as those to the silo's own data",
-    "typicality": "(N,) p-value in (0, 1] of both together, by which alarms are raised",
+    "typicality": "(N,) p-value in (0, 1] of all of these together, by which alarms are raised",
     "sets": "(N, C) whether a class is in the prediction set",
     "total": "(N,) nats, entropy of probs",
     "aleatoric": "(N,) nats, the aleatoric part",
     "epistemic": "(N,) nats, the epistemic part",
     "unfamiliar": "(N,) larger for inputs less like the silo's own data",
+    "novel": "(N,) larger for inputs farther from every training input of the silo",
     "log_evidence": "(N,) logarithm of the evidence; larger is more certain",
 }
 """Descriptions of outputs; every other output is an uncertainty of the method, larger for less certain inputs."""
@@ -44,7 +49,7 @@ FIGURES = {
     "accuracy": "share of correct labels", "nll": "negative log-likelihood, nats", "ece": "expected calibration error",
     "auroc_error": "AUROC of uncertainty for errors", "coverage": "share of inputs answered",
     "answered_accuracy": "share of correct labels among these", "unfamiliar": "share of inputs called unfamiliar",
-    "unsure": "share of inputs called unsure",
+    "novel": "share of inputs called novel", "unsure": "share of inputs called unsure",
     "set_coverage": "share of sets with the true class", "set_size": "classes per set",
 }  # fmt: skip
 USE = {
@@ -81,6 +86,8 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "inputs": inputs(RawInputs(run.preparation, silo)),
         "outputs": {name: OUTPUTS.get(name, "(N,) an uncertainty of the method") for name in program.outputs},
     }
+    if "typicality" in program.outputs:
+        about["alarms"] = alarms(program)
     return {
         "caveat": __version__,
         "method": run.method.name,
@@ -88,6 +95,11 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "model_sha256": str(sum_of(run.folder / MODEL).sha256),
         "classes": json.dumps(list(run.preparation.classes), ensure_ascii=False),
     } | {name: json.dumps(value, ensure_ascii=False) for name, value in about.items()}
+
+
+def alarms(program: Program) -> list[str]:
+    """Return the alarms of a program by name."""
+    return ["unfamiliar", *(["novel"] if "nearness" in program.outputs else []), "unsure"]
 
 
 def inputs(raw: RawInputs) -> dict[str, Any]:
@@ -128,7 +140,7 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
         "## Inputs\n\n" + "\n".join(_inputs(raw)),
         "## Outputs\n\n" + "\n".join(_outputs(run, program)),
         "## Metrics\n\n" + _figures(record),
-        "## Guarantees\n\n" + "\n".join(_promises(summary, record, program)),
+        "## Guarantees\n\n" + "\n".join(_promises(run, summary, record, program)),
         "## Limits\n\n" + LIMITS,
         "## Privacy\n\n" + "\n".join(_reveals(raw, record, program)),
     ]
@@ -197,9 +209,21 @@ def _figures(record: SiloRecord | None) -> str:
     return "\n".join([f"{head}| figure | value |", "| --- | ---: |", *rows])
 
 
-def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> Iterator[str]:
+def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Program) -> Iterator[str]:
     promise = (record.promise if record is not None else None) or summary.guarantee
-    if promise is not None:
+    familiar = find(run.experiment.complete_method, Familiar)
+    lacks = familiar is not None and "nearness" not in program.outputs
+    if lacks:
+        yield (
+            "- Alarms: this file cannot raise the alarm `novel`, which needs features of the silo's training inputs "
+            "(`caveat export --training-features`). Alarms of the other kinds are as rare as below."
+        )
+    if promise is not None and lacks and familiar is not None and familiar.false_alarm_rate:
+        yield (
+            "- Errors: no guarantee. That of the run holds with the alarm `novel`, and this file answers inputs from "
+            "which the run abstains for it."
+        )
+    elif promise is not None:
         yield f"- Errors: {promise.statement}."
     if summary.sets is not None and "sets" in program.outputs:
         others = (
@@ -220,7 +244,7 @@ def _promises(summary: Summary, record: SiloRecord | None, program: Program) -> 
         )
     if "typicality" in program.outputs:
         yield (
-            "- Familiarity, sureness and typicality: for every a, an expected share of at most a of inputs like the "
+            "- All p-values: for every a, an expected share of at most a of inputs like the "
             "silo's calibration inputs has a p-value of a or less."
         )
     yield (
@@ -247,6 +271,12 @@ def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Ite
             "rounding, is among them;"
         )
         yield "- class means and covariance factors of these stages over the federation's training inputs;"
+    if "nearness" in program.outputs:
+        yield (
+            f"- what the model's last layer takes of at most {MOST_ROWS:,} of the silo's training inputs, scaled to "
+            "length 1, from which inputs may be recognized or reconstructed, and the distances of calibration inputs "
+            "to the nearest;"
+        )
     if raw.kind == "table":
         yield (
             "- medians, means and standard deviations of the silo's numeric columns, and all categories of its table;"

@@ -13,7 +13,9 @@ from ..core import ConfigurationError, Prediction, Reason, SiloId
 from ..data import Preparation
 from ..data.tables.encoding import Encoder
 from ..nn.frozen import rows
-from ..runs.answering import AnsweringRun
+from ..runs.answering import AnsweringRun, AtSilo
+from ..runs.frozen_features import features_of
+from ..wrappers.familiar import GROUP, without_rows
 from .recording import Outputs
 
 
@@ -111,9 +113,23 @@ def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
     return value == categories.index(category)
 
 
-def answering(run: AnsweringRun, silo: SiloId) -> Callable[[Tensor], Outputs]:
+def asked_at(run: AnsweringRun, silo: SiloId, training_features: bool) -> AtSilo:
+    """Return the inputs of predictions at a silo, with or without features of its training inputs."""
+    at = run.at(silo)
+    if training_features or GROUP not in at.state:
+        return at
+    return at._replace(state={**at.state, GROUP: without_rows(at.state[GROUP])})
+
+
+def predicted(run: AnsweringRun, at: AtSilo, x: Tensor) -> Prediction:
+    """Return the run's prediction of model inputs (N, ...), by what it is asked at a silo."""
+    encoder = run.frozen_encoder
+    return run.complete_method.predict(*at, x if encoder is None else features_of(encoder, x, keep=False))
+
+
+def answering(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Callable[[Tensor], Outputs]:
     """Return a function without data-dependent branches from raw inputs (N, ...) to named tensors (N, ...)."""
-    down, state, context = run.at(silo)
+    down, state, context = at
     inputs, method, encoder = RawInputs(run.preparation, silo), run.complete_method, run.frozen_encoder
 
     def answer(raw: Tensor) -> Outputs:

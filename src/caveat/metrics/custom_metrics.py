@@ -18,7 +18,7 @@ Compute = Callable[[NDArray[Any], NDArray[Any]], float]
 Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 60
 """Maximum number of characters of a metric's name."""
-TAKEN = HIGHER_IS_BETTER | LOWER_IS_BETTER | {"entropy", "aleatoric", "epistemic", "unfamiliar", "unsure"}
+TAKEN = HIGHER_IS_BETTER | LOWER_IS_BETTER | {"entropy", "aleatoric", "epistemic", "unfamiliar", "novel", "unsure"}
 """Names of caveat's own metrics."""
 
 

@@ -11,7 +11,7 @@ def contributions(prediction: Prediction, y: Tensor) -> Tensors:
     """Return, by metric, (N,) float64 values of N inputs with labels y (N,), all of them classes of the model.
 
     Of metrics that are means over inputs (accuracy, nll, brier, entropy, aleatoric, epistemic, coverage,
-    unfamiliar, unsure, set_coverage, set_size) these are the inputs' values. Of ece, auroc_error, aurc and augrc
+    unfamiliar, novel, unsure, set_coverage, set_size) these are the inputs' values. Of ece, auroc_error, aurc and augrc
     they are the metric plus the input's influence on it (Hampel, 1974): their mean is the metric up to the bins of
     scores, and the variance of the metric is that of their mean, for many inputs. auroc_error is absent unless
     there are answers of either kind.
@@ -36,6 +36,7 @@ def contributions(prediction: Prediction, y: Tensor) -> Tensors:
         found["auroc_error"] = _auroc(score, right.bool())
     if prediction.typicality is not None:
         found["unfamiliar"] = prediction.is_unfamiliar.double().cpu()
+        found["novel"] = prediction.is_novel.double().cpu()
         found["unsure"] = prediction.is_unsure.double().cpu()
     if prediction.sets is not None:
         sets = prediction.sets.double().cpu()

@@ -26,7 +26,7 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     likelihood. `known` counts the others, which nll (nats), brier (over all classes, range 0 to 2) and the bins of
     `calibration_sums` are over. Over all N are: examples, correct, entropies (nats), the counts of each decision and
     quadrant, how many were answered and how many of those were correct, for predictions with sets those of `_sets`,
-    with alarms how many inputs were called `unfamiliar` and how many `unsure`, and for every score of the prediction
+    with alarms how many inputs were called `unfamiliar`, `novel` and `unsure`, and for every score of the prediction
     `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the
     wrong, unless `scores` is false.
     """
@@ -65,7 +65,8 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
 def _alarms(prediction: Prediction) -> Tensors:
     if prediction.typicality is None:
         return {}
-    return {"unfamiliar": prediction.is_unfamiliar.sum().double(), "unsure": prediction.is_unsure.sum().double()}
+    named = {"unfamiliar": prediction.is_unfamiliar, "novel": prediction.is_novel, "unsure": prediction.is_unsure}
+    return {name: alarms.sum().double() for name, alarms in named.items()}
 
 
 def subgroup_sums(prediction: Prediction, y: Tensor, subgroups: int) -> Tensors:
@@ -203,7 +204,7 @@ def figures(sums: Tensors) -> dict[str, float]:
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
     score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
-    accuracy among those; `unfamiliar` and `unsure` are the shares that were called so. `set_coverage` is the share of
+    accuracy among those; `unfamiliar`, `novel` and `unsure` are the shares that were called so. `set_coverage` is the share of
     inputs whose prediction set holds their label, and `set_size` the mean number of classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
@@ -215,7 +216,7 @@ def figures(sums: Tensors) -> dict[str, float]:
     if n:
         found |= {name: value[name] / n for name in ("entropy", "aleatoric", "epistemic")}
         found["coverage"] = answered / n
-        found |= {name: value[name] / n for name in ("unfamiliar", "unsure") if name in value}
+        found |= {name: value[name] / n for name in ("unfamiliar", "novel", "unsure") if name in value}
     if "set_sizes" in sums and n:
         sizes = sums["set_sizes"]
         found["set_size"] = float(sizes @ torch.arange(len(sizes), dtype=sizes.dtype)) / n

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .dropout import flat, has_dropout
 from .encoders import Model
 from .probe import sample
-from .stages import Numbers, input_numbers, recording
+from .stages import Numbers, input_numbers, recording, stages
 
 
 class Unpacked(Numbers):
@@ -71,11 +71,11 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
     """The frozen first stages of a model's encoder, and the model behind them; None and the model where none is."""
     if not isinstance(model, Model):
         return None, model
-    stages = list(flat(model.encoder))
-    learning = next((i for i, each in enumerate(stages) if any(p.requires_grad for p in each.parameters())), None)
+    parts = list(flat(model.encoder))
+    learning = next((i for i, each in enumerate(parts) if any(p.requires_grad for p in each.parameters())), None)
     if learning is not None:  # dropout before what learns drops units in training
-        learning = next((i for i, each in enumerate(stages[:learning]) if _samples(each)), learning)
-    frozen = nn.Sequential(*stages[:learning]).eval()
+        learning = next((i for i, each in enumerate(parts[:learning]) if _samples(each)), learning)
+    frozen = nn.Sequential(*parts[:learning]).eval()
     if not any(True for _ in frozen.parameters()):
         return None, model
     x = sample(shape, dtype, 1)
@@ -87,7 +87,7 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
     unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
     about = digest_of(frozen).encode() + _code_of(frozen) + rows(frozen, x).numpy().tobytes()
     digest = hashlib.sha256(about).hexdigest()
-    behind = Model(nn.Sequential(unpacked, *stages[len(frozen) :]), model.head, model.tokens, model.features)
+    behind = Model(nn.Sequential(unpacked, *parts[len(frozen) :]), model.head, model.tokens, model.features)
     return FrozenEncoder(frozen, shape, unpacked, digest), behind
 
 
@@ -99,7 +99,7 @@ def _samples(stage: nn.Module) -> bool:
 @torch.no_grad()
 def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Tokens, and by name the numbers of the input and of all stages but the last, which the tokens are."""
-    with recording(module, sampled=False) as found:
+    with recording(stages(module, sampled=False)) as found:
         tokens = module(x)
     within = {f"encoder{i}": passes[0] for i, passes in enumerate(found[:-1], 1) if passes}
     return tokens, input_numbers(x) | within

@@ -195,12 +195,23 @@ def _within(part: nn.Module) -> list[nn.Module]:
     return [stage for stage in stages if not isinstance(stage, LINEAR)]
 
 
+def before_last(module: nn.Module) -> list[nn.Module]:
+    """Return the part of a model whose output its last linear layer takes, or the last one before dropout.
+
+    None if the model's own code runs the layer, or if nothing precedes it.
+    """
+    parts = list(flat(module))
+    last = max((i for i, part in enumerate(parts) if isinstance(part, nn.Linear)), default=0)
+    first = next((i for i, part in enumerate(parts) if has_dropout(part)), last)
+    return [part for part in parts[: min(first, last)] if not isinstance(part, SHAPES)][-1:]
+
+
 @contextmanager
-def recording(module: nn.Module, sampled: bool = True) -> Iterator[list[list[Tensor]]]:
-    """Record the features of every stage, (n, d) for each pass, in the order of passes."""
+def recording(parts: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
+    """Record the features of parts of a model, (n, d) for each pass, in the order of passes."""
     found: list[list[Tensor]] = []
     handles = []
-    for part in stages(module, sampled):
+    for part in parts:
         passes: list[Tensor] = []
         found.append(passes)
 

@@ -6,10 +6,11 @@ An input's distance at a stage is the smallest Mahalanobis distance to a class (
 1807.03888). Its p-value is the rank of its distances among those of the silo's own calibration split (Bates et al.,
 Testing for Outliers with Conformal p-values, Annals of Statistics 2023, arXiv 2104.08279).
 
-An answer's sureness is the rank of its uncertainty among those of the answers to the same calibration inputs. One test
-raises the alarm for either, by the typicality: distance and uncertainty in units of the calibration inputs are two
-sides of a right triangle, whose hypotenuse is ranked. So both alarms together are false at most at the rate of one
-test, and no part of the rate is lost, as it would be if the two p-values shared it.
+An answer's sureness is the rank of its uncertainty among those of the answers to the same calibration inputs, and an
+input's nearness that of its distance to the nearest training input (`caveat.uncertainty.novelty`). One test raises the
+alarm for any of them, by the typicality: the three in units of the calibration inputs are the sides of a box, whose
+diagonal is ranked. So all alarms together are false at most at the rate of one test, and no part of the rate is lost,
+as it would be if the p-values shared it.
 """
 
 import math
@@ -45,6 +46,8 @@ FARTHEST = 1000.0
 """Log-distance of inputs with features that are not finite; no other is as far."""
 STEP = 1e-4
 """Log-distances and logarithms of uncertainties are rounded to this, some hundred times their rounding errors."""
+BESIDE_NOVELTY = 0.75
+"""Weight of the square of an uncertainty beside that of a novelty: both grow for inputs of new classes."""
 MOST = 4.0
 """Units that an uncertainty counts at most, so that no answer outweighs an input that is far from all data."""
 SMALLEST, LARGEST = 1e-12, 1e30
@@ -181,24 +184,30 @@ def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
     return _p_values_directly(_by_stage(calibration), _by_stage(new), LEAST_UNIT, _largest)
 
 
-@wrap_torch_function(lambda *given: given)
-def typicality(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> Tensor:
-    """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs that are far or whose answers are uncertain.
+@wrap_torch_function(lambda *given, **_: given)
+def typicality(
+    calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor, *, novelty: bool = False
+) -> Tensor:
+    """Return (N,) float64 p-values in (0, 1] of new inputs, low for inputs that are far, novel or answered uncertainly.
 
     As `conformal`, with (n,) and (N,) uncertainties of answers beside the log-distances at S stages: what is ranked is
     the root of the sum of the squares of the largest distance and of the uncertainty, each in its units, 0 below the
-    median, and the uncertainty at most `MOST`.
+    median, and the uncertainty at most `MOST`. With `novelty`, the last log-distances are those to the nearest training
+    input: a summand by themselves, with that of the uncertainty times `BESIDE_NOVELTY`.
     """
     if calibration.device.type != "cpu":
-        return beside(typicality(*(each.cpu() for each in (calibration, scores, new, new_scores))), new)
+        parts = (each.cpu() for each in (calibration, scores, new, new_scores))
+        return beside(typicality(*parts, novelty=novelty), new)
     both = _with_scores(calibration, scores), _with_scores(new, new_scores)
-    return _p_values(*both, _least_units(len(both[0])), _hypotenuse)
+    return _p_values(*both, _least_units(len(both[0])), _diagonal if novelty else _hypotenuse)
 
 
-def typicality_directly(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> Tensor:
+def typicality_directly(
+    calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor, *, novelty: bool = False
+) -> Tensor:
     """Return the bit-identical result of `typicality` without loops."""
     both = _with_scores(calibration, scores), _with_scores(new, new_scores)
-    return _p_values_directly(*both, _least_units(len(both[0])), _hypotenuse)
+    return _p_values_directly(*both, _least_units(len(both[0])), _diagonal if novelty else _hypotenuse)
 
 
 def sureness(scores: Tensor, new: Tensor) -> Tensor:
@@ -252,13 +261,13 @@ def units(numbers: Tensor, least: float) -> Tensor:
     return torch.stack([low, (high - low).clamp_min(least)])
 
 
-def joint(distances: Sequence[Tensor], score: Tensor) -> tuple[Tensor, Tensor]:
+def joint(distances: Sequence[Tensor], nearest: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without any, and the square of what
-    `typicality` ranks, with an uncertainty (N,) in its units.
+    `typicality` ranks, with a distance to the nearest training input and an uncertainty (N,) in their units.
     """
-    parts = [each.double() for each in (*distances, score)]
-    far = _largest(parts[:-1]) if distances else torch.zeros_like(parts[-1])
-    return far, _hypotenuse([far, parts[-1]])
+    *stages, near, unsure = (each.double() for each in (*distances, nearest, score))
+    far = _largest(stages) if stages else torch.zeros_like(unsure)
+    return far, _diagonal([far, near, unsure])
 
 
 def settled(distances: Tensor) -> Tensor:
@@ -308,6 +317,13 @@ def _hypotenuse(parts: Sequence[Tensor]) -> Tensor:
     """Return the square of the hypotenuse of the largest distance and the uncertainty, which is the last part."""
     *stages, score = parts
     return _largest(stages).clamp_min(0).square() + score.clamp(0, MOST).square()
+
+
+def _diagonal(parts: Sequence[Tensor]) -> Tensor:
+    """Return the square of the diagonal of a box: the largest distance, the novelty, and the uncertainty."""
+    *stages, near, score = parts
+    across = near.clamp_min(0).square() + BESIDE_NOVELTY * score.clamp(0, MOST).square()
+    return _largest(stages).clamp_min(0).square() + across
 
 
 def _p_values(calibration: Tensor, new: Tensor, least: Tensor | float, join: Join) -> Tensor:

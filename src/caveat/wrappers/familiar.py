@@ -1,4 +1,4 @@
-"""Two alarms for any method: inputs unlike a silo's own, and answers less certain than those to the silo's own.
+"""Three alarms for any method: inputs unlike a silo's own, novel ones, and answers less certain than to the silo's own.
 
 Familiarity comes from densities of the features that models compute on the way to an answer.
 
@@ -8,6 +8,10 @@ stage of the encoder (`caveat.nn.stages`). From their means over silos the serve
 which it keeps. The uncertainty of an answer is ranked among those of the same model's answers to the calibration split,
 which the silo also keeps. Nothing is trained, and no pass through a model is made twice.
 
+A silo also keeps what a model's last layer takes of its training inputs, or of a sample of them, and ranks the distance
+of an input to the nearest one among those of its calibration split (`caveat.uncertainty.novelty`). These features never
+leave it. A state without them has no novelty.
+
 If silos have personalized models of their own architectures, the sums of their stages stay at the silo. If `shared` is
 false all sums do, as under differential privacy, whose noise would hide them.
 """
@@ -15,16 +19,17 @@ false all sums do, as under differential privacy, whose noise would hide them.
 from collections.abc import Iterable, MutableMapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from weakref import ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.silo import SiloInfo
-from ..nn.stages import by_answer, numbers_of, recording
-from ..uncertainty import familiarity
+from ..nn.stages import before_last, by_answer, numbers_of, recording, stages
+from ..uncertainty import familiarity, novelty
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.histograms import beside
 from .base import Wrapper
@@ -40,6 +45,9 @@ SUBGROUP = "subgroup"
 """The name of the tensor (n,) of the subgroups of a silo's calibration inputs."""
 SCORES = ".scores"
 """Suffix of the tensor that a silo keeps of a model: the scores of its answers to calibration inputs."""
+ROWS, NEAREST = ".rows", ".nearest"
+"""Suffixes of the tensors that a silo keeps of a model for novelty: directions of features of training inputs, and
+log-distances of calibration inputs to the nearest of them."""
 PART = 2000
 """Training inputs whose features are in memory at once."""
 REMEMBERED: MutableMapping[Tensor, tuple[ref[Tensor], Tensor]] = WeakIdKeyDictionary()
@@ -49,12 +57,22 @@ INPUT = "input"
 """Prefix of stages of the input itself; the prefix of other stages is their model."""
 
 
+class Observed(NamedTuple):
+    """What is known of N inputs."""
+
+    answers: Answers
+    numbers: Tensors
+    """Features (N, d) by stage."""
+    last: Tensors
+    """Features (N, d) that the last layer takes, by model."""
+
+
 @dataclass(frozen=True)
 class Familiar(Wrapper):
-    """The base, with p-values of familiarity and of sureness and a score of familiarity for every answer."""
+    """The base, with p-values of familiarity, nearness and sureness and two scores for every answer."""
 
     false_alarm_rate: float = 0.05
-    """Largest expected share of inputs like a silo's own that are called unfamiliar or unsure."""
+    """Largest expected share of inputs like a silo's own that raise an alarm: unfamiliar, novel or unsure."""
     shared: bool = True
     """Whether sums leave a silo; otherwise each silo has its own densities."""
     everyone: bool = True
@@ -66,7 +84,7 @@ class Familiar(Wrapper):
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (familiarity.SCORE, *self.base.scores)
+        return (familiarity.SCORE, novelty.SCORE, *self.base.scores)
 
     def init_server(self, context: SiloContext) -> State:
         return self.base.init_server(context) | {GROUP: {}}
@@ -85,31 +103,36 @@ class Familiar(Wrapper):
     # After training: a silo's sums leave it, the numbers of its calibration inputs stay.
 
     def describe_own(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send sums of the features of training inputs; keep the features and scores of calibration inputs."""
-        added = self.add_up(down, state, context)
+        """Send sums of the features of training inputs; keep features and scores of calibration and training inputs."""
+        added, rows = self.add_up(down, state, context)
         theirs = {name: sums for name, sums in added.items() if self.is_sent(name)}
-        kept = self.of_calibration(down, state, context) | self.of_its_own(added)
+        kept = rows | self.of_calibration(down, state, context, rows) | self.of_its_own(added)
         return Update({GROUP: nested(self.completed(theirs))}, 1), state | {GROUP: kept}
 
-    def add_up(self, down: Payload, state: State, context: SiloContext) -> dict[str, Tensors]:
-        """Return the sums of the training split by stage."""
+    def add_up(self, down: Payload, state: State, context: SiloContext) -> tuple[dict[str, Tensors], Tensors]:
+        """Return the sums of the training split by stage, and the rows by model that inputs are compared with."""
         found: dict[str, Tensors] = {}
-        y = context.train.y.cpu()
+        y, rows = context.train.y.cpu(), dict[str, list[Tensor]]()
+        sampled = torch.zeros_like(y, dtype=torch.bool).index_fill_(0, novelty.sampled(len(y)), True)
         group: Tensor | None = None
         for part in torch.split(torch.arange(len(y)), PART):
-            answers, numbers = self.observed(down, state, context, context.train.part(part).x)
+            answers, numbers, last = self.observed(down, state, context, context.train.part(part).x)
             classes = next(iter(answers.values())).probs.shape[1]
             group = familiarity.grouped(y, classes) if group is None else group
             for stage, h in numbers.items():
                 sums = familiarity.sums(h, group[part], classes)
                 found[stage] = {k: found[stage][k] + sums[k] for k in sums} if stage in found else sums
-        return found
+            for model, h in last.items():
+                chosen = novelty.directions(h[beside(sampled[part], h)])
+                rows.setdefault(f"{model}{ROWS}", []).append(chosen)
+        return found, {name: torch.cat(each) for name, each in rows.items()}
 
-    def of_calibration(self, down: Payload, state: State, context: SiloContext) -> Tensors:
-        """Return the features of the calibration split by stage, and the scores of its answers by model."""
-        answers, numbers = self.observed(down, state, context, context.calibration.x)
+    def of_calibration(self, down: Payload, state: State, context: SiloContext, rows: Tensors) -> Tensors:
+        """Return the features of the calibration split by stage, and scores and nearest rows of its answers by model."""
+        answers, numbers, last = self.observed(down, state, context, context.calibration.x)
         # Cloned, because models can share the tensor of a score, and shared tensors cannot be stored.
         scores = {f"{whose.name.lower()}{SCORES}": each.score(self.score).clone() for whose, each in answers.items()}
+        scores |= {f"{model}{NEAREST}": novelty.log_distances(rows[f"{model}{ROWS}"], h) for model, h in last.items()}
         of = context.subgroups.get("calibration") if self.subgroups else None
         known = {} if of is None else {SUBGROUP: beside(of, context.calibration.y)}
         return {f"{stage}{INPUTS}": h for stage, h in numbers.items()} | scores | known
@@ -151,19 +174,19 @@ class Familiar(Wrapper):
         if READY not in down.get(GROUP, {}):
             return self.base.answer(down, state, context, x)
         known = down[GROUP] | (state.get(GROUP) or self.made_up(down, state, context))
-        answers, numbers = self.observed(down, state, context, x)
-        judged = {whose: self.judged(answer, whose, numbers, known) for whose, answer in answers.items()}
+        found = self.observed(down, state, context, x)
+        judged = {whose: self.judged(answer, whose, found, known) for whose, answer in found.answers.items()}
         if SUBGROUP not in known or context.subgroup is None or not self.false_alarm_rate:
             return judged
         row = beside(context.subgroup, known[SUBGROUP])
-        return {whose: self.among_its_own(each, whose, numbers, known, row) for whose, each in judged.items()}
+        return {whose: self.among_its_own(each, whose, found, known, row) for whose, each in judged.items()}
 
     def among_its_own(
-        self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors, subgroup: Tensor
+        self, answer: Prediction, whose: Decision, found: Observed, known: Tensors, subgroup: Tensor
     ) -> Prediction:
         """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,).
 
-        The score of familiarity stays that among all calibration inputs.
+        The scores of familiarity and novelty stay those among all calibration inputs.
         """
         sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), familiarity.least(self.false_alarm_rate)
         pool = by_subgroup.pools(sizes, least)
@@ -174,8 +197,8 @@ class Familiar(Wrapper):
         among = torch.full(own.shape, len(theirs), device=own.device)
         for k in sorted({*own.tolist()} - {0}):
             there, mine = own == k, theirs == k
-            passed = {stage: h[there] for stage, h in numbers.items()}
-            part = Familiar.judged(self, answer.part(there), whose, passed, only(known, mine))
+            numbers, last = ({name: h[there] for name, h in each.items()} for each in (found.numbers, found.last))
+            part = Familiar.judged(self, answer.part(there), whose, Observed({}, numbers, last), only(known, mine))
             for name, p in part.p_values.items():
                 p_values[name][there] = p
             among[there] = int(mine.sum())
@@ -183,31 +206,40 @@ class Familiar(Wrapper):
 
     def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         """Return what a silo that missed the round would have kept."""
-        all_sent = self.shared and not self.personal
-        own = {} if all_sent else self.of_its_own(self.add_up(down, state, context))
-        return self.of_calibration(down, state, context) | own
+        if self.shared and not self.personal:  # no sums of its own are needed
+            context = replace(context, train=context.train.part(novelty.sampled(len(context.train))))
+        added, rows = self.add_up(down, state, context)
+        return rows | self.of_calibration(down, state, context, rows) | self.of_its_own(added)
 
-    def observed(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> tuple[Answers, Tensors]:
-        """Return the base's answers to inputs (N, ...), and the features (N, d) of each stage."""
+    def observed(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Observed:
+        """Return the base's answers to inputs (N, ...), and the features of each stage and of the last layer."""
         modules = {Decision.LOCAL: context.own} if self.personal and context.own is not None else {}
         with ExitStack() as stack:
-            shared = stack.enter_context(recording(context.module))
-            own = {whose: stack.enter_context(recording(module)) for whose, module in modules.items()}
+
+            def recorded(module: nn.Module) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+                within, last = (stack.enter_context(recording(each)) for each in (stages(module), before_last(module)))
+                return within, last
+
+            shared, own = recorded(context.module), {whose: recorded(module) for whose, module in modules.items()}
             answers = self.base.answer(down, state, context, x)
         numbers = {f"{INPUT}.{name}": h for name, h in numbers_of(context.module, x).items()}
+        first, last = next(iter(numbers.values())), Tensors()
         in_shared = [whose for whose in answers if whose not in own]
         for whose in answers:
-            among = in_shared if whose in in_shared else [whose]
-            for i, passes in enumerate(own.get(whose, shared), 1):
-                if passes:
-                    numbers[f"{whose.name.lower()}.{i}"] = by_answer(passes, len(x), len(among))[among.index(whose)]
-        return answers, numbers
+            model, among = whose.name.lower(), in_shared if whose in in_shared else [whose]
+            within, before = ([by_answer(passes, len(x), len(among))[among.index(whose)] if passes else None
+                               for passes in each] for each in own.get(whose, shared))  # fmt: skip
+            of_stages = {f"{model}.{i}": h for i, h in enumerate(within, 1) if h is not None}
+            # A model whose code runs its last layer has its last stage, and one without stages the input's features.
+            last[model] = next((h for h in [*before, *reversed(of_stages.values())] if h is not None), first)
+            numbers |= of_stages
+        return Observed(answers, numbers, last)
 
-    def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
-        """Return an answer with its p-values and the score of familiarity, from all stages of input and model that have
-        a density.
+    def judged(self, answer: Prediction, whose: Decision, found: Observed, known: Tensors) -> Prediction:
+        """Return an answer with its p-values and the scores of familiarity and novelty, from all stages of input and
+        model that have a density.
         """
-        model = whose.name.lower()
+        model, numbers = whose.name.lower(), found.numbers
         scores, uncertainty = known[f"{model}{SCORES}"], answer.score(self.score)
         sureness = familiarity.sureness(scores, uncertainty)
         answer = replace(
@@ -217,25 +249,30 @@ class Familiar(Wrapper):
             false_alarm_rate=self.false_alarm_rate,
             ranked_among=len(scores),
         )
-        stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}.whiten" in known]
-        if not stages:
+        among = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}.whiten" in known]
+        if not among:
             return answer
-        theirs = torch.stack([distances_kept(known, stage) for stage in stages], 1)
-        own = torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)
-        return replace(
+        theirs = torch.stack([distances_kept(known, stage) for stage in among], 1)
+        own = torch.stack([distances(known, stage, numbers[stage]) for stage in among], 1)
+        answer = replace(
             answer,
             uncertainty=answer.uncertainty | {familiarity.SCORE: familiarity.score(theirs, own)},
             familiarity=familiarity.conformal(theirs, own),
-            typicality=familiarity.typicality(theirs, scores, own, uncertainty),
         )
+        if novel := f"{model}{ROWS}" in known:
+            near, new = known[f"{model}{NEAREST}"], novelty.log_distances(known[f"{model}{ROWS}"], found.last[model])
+            ranked = {novelty.SCORE: familiarity.score(near[:, None], new[:, None])}
+            answer = replace(answer, uncertainty=answer.uncertainty | ranked, nearness=familiarity.sureness(near, new))
+            theirs, own = torch.cat([theirs, near[:, None]], 1), torch.cat([own, new[:, None]], 1)
+        return replace(answer, typicality=familiarity.typicality(theirs, scores, own, uncertainty, novelty=novel))
 
 
 def only(known: Tensors, rows: Tensor) -> Tensors:
     """Return what is known with some of the calibration inputs, by (n,) bool: their distances and scores."""
     names = [name.removesuffix(INPUTS).removesuffix(DISTANCES) for name in known if name.endswith((INPUTS, DISTANCES))]
     kept = {f"{each}{DISTANCES}": distances_kept(known, each)[rows] for each in names if f"{each}.whiten" in known}
-    kept |= {name: each[rows] for name, each in known.items() if name.endswith(SCORES)}
-    return {name: each for name, each in known.items() if not name.endswith((INPUTS, DISTANCES, SCORES))} | kept
+    kept |= {name: each[rows] for name, each in known.items() if name.endswith((SCORES, NEAREST))}
+    return {name: each for name, each in known.items() if not name.endswith((INPUTS, DISTANCES))} | kept
 
 
 def distances(known: Tensors, stage: str, numbers: Tensor) -> Tensor:
@@ -255,12 +292,19 @@ def distances_kept(known: Tensors, stage: str) -> Tensor:
     return found[1]
 
 
+def without_rows(kept: Tensors) -> Tensors:
+    """Return what a silo has kept without features of training inputs, and so without novelty."""
+    return {name: each for name, each in kept.items() if not name.endswith((ROWS, NEAREST))}
+
+
 def distances_alone(kept: Tensors, densities: Tensors) -> Tensors:
-    """Return what a silo has kept, with (n,) distances in place of the features (n, d) of calibration inputs.
+    """Return what a silo has kept `without_rows`, with (n,) distances in place of the features (n, d) of calibration
+    inputs.
 
     p-values and scores need no more and stay bit-identical. Distances are rounded as there, and inputs are in the order
     of their distances, not of the splits.
     """
+    kept = without_rows(kept)
     known = densities | kept
     names = [name.removesuffix(INPUTS) for name in kept if name.endswith(INPUTS)]
     scores = {name: familiarity.settled_scores(each) for name, each in kept.items() if name.endswith(SCORES)}

@@ -12,7 +12,9 @@ of the silos' distribution functions is at most their weighted mean to the power
 is checked by simulation (`tests/wrappers/test_pooled_alarms.py`).
 
 No score may depend on the calibration inputs themselves. So a silo measures distances with densities of its own
-training inputs, in units of those of its training and validation inputs. No further round is needed.
+training inputs, in units of those of its training and validation inputs. No further round is needed. A silo without
+features of training inputs (`caveat.wrappers.familiar.without_rows`) has no novelty, and ranks typicality as if it were
+0: its alarms are rarer.
 """
 
 from dataclasses import dataclass, replace
@@ -22,10 +24,10 @@ from torch import Tensor
 
 from ..core import Decision, Payload, Prediction, Replies, SiloContext, State, Tensors, Update
 from ..core.silo import SiloInfo
-from ..uncertainty import familiarity
+from ..uncertainty import familiarity, novelty
 from ..uncertainty.histograms import BINS, beside, edges, histogram
 from .base import no_histograms
-from .familiar import GROUP, INPUT, PART, Familiar, densities, distances, whose_stage
+from .familiar import GROUP, INPUT, NEAREST, PART, ROWS, Familiar, Observed, densities, distances, whose_stage
 
 COUNTS = "alarms"
 """The group with the histograms that silos send."""
@@ -37,7 +39,7 @@ UNITS = ".units"
 """Suffix of the median and the unit of a stage's distances, or of a model's uncertainties."""
 FOLDS = 20
 """Folds of training inputs, each of which is left out of a density."""
-P_VALUES = ("familiarity", "sureness", "typicality")
+P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 
 
 @dataclass(frozen=True)
@@ -57,23 +59,24 @@ class PooledAlarms(Familiar):
         none = torch.zeros(0, dtype=torch.float64)
         scores = {f"{whose.name.lower()}.{p}": none for whose in self.models for p in P_VALUES}
         if self.few(context):
-            kept = self.describe_alone(down, state, context)
-            state = state | {GROUP: state[GROUP] | kept}
-            answers, numbers = self.observed(down, state, context, context.calibration.x)
-            for whose, answer in answers.items():
-                scores |= self.ranked(answer, whose, numbers, kept)
+            kept = state[GROUP] | self.describe_alone(down, state, context, state[GROUP])
+            state = state | {GROUP: kept}
+            found = self.observed(down, state, context, context.calibration.x)
+            for whose, answer in found.answers.items():
+                scores |= self.ranked(answer, whose, found, kept)
         sent = {name: coarse(self.binned_as(name), each) for name, each in scores.items()}
         return Update(update.payload | {COUNTS: sent}, update.examples), state
 
-    def describe_alone(self, down: Payload, state: State, context: SiloContext) -> Tensors:
+    def describe_alone(self, down: Payload, state: State, context: SiloContext, kept: Tensors) -> Tensors:
         """Return densities of a silo's training inputs, and the units of distances and uncertainties.
 
         Units of distances are those of training inputs by densities without them, since an input is near the density
-        that it was counted in. Units of uncertainties are also those of validation inputs, which no model has learnt.
+        that it was counted in. Units of uncertainties and of distances to the nearest row, one of another fold, are
+        also those of validation inputs, which no model has learnt.
         """
         some = context.train.part(torch.arange(min(len(context.train), PART)))
-        answers, numbers = self.observed(down, state, context, some.x)
-        unseen, _ = self.observed(down, state, context, context.validation.x)
+        answers, numbers, _ = self.observed(down, state, context, some.x)
+        unseen = self.observed(down, state, context, context.validation.x)
         classes = next(iter(answers.values())).probs.shape[1]
         group = familiarity.grouped(some.y.cpu(), classes)
         found = densities({name: familiarity.sums(h, group, classes) for name, h in numbers.items()}, 1)
@@ -82,9 +85,12 @@ class PooledAlarms(Familiar):
             if len(apart):
                 found[f"{stage}{UNITS}"] = familiarity.units(familiarity.settled(apart), familiarity.LEAST_UNIT)
         for whose, answer in answers.items():
-            own = torch.cat([each.score(self.score) for each in (answer, unseen[whose])])
-            found[f"{whose.name.lower()}{UNITS}"] = familiarity.units(
-                familiarity.settled_scores(own), familiarity.SMALLEST
+            model, rows = whose.name.lower(), kept[f"{whose.name.lower()}{ROWS}"]
+            own = torch.cat([each.score(self.score) for each in (answer, unseen.answers[whose])])
+            found[f"{model}{UNITS}"] = familiarity.units(familiarity.settled_scores(own), familiarity.SMALLEST)
+            near = [novelty.left_out_log_distances(rows, FOLDS), novelty.log_distances(rows, unseen.last[model])]
+            found[f"{model}{NEAREST}{UNITS}"] = familiarity.units(
+                familiarity.settled(torch.cat(near)), familiarity.LEAST_UNIT
             )
         return {f"{ALONE}{name}": each for name, each in found.items()}
 
@@ -102,26 +108,26 @@ class PooledAlarms(Familiar):
 
     def made_up(self, down: Payload, state: State, context: SiloContext) -> Tensors:
         made = super().made_up(down, state, context)
-        return made | self.describe_alone(down, state, context) if self.few(context) else made
+        return made | self.describe_alone(down, state, context, made) if self.few(context) else made
 
-    def judged(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Prediction:
-        found, model = super().judged(answer, whose, numbers, known), whose.name.lower()
+    def judged(self, answer: Prediction, whose: Decision, found: Observed, known: Tensors) -> Prediction:
+        judged, model = super().judged(answer, whose, found, known), whose.name.lower()
         if f"{ALONE}{model}{UNITS}" not in known or f"{POOLED}{model}.{P_VALUES[0]}" not in known:
-            return found
-        scores = self.ranked(answer, whose, numbers, known)
+            return judged
+        scores = self.ranked(answer, whose, found, known)
         counts = {name: known[f"{POOLED}{name}"].long() for name in scores}
         among = {
             name: beside(coarse_edges(self.binned_as(name)), each).repeat_interleave(each)
             for name, each in counts.items()
         }
+        p_values = {name.partition(".")[2]: familiarity.sureness(among[name], each) for name, each in scores.items()}
         inputs = len(among[f"{model}.{P_VALUES[0]}"])
-        familiar, sure, typical = (familiarity.sureness(among[name], each) for name, each in scores.items())
-        return replace(found, familiarity=familiar, sureness=sure, typicality=typical, ranked_among=inputs)
+        return replace(judged, **p_values, ranked_among=inputs)  # type: ignore[arg-type]
 
-    def ranked(self, answer: Prediction, whose: Decision, numbers: Tensors, known: Tensors) -> Tensors:
-        """Return (N,) scores by model and p-value: distance, uncertainty, and both together."""
+    def ranked(self, answer: Prediction, whose: Decision, found: Observed, known: Tensors) -> Tensors:
+        """Return (N,) scores by model and p-value: of distance, nearest row, uncertainty, and all together."""
         alone = {name.removeprefix(ALONE): each for name, each in known.items() if name.startswith(ALONE)}
-        model = whose.name.lower()
+        model, numbers = whose.name.lower(), found.numbers
 
         def in_units(name: str, numbers: Tensor) -> Tensor:
             low, unit = alone[f"{name}{UNITS}"].unbind()
@@ -129,13 +135,18 @@ class PooledAlarms(Familiar):
 
         stages = [s for s in numbers if whose_stage(s) in (INPUT, model) and f"{s}{UNITS}" in alone]
         measured = [in_units(s, familiarity.settled(distances(alone, s, numbers[s]))) for s in stages]
-        score = familiarity.settled_scores(answer.score(self.score))
-        far, both = familiarity.joint(measured, in_units(model, score))
-        return {f"{model}.{name}": each for name, each in zip(P_VALUES, (far, score, both), strict=True)}
+        score, rows = familiarity.settled_scores(answer.score(self.score)), known.get(f"{model}{ROWS}")
+        near = torch.zeros_like(score)
+        if rows is not None:
+            nearest = familiarity.settled(novelty.log_distances(rows, found.last[model]))
+            near = in_units(f"{model}{NEAREST}", nearest)
+        far, both = familiarity.joint(measured, near, in_units(model, score))
+        ranked = {f"{model}.{name}": each for name, each in zip(P_VALUES, (far, near, score, both), strict=True)}
+        return {name: each for name, each in ranked.items() if rows is not None or not name.endswith(P_VALUES[1])}
 
     def binned_as(self, name: str) -> str:
         """Return the score whose bins a histogram has."""
-        return self.score if name.endswith(P_VALUES[1]) else familiarity.SCORE
+        return self.score if name.endswith(P_VALUES[2]) else familiarity.SCORE
 
     def outcome(self, server: State) -> dict[str, object]:
         found, pooled = (

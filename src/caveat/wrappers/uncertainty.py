@@ -9,6 +9,7 @@ from pydantic import Field
 
 from ..core import ConfigurationError, Method
 from ..core.settings import frozen_settings
+from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
 from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
@@ -222,8 +223,9 @@ class Uncertainty:
                 "uncertainty.score",
             )
         score = self.score or method.scores[-1]
-        if score not in inner.scores:
-            known = ", ".join(inner.scores)
+        compared = [each for each in inner.scores if each != novelty.SCORE]  # which a silo without rows has not
+        if score not in compared:
+            known = ", ".join(compared)
             raise ConfigurationError(
                 f"uncertainty.score = {score!r}: {method.name!r} has the scores {known}", "uncertainty.score"
             )

@@ -335,7 +335,7 @@ def _forget_numbers(folder: Path) -> Iterator[str]:
                 continue
             state = {**state, GROUP: distances_alone(state[GROUP], read_payload(folder / MODEL).get(GROUP, {}))}
             known[silo, t] = _replaced(path, kept, state)
-            yield f"{path}: features of calibration inputs replaced by distances"
+            yield f"{path}: features of calibration inputs replaced by distances, those of training inputs deleted"
     now = [known[each.silo, each.t] for each in states if (each.silo, each.t) in known]
     if own is not None and now != states:
         books.write(own.model_copy(update={"states": now, "afresh": own.afresh or not now}))

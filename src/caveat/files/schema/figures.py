@@ -36,7 +36,7 @@ class Metrics(Record):
     """Metrics of predictions; undefined ones are absent."""
 
     OMITTED: ClassVar = frozenset({
-        "ece_null", "unfamiliar", "unsure", "auroc", "auroc_tolerance", "average_precision",
+        "ece_null", "unfamiliar", "novel", "unsure", "auroc", "auroc_tolerance", "average_precision",
         "average_precision_tolerance", "sensitivity", "specificity", "f1", "balanced_accuracy",
     })  # fmt: skip
     accuracy: Share = None
@@ -53,6 +53,7 @@ class Metrics(Record):
     set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
     set_size: Figure = None
     unfamiliar: Share = None  # share of inputs with this alarm
+    novel: Share = None
     unsure: Share = None
     auroc_error: Figure = None
     auroc_error_tolerance: Figure = None
@@ -74,8 +75,8 @@ class Metrics(Record):
 
     @property
     def alarms(self) -> float | None:
-        """The fraction of inputs with either alarm."""
-        return None if self.unfamiliar is None else self.unfamiliar + (self.unsure or 0.0)
+        """The fraction of inputs with any alarm."""
+        return None if self.unfamiliar is None else self.unfamiliar + (self.novel or 0.0) + (self.unsure or 0.0)
 
     @property
     def answered(self) -> float | None:

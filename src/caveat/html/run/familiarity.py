@@ -152,6 +152,7 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
         words("inputs that silos do not know", list(found)),
         column("inputs", [count(each.examples) for each in found.values()]),
         column("unfamiliar", [percent(each.chosen.pooled.unfamiliar) for each in found.values()], "far from own data"),
+        column("novel", [percent(each.chosen.pooled.novel) for each in found.values()], "near no training input"),
         column("unsure", [percent(each.chosen.pooled.unsure) for each in found.values()], "answers less certain"),
         column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
         column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),

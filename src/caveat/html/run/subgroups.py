@@ -29,7 +29,7 @@ def subgroup_table(run: RunFolder) -> Table | None:
         column("wrong among these", [_wrong(each, guarantee) for each in found], _promised(guarantee)),
         column("label in set", [percent(each.set_coverage) for each in found]),
         column("classes in set", [decimal(each.set_size) for each in found]),
-        column("alarms", [percent(each.alarms) for each in found], "unfamiliar or unsure"),
+        column("alarms", [percent(each.alarms) for each in found], "unfamiliar, novel or unsure"),
         words("guarantee of", [" and ".join(_pool(each, pools)) for each in found]),
     ]
     return table(columns, CAPTION if run.section("uncertainty").get("by_subgroup") else REPORTED)
