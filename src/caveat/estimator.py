@@ -51,8 +51,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
     frames with text, categories or dates, are prepared as by `caveat.data.from_frames`, at each silo by its own
     training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
-    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training rows
-    (at most 2,000 of each silo), but without the rows themselves.
+    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training
+    rows (at most 2,000 of each silo, for the alarm novel), but without the rows themselves.
 
     Parameters
     ----------

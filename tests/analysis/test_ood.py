@@ -95,7 +95,7 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
     (own,) = [row for row in rows if row.inputs == OWN]
     silos = table.summary["silos"]
     assert own.auroc is None
-    for name in ("unfamiliar", "unsure"):
+    for name in ("unfamiliar", "novel", "unsure"):
         assert getattr(own, name) == pytest.approx(np.mean([each["test"][name] for each in silos]))
     assert own.wrong == pytest.approx(1 - np.mean([each["test"]["accuracy"] for each in silos]))
     assert own.answered == 1
@@ -128,7 +128,7 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     first = command(*asked)
     assert first.exit_code == 0, first.stderr
     assert "digits: AUROC of unfamiliar" in first.stdout.replace("\n", " ")
-    assert "digits: % unfamiliar + % unsure" in first.stdout.replace("\n", " ")
+    assert "digits: % unfamiliar + % novel + % unsure" in first.stdout.replace("\n", " ")
     text = (out / "ood.csv").read_text()
     found = list(csv.DictReader(text.splitlines()))
     assert {row["method"] for row in found} == {"fedavg"}

@@ -223,14 +223,15 @@ def test_predictions_are_those_of_the_model_that_was_chosen(decided: tuple[Path,
         "dirichlet_entropy",
         "vacuity",
         "unfamiliar",
+        "novel",
         "log_evidence",
     ]
-    p_values = ["familiarity", "sureness", "typicality"]
+    p_values = ["familiarity", "nearness", "sureness", "typicality"]
     assert names == ["row", "label", *scores, *p_values, "decision", "reason"]
     assert all(0 < float(row[p]) <= 1 for row in rows for p in p_values)
     assert {row["decision"] for row in rows} <= {"local", "global", "abstain"}
     reasons = [row["reason"] for row in rows if row["decision"] == "abstain"]
-    assert set(reasons) <= {"unfamiliar", "unsure", "ambiguous", "uncertain"}
+    assert set(reasons) <= {"unfamiliar", "novel", "unsure", "ambiguous", "uncertain"}
     assert not any(row["reason"] for row in rows if row["decision"] != "abstain")  # a switch answers no alarms
     assert result.stderr.splitlines()[-1].startswith(
         f"40 inputs: {f'{40 - len(reasons)} answered' if len(reasons) < 40 else ''}"

@@ -81,7 +81,7 @@ def test_decisions_are_columns(rows: Any) -> None:
     x, y, groups = rows
     asked = FederatedClassifier(rounds=5, uncertainty=caveat.Uncertainty(policy="switch"))
     table = asked.fit(x, y, groups=groups).decide(np.concatenate([x[:20], x[:20] * 1e4]))
-    p_values = ("familiarity", "sureness", "typicality")
+    p_values = ("familiarity", "nearness", "sureness", "typicality")
     uncertainties = ("total", "aleatoric", "epistemic")
     assert table.dtype.names == ("label", "decision", "reason", "silo", *p_values, *uncertainties)
     assert set(table["decision"][20:]) == {"abstain"}

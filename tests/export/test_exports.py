@@ -19,8 +19,10 @@ from sampled import sampled
 
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
+from caveat.export.export_model import card_of
 from caveat.export.formats import ask_onnx
-from caveat.export.predictor import outputs
+from caveat.export.predictor import asked_at, outputs
+from caveat.wrappers.familiar import GROUP
 
 pytest.importorskip("onnxruntime")
 Array = NDArray[Any]
@@ -64,22 +66,29 @@ def rows(count: int = 200) -> Array:
     return found
 
 
-def assert_same(found: dict[str, Array], run: Run, silo: str, x: Any) -> None:
-    expected = outputs(run.predictor(silo)(x))
+def assert_same(found: dict[str, Array], run: Run, silo: str, x: Any, training_features: bool = False) -> None:
+    """Without features of training inputs a file answers as a silo that has deleted them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not training_features:
+            at = asked_at(run.experiment, silo, training_features=False)
+            patch.setattr(type(run.experiment), "at", lambda self, name: at)
+        expected = outputs(run.predictor(silo)(x))
+    assert ("nearness" in expected) is (training_features and "familiarity" in expected)
     assert found.keys() == expected.keys()
     for name, each in expected.items():
         assert found[name].shape == tuple(each.shape), name
-        if name in ("label", "decision", "answered_by", "reason", "familiarity", "sureness", "typicality", "sets"):
+        if name in ("label", "decision", "answered_by", "reason", "familiarity", "nearness", "sureness", "typicality",
+                    "sets"):  # fmt: skip
             assert (found[name] != each.numpy()).mean() <= TIED, name
-        elif name != "unfamiliar":  # a whole step of its rounding may lie between
+        elif name not in ("unfamiliar", "novel"):  # a whole step of its rounding may lie between
             np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("name", sampled(METHODS))
 def test_every_method_answers_as_its_run_does(name: str, tmp_path: Path) -> None:
     run = trained(name)
-    path = export_model(run, "silo-1", "onnx", tmp_path / "model.onnx")
-    assert_same(ask_onnx(path, rows()), run, "silo-1", rows())
+    path = export_model(run, "silo-1", "onnx", tmp_path / "model.onnx", training_features=True)
+    assert_same(ask_onnx(path, rows()), run, "silo-1", rows(), training_features=True)
     assert ask_onnx(path, rows(1))["probs"].shape == (1, 3)
 
 
@@ -149,7 +158,7 @@ def metadata(path: Path) -> dict[str, str]:
 
 def test_it_needs_neither_caveat_nor_torch(tmp_path: Path) -> None:
     run = trained(uncertainty=Uncertainty(mc_samples=3, policy="switch", abstain_rate=0.3))
-    path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    path = export_model(run, "silo-0", out=tmp_path / "model.onnx", training_features=True)
     np.save(tmp_path / "x.npy", rows())
     code = BLOCKED + (
         "import json, numpy, onnxruntime\n"
@@ -196,6 +205,24 @@ def test_mlflow_serves_what_it_has_logged_in_a_process_without_caveat(tmp_path: 
     assert decision == expected.decision.tolist()
 
 
+def test_features_of_training_inputs_are_in_the_file_only_if_asked_for(tmp_path: Path) -> None:
+    run = trained(uncertainty=Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5))
+    kept = run.experiment.at("silo-0").state[GROUP]["global.rows"].numpy()
+    for asked in (False, True):
+        path = export_model(run, "silo-0", out=tmp_path / f"{asked}.onnx", training_features=asked)
+        shapes = [tuple(each.dims) for each in onnx.load(path).graph.initializer]
+        assert (kept.shape in shapes or kept.T.shape in shapes) is asked
+        data = path.read_bytes()
+        assert any(row.tobytes() in data for row in (*kept, *kept.T)) is asked
+        assert json.loads(metadata(path)["alarms"]) == ["unfamiliar", *["novel"] * asked, "unsure"]
+        assert ("nearness" in ask_onnx(path, rows(3))) is asked
+        card = card_of(path).read_text()
+        assert ("last layer takes" in card) is asked
+        assert ("cannot raise the alarm `novel`" in card) is not asked
+        assert (run.summary["guarantee"]["statement"] in card) is asked
+        assert ("Errors: no guarantee" in card) is not asked
+
+
 def test_no_number_of_a_calibration_input_is_in_the_file(tmp_path: Path) -> None:
     run = trained()
     path = export_model(run, "silo-0", out=tmp_path / "model.onnx")
@@ -208,7 +235,7 @@ def test_no_number_of_a_calibration_input_is_in_the_file(tmp_path: Path) -> None
 
 def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
     run = trained(uncertainty=Uncertainty(mc_samples=3, policy="guaranteed", risk=0.5, set_coverage=0.8))
-    export_model(run, "silo-0", out=tmp_path / "model.onnx")
+    export_model(run, "silo-0", out=tmp_path / "model.onnx", training_features=True)
     text = (tmp_path / "model.md").read_text()
     assert text.startswith("---\nlibrary_name: onnx\n")
     assert "license" not in text

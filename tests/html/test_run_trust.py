@@ -227,8 +227,12 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     content = json.loads((folder / "summary.json").read_text())
     for each in content["silos"]:
-        each |= {"n_calibration": 100, "test": each["test"] | {"unfamiliar": 0.03, "unsure": 0.01}}
-    content["streams"]["ood_global"]["models"]["switch"]["pooled"] |= {"unfamiliar": 0.95, "unsure": 0.025}
+        each |= {"n_calibration": 100, "test": each["test"] | {"unfamiliar": 0.02, "novel": 0.01, "unsure": 0.01}}
+    content["streams"]["ood_global"]["models"]["switch"]["pooled"] |= {
+        "unfamiliar": 0.9,
+        "novel": 0.05,
+        "unsure": 0.025,
+    }
     content["streams"]["ood_global"]["outside"]["switch"]["unfamiliar"] = {"auroc": 0.991, "fpr95": 0.02}
     write_json(folder / "summary.json", content)
     found = familiarity(read_run(folder))
@@ -239,7 +243,7 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
         "and 97.5 % of ood_global."
     )
     page = Page(render(read_run(folder))).text
-    assert "95.0 % 2.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
+    assert "90.0 % 5.0 % 2.5 % 20.0 % 0.991 2.0 %" in " ".join(page.split())
 
 
 def test_the_oracle_answers_all_right_predictions_first() -> None:

@@ -9,7 +9,17 @@ from torch import nn
 
 from caveat.nn.dropout import ELEMENTWISE, mc_dropout
 from caveat.nn.models import ModelSettings, build_model
-from caveat.nn.stages import NUMBERS, STAGES, by_answer, input_numbers, recording, stage_numbers, stages
+from caveat.nn.stages import (
+    NUMBERS,
+    STAGES,
+    before_last,
+    by_answer,
+    input_numbers,
+    last_layer,
+    recording,
+    stage_numbers,
+    stages,
+)
 
 MODELS = {
     "lenet5": (1, 28, 28),
@@ -57,6 +67,26 @@ def test_sampling_records_what_a_plain_pass_does(activation: type[nn.Module]) ->
         model(x)
     assert [tuple(each.shape) for each in sampled[0]] == [(5, 8)]
     torch.testing.assert_close(sampled[0][0], plain[0][0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_last_layer_takes_is_recorded(name: str) -> None:
+    model, x = built(name), torch.randn(7, *MODELS[name])
+    with recording(before_last(model)) as (passes,):
+        wanted = last_layer(model, x).hidden[:, :-1]
+    torch.testing.assert_close(passes[0], stage_numbers(wanted))
+    with recording(before_last(model)) as (passes,):
+        mc_dropout(model, x, samples=3)
+    assert len(passes) == 1
+    torch.testing.assert_close(passes[0], stage_numbers(wanted))
+
+
+def test_before_the_last_layer_there_may_be_nothing() -> None:
+    linear = build_model(ModelSettings(name="linear"), (5,), 3, seed=0)
+    assert not before_last(linear)
+    deep = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    assert before_last(deep) == [deep[1]]  # none after dropout
+    assert before_last(nn.Sequential(*deep[:2], *deep[3:])) == [deep[4]]
 
 
 def test_stages_end_where_dropout_begins() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -225,34 +226,40 @@ def draws(n: int, generator: torch.Generator, tied: bool) -> tuple[Tensor, Tenso
     return (far.round(), scores.log().round().exp()) if tied else (far, scores)
 
 
+@pytest.mark.parametrize("novelty", [False, True], ids=["", "novelty"])
 @pytest.mark.parametrize("tied", [False, True], ids=["", "ties"])
 @pytest.mark.parametrize("n", [19, 20, 45, 99, 500])
-def test_both_alarms_together_are_false_at_most_at_the_rate(n: int, tied: bool) -> None:
+def test_all_alarms_together_are_false_at_most_at_the_rate(n: int, tied: bool, novelty: bool) -> None:
     generator = torch.Generator().manual_seed(n)
     draws_of = 400 if n < 100 else 100
     for rate in (0.05, 0.1):
         rates = []
         for _ in range(draws_of):
             (far, scores), (new_far, new_scores) = draws(n, generator, tied), draws(200, generator, tied)
-            rates.append(float((familiarity.typicality(far, scores, new_far, new_scores) <= rate).double().mean()))
+            p = familiarity.typicality(far, scores, new_far, new_scores, novelty=novelty)
+            rates.append(float((p <= rate).double().mean()))
         error = np.std(rates) / draws_of**0.5
         assert np.mean(rates) <= rate + 3 * error
         assert tied or np.mean(rates) >= math.floor(rate * (n + 1) + 1e-9) / (n + 1) - 3 * error  # nothing is lost
 
 
-def test_one_row_of_each_group_keeps_the_rate_for_new_groups() -> None:
+@pytest.mark.parametrize("novelty", [False, True], ids=["", "novelty"])
+def test_one_row_of_each_group_keeps_the_rate_for_new_groups(novelty: bool) -> None:
     """Rows of a group are alike; calibration holds one row of each, and new rows are of other groups."""
     generator = torch.Generator().manual_seed(3)
     rates = []
     for _ in range(300):
         far, scores = draws(40, generator, tied=False)
         groups = [each.repeat_interleave(5, 0) for each in draws(40, generator, tied=False)]
-        rates.append(float((familiarity.typicality(far, scores, *groups) <= 0.05).double().mean()))
+        p = familiarity.typicality(far, scores, *groups, novelty=novelty)
+        rates.append(float((p <= 0.05).double().mean()))
     assert np.mean(rates) <= 0.05 + 3 * np.std(rates) / 300**0.5
 
 
-def naive_typicality(calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor) -> list[float]:
-    """Full conformal p-values of both together, input by input."""
+def naive_typicality(
+    calibration: Tensor, scores: Tensor, new: Tensor, new_scores: Tensor, novelty: bool
+) -> list[float]:
+    """Full conformal p-values of all together, input by input; of novelty the last column."""
     found = []
     for far, score in zip(familiarity.settled(new), familiarity.settled_scores(new_scores), strict=True):
         points = torch.cat([familiarity.settled(calibration), far[None]])
@@ -262,20 +269,22 @@ def naive_typicality(calibration: Tensor, scores: Tensor, new: Tensor, new_score
         ordered, sorted_answers = points.sort(0).values, answers.sort().values
         distance = (points - ordered[low]) / (ordered[high] - ordered[low]).clamp_min(0.05)
         uncertainty = (answers - sorted_answers[low]) / (sorted_answers[high] - sorted_answers[low]).clamp_min(1e-12)
-        side = distance.amax(1).clamp_min(0), uncertainty.clamp(0, 4)
-        ranked = side[0].square() + side[1].square()
+        far, near = (distance[:, :-1], distance[:, -1]) if novelty else (distance, torch.zeros(n))
+        unsure = (0.75 if novelty else 1) * uncertainty.clamp(0, 4).square()
+        ranked = far.amax(1).clamp_min(0).square() + (near.clamp_min(0).square() + unsure)
         found.append(float((ranked >= ranked[-1]).double().mean()))
     return found
 
 
 @pytest.mark.parametrize(("n", "inputs"), [(1, 5), (19, 40), (60, 30), (60, 4000)])
-def test_typicality_is_the_rank_of_the_hypotenuse(n: int, inputs: int) -> None:
+def test_typicality_is_the_rank_of_the_diagonal(n: int, inputs: int) -> None:
     generator = torch.Generator().manual_seed(n)
-    for tied in (False, True):
+    for tied, novelty in product((False, True), (False, True)):
         given = *draws(n, generator, tied), *draws(inputs, generator, tied)
-        p = familiarity.typicality(*given)
-        assert torch.equal(p, familiarity.typicality_directly(*given))
-        assert p[:30].tolist() == pytest.approx(naive_typicality(*given[:2], *(each[:30] for each in given[2:])))
+        p = familiarity.typicality(*given, novelty=novelty)
+        assert torch.equal(p, familiarity.typicality_directly(*given, novelty=novelty))
+        naive = naive_typicality(*given[:2], *(each[:30] for each in given[2:]), novelty)
+        assert p[:30].tolist() == pytest.approx(naive)
     assert familiarity.typicality(torch.zeros(0, 2), torch.zeros(0), torch.zeros(3, 2), torch.zeros(3)).eq(1).all()
 
 

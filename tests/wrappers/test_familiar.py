@@ -12,8 +12,20 @@ from sampled import sampled
 
 from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
-from caveat.uncertainty import familiarity
-from caveat.wrappers.familiar import GROUP, INPUT, Familiar, distances, distances_alone, distances_kept
+from caveat.nn.stages import last_layer
+from caveat.uncertainty import familiarity, novelty
+from caveat.wrappers.familiar import (
+    GROUP,
+    INPUT,
+    NEAREST,
+    ROWS,
+    Familiar,
+    distances,
+    distances_alone,
+    distances_kept,
+    without_rows,
+)
+from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
@@ -48,7 +60,8 @@ def test_an_answer_does_not_depend_on_the_inputs_beside_it(base: Method, tmp_pat
     federation = finished(Familiar(base), tmp_path)
     x = silos()["silo-1"].test.x
     together, alone = told(federation, "silo-1", x), [told(federation, "silo-1", each[None]) for each in x]
-    assert torch.equal(together.familiarity, torch.cat([each.familiarity for each in alone]))  # type: ignore[arg-type]
+    for name, p in together.p_values.items():
+        assert torch.equal(p, torch.cat([each.p_values[name] for each in alone])), name
 
 
 def test_what_is_sent_adds_up_to_the_sums_of_all_rows(tmp_path: Path) -> None:
@@ -132,7 +145,9 @@ def test_the_familiarity_is_that_of_the_model_that_answers() -> None:
     one, other = (
         replace(
             Prediction.from_samples(probs[None]),
-            **dict.fromkeys(("familiarity", "sureness", "typicality"), torch.tensor(p, dtype=torch.float64)),  # type: ignore[arg-type]
+            **dict.fromkeys(
+                ("familiarity", "nearness", "sureness", "typicality"), torch.tensor(p, dtype=torch.float64)
+            ),  # type: ignore[arg-type]
             false_alarm_rate=0.05,
         )
         for p in ([0.01, 0.02, 0.03], [0.9, 0.8, 0.7])
@@ -165,39 +180,96 @@ def test_an_answer_less_certain_than_to_own_inputs_raises_the_other_alarm(tmp_pa
         assert set(told.reason.tolist()) == {Reason.NONE, Reason.UNSURE, Reason.UNFAMILIAR} & set(told.reason.tolist())
 
 
+def test_novelty_is_the_distance_to_the_nearest_of_the_silos_own_training_inputs(tmp_path: Path) -> None:
+    federation = finished(Familiar(FML(rounds=2, training=FAST), false_alarm_rate=0.2), tmp_path)
+    method, place = federation.place.method, federation.place
+    context, state = place.context("silo-0"), federation.states()["silo-0"]
+    down, x = method.broadcast(federation.server), torch.cat([silos()["silo-0"].test.x, context.train.x[:5]])
+    modules = dict(method.base.loaded(down, state, context))  # type: ignore[attr-defined]
+    for whose, answer in method.answer(down, state, context, x).items():
+        train, calibration, new = (
+            last_layer(modules[whose], each).hidden[:, :-1] for each in (context.train.x, context.calibration.x, x)
+        )
+        kept = state[GROUP][f"{whose.name.lower()}{ROWS}"]
+        torch.testing.assert_close(kept, novelty.directions(train))
+        near, own = (novelty.log_distances(novelty.directions(train), each) for each in (calibration, new))
+        wanted = (1 + (near >= own[:, None]).sum(1)) / (len(near) + 1)
+        assert answer.nearness is not None
+        assert answer.nearness.tolist() == pytest.approx(wanted.tolist())
+        assert (answer.nearness[-5:] == 1).all()
+        far = answer.score(novelty.SCORE)
+        assert (far[-5:] <= far.min()).all()
+        assert ((far > 0) == (own > near.sort().values[(len(near) - 1) // 2])).all()
+
+
+@pytest.mark.parametrize("kind", [Familiar, PooledAlarms])
+def test_features_of_training_inputs_never_leave_a_silo(kind: type[Familiar], tmp_path: Path) -> None:
+    method = kind(FML(rounds=1, training=FAST), false_alarm_rate=0.01)  # for which silos have few calibration inputs
+    federation = finished(method, tmp_path)
+    for silo, state in federation.states().items():
+        down, context = method.broadcast(federation.server), federation.place.context(silo)
+        update, after = method.describe_own(down, state, context)
+        kept = [each for name, each in after[GROUP].items() if name.endswith((ROWS, NEAREST))]
+        assert len(kept) == 4  # of two models
+        secret = {value for each in kept for value in each.flatten().tolist()} - {0.0, 1.0, -1.0}
+        for name, each in flat(update.payload | federation.server).items():
+            assert not name.endswith((ROWS, NEAREST))
+            assert not secret & {*each.flatten().tolist()}, name
+
+
+def test_of_many_training_inputs_a_silo_keeps_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(novelty, "MOST_ROWS", 7)
+    monkeypatch.setattr("caveat.wrappers.familiar.PART", 9)  # of several parts
+    federation = finished(Familiar(FedAvg(rounds=2, training=ADAM)), tmp_path)
+    state, x = federation.states()["silo-1"], silos()["silo-1"].test.x
+    assert len(state[GROUP][f"global{ROWS}"]) == 7
+    method, context = federation.place.method, federation.place.context("silo-1")
+    absent = method.predict(method.broadcast(federation.server), method.init_silo(context), context, x)
+    for name, p in told(federation, "silo-1", x).p_values.items():
+        assert torch.equal(p, absent.p_values[name]), name
+
+
 def test_p_values_are_the_same_without_the_features_of_calibration_inputs(tmp_path: Path) -> None:
     federation = finished(Familiar(FML(rounds=2, training=FAST)), tmp_path)
     method, context = federation.place.method, federation.place.context("silo-0")
     down, state = method.broadcast(federation.server), federation.states()["silo-0"]
     less = state | {GROUP: distances_alone(state[GROUP], down[GROUP])}
-    assert not any(name.endswith(".calibration") for name in less[GROUP])
+    assert not any(name.endswith((".calibration", ROWS, NEAREST)) for name in less[GROUP])
     x = torch.cat([silos()["silo-0"].test.x, context.calibration.x])
-    one, other = (method.answer(down, each, context, x) for each in (state, less))
+    plain = state | {GROUP: without_rows(state[GROUP])}
+    one, other, whole = (method.answer(down, each, context, x) for each in (plain, less, state))
     for whose, answer in one.items():
         assert len(answer.p_values) == 3
+        assert len(whole[whose].p_values) == 4
+        assert all(torch.equal(answer.p_values[p], whole[whose].p_values[p]) for p in ("familiarity", "sureness"))
         assert all(torch.equal(p, other[whose].p_values[name]) for name, p in answer.p_values.items())
 
 
 def test_an_alarm_is_named_after_the_lower_p_value_and_gives_the_reason() -> None:
-    probs = torch.full((5, 2), 0.5, dtype=torch.float64)
+    probs = torch.full((6, 2), 0.5, dtype=torch.float64)
     probs[4] = torch.nan
     told = replace(
         Prediction.from_samples(probs[None]),
-        familiarity=torch.tensor([0.04, 0.1, 0.02, 0.03, 0.5], dtype=torch.float64),
-        sureness=torch.tensor([0.06, 0.1, 0.01, 0.04, 0.5], dtype=torch.float64),
-        typicality=torch.tensor([0.05, 0.051, 0.01, 0.2, 0.5], dtype=torch.float64),
+        familiarity=torch.tensor([0.04, 0.1, 0.02, 0.03, 0.5, 0.3], dtype=torch.float64),
+        nearness=torch.tensor([0.04, 0.1, 0.03, 0.01, 0.5, 0.2], dtype=torch.float64),
+        sureness=torch.tensor([0.06, 0.1, 0.01, 0.04, 0.5, 0.2], dtype=torch.float64),
+        typicality=torch.tensor([0.05, 0.051, 0.01, 0.2, 0.5, 0.03], dtype=torch.float64),
         false_alarm_rate=0.05,
     )
-    assert told.alarms.tolist() == [True, False, True, False, False]
-    assert told.is_unfamiliar.tolist() == [True, False, False, False, False]
-    assert told.is_unsure.tolist() == [False, False, True, False, False]
-    reasons = [Reason.UNFAMILIAR, Reason.NONE, Reason.UNSURE, Reason.NONE, Reason.UNDEFINED]
+    assert told.alarms.tolist() == [True, False, True, False, False, True]
+    assert told.is_unfamiliar.tolist() == [True, False, False, False, False, False]
+    assert told.is_novel.tolist() == [False, False, False, False, False, True]
+    assert told.is_unsure.tolist() == [False, False, True, False, False, False]
+    older = replace(told, nearness=None)  # of a silo without features of training rows
+    assert not older.is_novel.any()
+    assert older.is_unsure.tolist() == [False, False, True, False, False, True]
+    reasons = [Reason.UNFAMILIAR, Reason.NONE, Reason.UNSURE, Reason.NONE, Reason.UNDEFINED, Reason.NOVEL]
     assert told.reason.tolist() == reasons  # answered nevertheless
-    abstained = told.abstaining(torch.tensor([True, True, True, False, True]), Reason.AMBIGUOUS)
+    abstained = told.abstaining(torch.tensor([True, True, True, False, True, True]), Reason.AMBIGUOUS)
     assert abstained.reason.tolist() == [*reasons[:1], Reason.AMBIGUOUS, *reasons[2:]]
-    again = abstained.abstaining(torch.tensor([False, True, False, True, False]), Reason.UNCERTAIN)
-    assert again.reason.tolist() == [reasons[0], Reason.AMBIGUOUS, reasons[2], Reason.UNCERTAIN, reasons[4]]
-    assert again.where(torch.tensor([True, False, True, True, True]), told).reason[1] == Reason.NONE
+    again = abstained.abstaining(torch.tensor([False, True, False, True, False, False]), Reason.UNCERTAIN)
+    assert again.reason.tolist() == [reasons[0], Reason.AMBIGUOUS, reasons[2], Reason.UNCERTAIN, *reasons[4:]]
+    assert again.where(torch.tensor([True, False, True, True, True, True]), told).reason[1] == Reason.NONE
 
 
 @pytest.mark.parametrize("base", [UEFL(rounds=1, iterations=1, codewords=4, training=ADAM), TrFedDis(rounds=1)])
@@ -275,11 +347,15 @@ def test_alarms_of_a_subgroup_need_no_features_of_rows(tmp_path: Path) -> None:
     _, federation = alarms_of(2, tmp_path, 0)
     method, state = federation.place.method, federation.states()["silo-0"]
     down = method.broadcast(federation.server)
-    kept = distances_alone(state[GROUP], down[GROUP])
+    whole, rows = state[GROUP], without_rows(state[GROUP])
+    kept = distances_alone(whole, down[GROUP])
     assert kept["subgroup"].bincount().tolist() == state[GROUP]["subgroup"].bincount().tolist()
     fresh, known = spread(300, torch.Generator().manual_seed(1))
     context = replace(federation.place.context("silo-0"), subgroup=known)
-    one, other = (method.predict(down, state | {GROUP: group}, context, fresh.x) for group in (state[GROUP], kept))
+    one, other = (method.predict(down, state | {GROUP: group}, context, fresh.x) for group in (rows, kept))
+    novel = method.predict(down, state, context, fresh.x).p_values
+    assert (novel["nearness"] <= 0.05).double().mean() < 0.1
+    assert (novel["typicality"] != one.p_values["typicality"]).any()
     for name, p in one.p_values.items():
         assert torch.equal(p, other.p_values[name])
     assert isinstance(one.ranked_among, torch.Tensor)

@@ -176,7 +176,7 @@ class Alarmed(OneTold):
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         answers = super().answer(down, state, context, x)
         familiarity = torch.where(x[:, 0] < 0.1, 0.04, 0.06).double()
-        p_values = dict.fromkeys(("familiarity", "sureness", "typicality"), familiarity)
+        p_values = dict.fromkeys(("familiarity", "nearness", "sureness", "typicality"), familiarity)
         return {w: replace(each, **p_values, false_alarm_rate=0.05, ranked_among=len(x)) for w, each in answers.items()}
 
 

@@ -12,10 +12,10 @@ from federations import ADAM, FAST, Federation, flat, silos
 from torch import Tensor
 
 import caveat
-from caveat.core import Data, Method, Prediction, Silo
+from caveat.core import Data, Method, Prediction, Silo, State
 from caveat.methods import FML, FedAvg, FedPer
 from caveat.uncertainty.familiarity import SCORE, sureness
-from caveat.wrappers.familiar import GROUP, Familiar
+from caveat.wrappers.familiar import GROUP, Familiar, without_rows
 from caveat.wrappers.pooled_alarms import COARSE, COUNTS, PooledAlarms, coarse, coarse_edges
 
 RATE = 0.05
@@ -38,10 +38,11 @@ def finished(method: Method, folder: Path, data: dict[str, Silo]) -> Federation:
     return federation
 
 
-def told(federation: Federation, silo: str, x: Tensor, known: bool = True) -> Prediction:
+def told(federation: Federation, silo: str, x: Tensor, known: bool = True, state: State | None = None) -> Prediction:
     method, place = federation.place.method, federation.place
     context = place.context(silo)
-    state = federation.states()[silo] if known else method.init_silo(context)
+    if state is None:
+        state = federation.states()[silo] if known else method.init_silo(context)
     return method.predict(method.broadcast(federation.server), state, context, x)
 
 
@@ -55,10 +56,17 @@ def test_silos_with_few_inputs_raise_alarms_together_and_others_by_themselves(me
         assert not told(alone, name, x + 40).alarms.any()
         assert told(federation, name, x + 40).alarms.all()
         assert told(federation, name, x).alarms.double().mean() < 0.5
+        # Features of training rows may be deleted: there is no novelty, and typicality is at most less low.
+        state = federation.states()[name]
+        less = {**state, GROUP: without_rows(state[GROUP])}
+        one, other = (told(federation, name, data[name].test.x, state=each) for each in (state, less))
+        assert other.nearness is None
+        assert torch.equal(one.p_values["sureness"], other.p_values["sureness"])
+        assert (one.p_values["typicality"] <= other.p_values["typicality"]).all()
         # A silo that missed the round ranks among the same inputs.
         assert told(federation, name, x + 40, known=False).alarms.all()
     x = torch.cat([data["silo-2"].test.x, data["silo-2"].test.x + 40])
-    for p in ("familiarity", "sureness", "typicality"):
+    for p in ("familiarity", "nearness", "sureness", "typicality"):
         assert torch.equal(getattr(told(federation, "silo-2", x), p), getattr(told(alone, "silo-2", x), p))
 
 
@@ -70,7 +78,7 @@ def test_only_histograms_of_silos_with_few_inputs_leave(tmp_path: Path) -> None:
     for name in states:
         update, _ = method.describe_own(down, states[name], federation.place.context(name))
         sent[name] = flat({COUNTS: update.payload[COUNTS]})
-    names = {f"{COUNTS}/global.{p}" for p in ("familiarity", "sureness", "typicality")}
+    names = {f"{COUNTS}/global.{p}" for p in ("familiarity", "nearness", "sureness", "typicality")}
     assert all(set(each) == names for each in sent.values())
     for name, count in {"silo-0": 7, "silo-1": 7, "silo-2": 0}.items():
         assert all(each.shape == (COARSE,) and int(each.sum()) == count for each in sent[name].values())
@@ -86,7 +94,7 @@ def test_an_answer_does_not_depend_on_the_inputs_beside_it(tmp_path: Path) -> No
     federation = finished(PooledAlarms(FedPer(rounds=1, training=FAST)), tmp_path, few(10))
     x = silos()["silo-1"].test.x
     together, single = told(federation, "silo-1", x), [told(federation, "silo-1", each[None]) for each in x]
-    for p in ("familiarity", "sureness", "typicality"):
+    for p in ("familiarity", "nearness", "sureness", "typicality"):
         assert torch.equal(getattr(together, p), torch.cat([getattr(each, p) for each in single]))
 
 

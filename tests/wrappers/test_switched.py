@@ -144,7 +144,7 @@ def test_false_alarms_of_a_switch_are_those_of_one_model() -> None:
     answers = Told().answer({}, {}, place, rows([1.0] * 4, [1.0] * 4))
     low, high = torch.tensor([0.01, 0.01, 0.9, 0.9]), torch.tensor([0.01, 0.9, 0.01, 0.9])
     for whose, p in ((Decision.LOCAL, low), (Decision.GLOBAL, high)):
-        p_values = dict.fromkeys(("familiarity", "sureness", "typicality"), p.double())
+        p_values = dict.fromkeys(("familiarity", "nearness", "sureness", "typicality"), p.double())
         answers[whose] = replace(answers[whose], **p_values, false_alarm_rate=0.05)
     prediction = method.decide(method.broadcast(server), states["a"], answers)
     local, federation, nobody = Decision.LOCAL, Decision.GLOBAL, Decision.ABSTAIN

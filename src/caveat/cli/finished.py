@@ -25,10 +25,10 @@ def predict(
     Needs only the run folder, wherever it is. For silos that took part, no data are read.
 
     Writes a row per input: label, probabilities, uncertainties, the p-values familiarity, nearness, sureness and
-    typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to rely on it. With
-    uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note, and whether all
-    rows together are unlike the silo's own in some column; for images also the file. Prints how many inputs were
-    answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md).
+    typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to
+    rely on it. With uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note,
+    and whether all rows together are unlike the silo's own in some column; for images also the file. Prints how many
+    inputs were answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md).
     """
     with reported(named=True):
         from ..api import load

@@ -249,7 +249,7 @@ def conformal(batch: int, calibration: Tensor, new: Tensor) -> Tensor:
     return familiarity.conformal_directly(calibration, new)
 
 
-def typicality(batch: int, *given: Tensor, **named: bool) -> Tensor:
+def typicality(batch: int, *given: Any, **named: Any) -> Tensor:
     return familiarity.typicality_directly(*given, **named)
 
 

@@ -204,8 +204,8 @@ def figures(sums: Tensors) -> dict[str, float]:
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
     score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
-    accuracy among those; `unfamiliar`, `novel` and `unsure` are the shares that were called so. `set_coverage` is the share of
-    inputs whose prediction set holds their label, and `set_size` the mean number of classes in a set.
+    accuracy among those; `unfamiliar`, `novel` and `unsure` are the shares that were called so. `set_coverage` is the
+    share of inputs whose prediction set holds their label, and `set_size` the mean number of classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]

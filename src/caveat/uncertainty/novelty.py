@@ -33,7 +33,8 @@ def sampled(inputs: int) -> Tensor:
 
 def directions(h: Tensor) -> Tensor:
     """Return features (N, d) on the unit sphere, float32; features that are all 0 stay there."""
-    return h.float() / torch.linalg.vector_norm(h.float(), dim=1, keepdim=True).clamp_min(1e-12)
+    length: Tensor = torch.linalg.vector_norm(h.float(), dim=1, keepdim=True)
+    return h.float() / length.clamp_min(1e-12)
 
 
 @wrap_torch_function(lambda rows, h: (rows, h))

@@ -128,7 +128,7 @@ class Familiar(Wrapper):
         return found, {name: torch.cat(each) for name, each in rows.items()}
 
     def of_calibration(self, down: Payload, state: State, context: SiloContext, rows: Tensors) -> Tensors:
-        """Return the features of the calibration split by stage, and scores and nearest rows of its answers by model."""
+        """Return the features of the calibration split by stage, and by model scores and distances to the rows."""
         answers, numbers, last = self.observed(down, state, context, context.calibration.x)
         # Cloned, because models can share the tensor of a score, and shared tensors cannot be stored.
         scores = {f"{whose.name.lower()}{SCORES}": each.score(self.score).clone() for whose, each in answers.items()}
