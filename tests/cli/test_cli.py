@@ -31,7 +31,7 @@ COMMANDS = {
     "join": {"--out", "--silo", "--rounds", "--model", "--plugin", "--quiet"},
     "predict": {"--model", "--plugin", "--silo", "--device", "--out"},
     "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},
-    "export": {"--silo", "--format", "--out", "--model", "--plugin"},
+    "export": {"--silo", "--format", "--out", "--model", "--plugin", "--training-features"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--fractions", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},
