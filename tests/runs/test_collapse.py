@@ -119,6 +119,15 @@ def test_the_same_class_for_all_inputs_is_said() -> None:
     assert "accuracy 25.0 %" in found.text
 
 
+def test_the_frequent_class_for_all_inputs_is_not_worse_than_chance() -> None:
+    """Permuted labels agree as often, but for rounding; a rare class makes no skill visible."""
+    for n in range(40, 80):
+        y = (torch.arange(n) == 0).long()
+        data = Data(torch.randn(n, 3, generator=torch.Generator().manual_seed(0)), y)
+        constant = Prediction.from_logits(torch.stack([torch.ones(n), torch.linspace(-1, 0, n).roll(n // 2)], 1)[None])
+        assert kinds({"a": skill(constant, data, data)}) == []
+
+
 def test_errors_with_less_uncertainty_are_said() -> None:
     assert kinds({f"s{k}": sums(100, 1.5, k, confused=True) for k in range(5)}) == ["misranked_errors"]
 

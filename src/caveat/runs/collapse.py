@@ -48,7 +48,8 @@ class Compared:
     @property
     def z(self) -> float:
         """Standard deviations above what is expected without skill."""
-        return (self.observed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
+        certain = self.variance <= 1e-9 * (1 + self.expected)  # but for rounding
+        return 0.0 if certain else (self.observed - self.expected) / math.sqrt(self.variance)
 
     def upper(self, level: float) -> float:
         """Return a bound that is exceeded with this probability."""
