@@ -82,7 +82,7 @@ def test_a_run_of_own_code_is_shown_without_importing_it(here: Path) -> None:
     assert caveat("flower", "ledger", "run").exit_code == 0
     for command in (("predict", "run", "digits.npz", "--silo", "silo-0"), ("ood", "run")):
         said = one_error(caveat(*command), 2)
-        assert "'net.py:Net' is code of your own, and what a folder names is never imported" in said
+        assert "'net.py:Net' is custom code, and code named by a folder is never imported" in said
         assert "--model net.py:Net" in said
     with pytest.raises(ConfigurationError, match=r"caveat\.load\(RUN, model=\.\.\.\)"):
         library.load("run")
@@ -199,9 +199,12 @@ def test_other_code_does_not_predict(here: Path) -> None:
         (["model=net"], "model is a section: set its keys"),
         (["model=net.py:fails"], "classes = 10, fails: ValueError: no weights for this"),
         (["model=net.py:Net", "model.weights=gone.pt"], "model.weights = 'gone.pt': no such file"),
-        (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no meaning for model 'own'"),
+        (["model=net.py:Net", "model.frozen=true"], "model.frozen = True has no effect for model 'own'"),
         (["model=net.py:Net", "init_from=gone"], "init_from = 'gone' is not a finished run"),
-        (["model=net.py:body"], "gives (2, 8) float32 for 2 inputs, expected (2, 10) float32: a logit for each class"),
+        (
+            ["model=net.py:body"],
+            "returns (2, 8) float32 for 2 inputs, expected (2, 10) float32: a logit for each class",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_written(items: list[str], text: str, here: Path) -> None:

@@ -51,7 +51,7 @@ class Mine(FedAvg):
 '''
 MINE = [*sets(*(each for each in TINY if "method.name" not in each)), *sets("method.name=mine")]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(package.__file__).parent.parent)}
-NAME_IT = "name the file that has it: --plugin my.py (in Python, import it)"
+NAME_IT = "name its file: --plugin my.py (in Python, import it)"
 
 
 def write(text: str = OWN) -> Path:

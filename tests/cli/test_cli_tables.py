@@ -233,7 +233,7 @@ def test_predict_marks_rows_unlike_those_of_training(nowhere: Path) -> None:
     rows = list(csv.DictReader(result.stdout.splitlines()))
     assert [row["input_note"] for row in rows] == ["", "unseen category of code", "all values missing"]
     assert {row["label"] for row in rows} <= {"'=", "'@"}
-    told = "warning: 2 of 3 inputs are unlike those of training: unseen category of code (1), all values missing (1)"
+    told = "warning: 2 of 3 inputs are unlike the training inputs: unseen category of code (1), all values missing (1)"
     assert told in result.stderr.splitlines()
     (nowhere / "none.csv").write_text("dose;code\n")
     assert "none.csv" in one_error(caveat("predict", "run", "none.csv", "--silo", "silo-0"), 3)

@@ -62,7 +62,7 @@ def test_they_are_written_and_read_back(tmp_path: Path) -> None:
     ("model", "message"),
     [
         ('{name = "mlp", widht = 4}', r"unknown key personal\[0\].widht; did you mean personal.width\?"),
-        ('{name = "lenet5", width = 4}', r"personal\[0\].width = 4 has no meaning for model 'lenet5'"),
+        ('{name = "lenet5", width = 4}', r"personal\[0\].width = 4 has no effect for model 'lenet5'"),
         ('{name = "mlp", width = -1}', r"personal\[0\].width = -1: must be greater than 0"),
     ],
 )
@@ -77,11 +77,11 @@ def test_what_is_wrong_with_one_is_said_of_it(model: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["method.name=fmlu", "method.alpha=0.2"], "alpha = 0.2 .* no meaning while weigh_loss = true"),
-        (["method.name=fmlu", "method.weigh_loss=false", "method.scaled=true"], "scaled = true has no meaning"),
+        (["method.name=fmlu", "method.alpha=0.2"], "alpha = 0.2 .* no effect while weigh_loss = true"),
+        (["method.name=fmlu", "method.weigh_loss=false", "method.scaled=true"], "scaled = true has no effect"),
         (
             ["method.name=fmlu", "method.weigh_loss=false", "method.weigh_mean=false", "method.shuffled=true"],
-            "shuffled = true has no meaning",
+            "shuffled = true has no effect",
         ),
         (["data.label_noise=[1.5]"], r"label_noise\[0\] = 1.5: must be at most 1"),
         (["data.label_noise=[-0.1]"], r"label_noise\[0\] = -0.1: must be"),

@@ -30,7 +30,7 @@ def test_help_shows_every_field_with_its_meaning(cls: Any) -> None:
         (lambda: caveat.FedProx(mu="x"), "mu = 'x': must be a valid number", "mu"),  # type: ignore[arg-type]
         (lambda: caveat.FedAvg(lr=0.1), "lr: FedAvg has no such setting; did you mean training=Training(lr=", "lr"),  # type: ignore[call-arg]
         (lambda: caveat.UEFL(codeword=3), "codeword: UEFL has no such setting; did you mean codewords", "codeword"),  # type: ignore[call-arg]
-        (lambda: caveat.Training(momentum=0.5), "training.momentum = 0.5 has no meaning", "training.momentum"),
+        (lambda: caveat.Training(momentum=0.5), "training.momentum = 0.5 has no effect", "training.momentum"),
         (lambda: caveat.ModelSettings(name="mlp", width=0), "width = 0: must be greater than 0", "width"),
     ],
 )
@@ -50,7 +50,7 @@ def test_a_plain_dataclass_of_settings_refuses_by_the_same_error() -> None:
     class Own(caveat.Training):
         extra: int = 1
 
-    with pytest.raises(ConfigurationError, match=r"training\.momentum = 0\.5 has no meaning"):
+    with pytest.raises(ConfigurationError, match=r"training\.momentum = 0\.5 has no effect"):
         Own(momentum=0.5)
 
 

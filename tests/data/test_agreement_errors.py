@@ -148,7 +148,7 @@ def test_categories_of_numbers_by_name() -> None:
         (table(("maybe",), u="numbers", v="texts"), ["label 'maybe'", "'no', 'yes'"]),
         (table(("yes", "no"), u="numbers", v="texts"), ["in the order 'yes', 'no'"]),
         (table(u="numbers"), ["columns 'v'"]),
-        (table(u="texts", v="texts"), ["'u' holds texts at silo 'late'", "data.categorical"]),
+        (table(u="texts", v="texts"), ["'u' contains texts at silo 'late'", "data.categorical"]),
         (DataSchema(("no",), (6, 6, 1)), ["columns 'u', 'v'"]),
     ],
 )

@@ -39,7 +39,7 @@ def test_features_that_are_the_same_everywhere_are_told() -> None:
 
 def test_a_test_part_that_is_the_training_part_is_refused(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", x_test=X, y_test=Y)
-    with pytest.raises(DataError, match=r"a.npz: the test inputs are the training inputs"):
+    with pytest.raises(DataError, match=r"a.npz: the test inputs equal the training inputs"):
         data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     path = write_npz(tmp_path / "b.npz", x_test=X[5:40], y_test=Y[5:40])
     with pytest.warns(DataWarning, match=r"b.npz: all 35 test inputs are among the training inputs"):
@@ -79,7 +79,7 @@ def test_classes_have_names_of_their_own(tmp_path: Path, names: list[str], wrong
 
 def test_names_of_classes_in_bytes_are_utf8(tmp_path: Path) -> None:
     assert data.npz(named(tmp_path / "a.npz", ["é".encode(), b"b", b"c"])).classes[0] == "é"
-    with pytest.raises(DataError, match=r"b.npz: array 'classes' holds bytes that are not UTF-8"):
+    with pytest.raises(DataError, match=r"b.npz: array 'classes' contains bytes that are not UTF-8"):
         data.npz(named(tmp_path / "b.npz", [b"\xe9", b"b", b"c"]))
     with pytest.raises(DataError, match=r"'classes' of shape \(1, 3\)"):
         data.npz(named(tmp_path / "c.npz", [["a", "b", "c"]]))

@@ -89,7 +89,7 @@ def test_a_small_file_of_large_arrays_is_refused_before_they_are_read(tmp_path: 
 def test_arrays_that_memory_cannot_hold_are_refused_before_they_are_read(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz")
     with patch.object(arrays, "memory", return_value=5000):
-        refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, this machine has")
+        refused(DataSettings(source=f"npz:{path}"), str(path), "GB of arrays, but this machine has")
     silos = data.load(DataSettings(source=f"npz:{path}", n_silos=2), 0)
     with (
         patch.object(preparation, "memory", return_value=40 * 36 * 4 - 1),
@@ -118,7 +118,7 @@ def test_arrays_of_other_names_or_sizes(tmp_path: Path) -> None:
 def test_more_silos_than_samples(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", train=6)
     refused(DataSettings(source=f"npz:{path}", n_silos=9), "9 silos", "there are only 6")
-    refused(DataSettings(n_silos=9, samples_per_silo=200), "9 silos of at least 200 samples need 1800", "1438")
+    refused(DataSettings(n_silos=9, samples_per_silo=200), "9 silos with at least 200 samples need 1800", "1438")
 
 
 def test_image_folders(tmp_path: Path) -> None:
@@ -227,10 +227,10 @@ def test_check_names_the_silo_that_cannot_train() -> None:
         (lambda: Partition(alpha=0.5), "data.partition.alpha = 0.5 is ignored by partition 'iid'"),
         (lambda: Partition(scheme="dirichlet", per_silo=2), "data.partition.per_silo = 2 is ignored"),
         (lambda: Split(train=0.9, calibration=0.1), r"= 1.1, expected 1"),
-        (lambda: Split(train=0.9), r"train \+ validation = 1, which leaves nothing for calibration"),
-        (lambda: Split(calibration=0.95), r"calibration \+ validation = 1.05, which leaves nothing for train"),
+        (lambda: Split(train=0.9), r"train \+ validation = 1, which leaves no samples for calibration"),
+        (lambda: Split(calibration=0.95), r"calibration \+ validation = 1.05, which leaves no samples for train"),
         (lambda: data.load(DataSettings(), 0), "data.n_silos is missing"),
-        (lambda: data.rotated(data.digits(), normalize=Normalize((0.5, 0.5))), "2 numbers for images of 1 channels"),
+        (lambda: data.rotated(data.digits(), normalize=Normalize((0.5, 0.5))), "2 numbers for images with 1 channels"),
         (lambda: data.from_arrays({"a": (X[:, 0], Y)}, shift=Shift(angles=(9,))), "only images can be rotated"),
         (lambda: data.from_arrays({"a": (X[:, 0], Y)}, normalize=Normalize((0.1,))), "data.normalize is for images"),
     ],

@@ -101,7 +101,7 @@ def test_declared_tables_are_the_plain_ones_together_and_apart(plain: list[Path]
     agreed = shared_schema(schemas, shared)
     for silo in expected:
         assert same(own_silos(own[silo.name], SEED, silo.name, agreed)[0], silo)
-    with pytest.raises(Refused, match="column 'town' holds text, and its categories would leave the silo"):
+    with pytest.raises(Refused, match="column 'town' contains text, and its categories would leave the silo"):
         own_schema(own["a"], SEED, "a", allowed=())
 
 
@@ -226,21 +226,21 @@ def test_a_dictionary_that_is_none_is_named(dictionary: str | None, told: str, t
     [
         (
             {"source": "on_site", "label_codes": CODES},
-            r"data\.label_codes is each silo's own: \[data\.label_codes\] of its silo\.toml",
+            r"data\.label_codes differs between silos: set \[data\.label_codes\] in each silo\.toml",
         ),
-        ({"source": "on_site", "rename_columns": (OwnColumn(own="a"),)}, r"data\.rename_columns is each silo's own"),
+        ({"source": "on_site", "rename_columns": (OwnColumn(own="a"),)}, r"data\.rename_columns differs between silos"),
         ({"source": "digits", "target": None, "classes": CLASSES}, r"data\.classes = .* is ignored by source"),
         (
             {"categorical": ("age",), "dictionary": COLUMNS},
             "data.categorical has 'age', but data.dictionary declares it",
         ),
         ({"numeric": ("town",), "dictionary": COLUMNS}, "data.numeric has 'town', but data.dictionary declares it"),
-        ({"classes": ("a", "a")}, "data.classes names 'a' twice"),
+        ({"classes": ("a", "a")}, "data.classes contains 'a' twice"),
         ({"classes": ("a",)}, "expected two classes or more"),
-        ({"dictionary": COLUMNS[:1] * 2}, "data.dictionary names 'age' twice"),
+        ({"dictionary": COLUMNS[:1] * 2}, "data.dictionary contains 'age' twice"),
         (
             {"rename_columns": (OwnColumn(own="a", name="b"), OwnColumn(own="c", name="b"))},
-            "data.rename_columns names 'b' twice",
+            "data.rename_columns contains 'b' twice",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_sources_that_cannot_be_joined(tmp_path: Path) -> None:
         DataSettings(source="digits + mnist")
     with pytest.raises(ConfigurationError, match=r"csv cannot be joined"):
         DataSettings(source="digits + csv:a.csv", target="ill")
-    with pytest.raises(ConfigurationError, match=r"'images:x' comes in silos"):
+    with pytest.raises(ConfigurationError, match=r"'images:x' consists of silos"):
         DataSettings(source="digits + images:x")
     with pytest.raises(
         DataError, match=r"a\.npz has 3 classes \(0, 1, 2\) but digits 10 classes \(0, .* 9\); expected"

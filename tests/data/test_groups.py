@@ -159,7 +159,7 @@ def test_the_rarest_label_of_a_group_is_its_stratum() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"b": [1]}, r"groups: silo 'a' is in one of silos and groups only"),
+        ({"b": [1]}, r"groups: silo 'a' is only in one of silos and groups"),
         ({"a": [1, 2]}, r"silo 'a': groups of shape \(2,\), expected \(240,\): one per sample"),
         ({"a": [math.nan] + 239 * [1.0]}, r"silo 'a': groups of sample 0 is missing"),
         ({"a": 240 * [7]}, r"silo 'a': 1 groups in 240 samples, expected at least 4, one for each split"),
@@ -175,7 +175,7 @@ def test_columns_that_cannot_be_groups_or_times_are_refused(tmp_path: Path) -> N
     for key, value, told in (
         ("groups", "patient", r"data.groups = 'patient': .*a.csv has patient_id, admitted, dose, outcome"),
         ("groups", "outcome", r"data.groups = 'outcome' is data.target too"),
-        ("time", "patient_id", r"line 2: 'patient_id' is 'a\d+', but data.time has the column: expected dates"),
+        ("time", "patient_id", r"line 2: 'patient_id' is 'a\d+', but the column is data.time: expected dates"),
     ):
         with pytest.raises((DataError, ConfigurationError), match=told):
             load(tables(tmp_path, categorical=("admitted",), **{key: value}), 0)
@@ -229,7 +229,7 @@ def test_a_column_that_looks_like_groups_is_one_warning_whose_advice_works(tmp_p
     (first, *_) = [text for text in told(settings) if "group" in text]
     assert first.startswith("column 'patient_id' looks like a group of rows")
     assert 'data.groups = "patient_id", so that' in first
-    assert first.endswith("leave the column out, data.rename_columns.patient_id = false")
+    assert first.endswith("remove the column, data.rename_columns.patient_id = false")
     assert not [text for text in told(dataclasses.replace(settings, groups="patient_id")) if "group" in text]
     with pytest.warns(DataWarning, match="column 'patient_id' looks like a group of rows"):
         survey(settings.source, "outcome", categorical=("admitted",))

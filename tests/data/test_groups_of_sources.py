@@ -140,7 +140,7 @@ def patients(rows: int, noise: float, columns: int = 8, seed: int = 0) -> np.nda
 def test_rows_that_nearly_repeat_are_one_warning(rows: int, noise: float, columns: int) -> None:
     x = patients(rows, noise * min(columns / 8, 1), columns)
     (told,) = told_of(x)
-    assert "of the rows nearly repeat another, as rows of one patient or device do: if so, name their column" in told
+    assert "of the rows nearly repeat another, like rows of one patient or device: if so, name their column" in told
     assert told_of(x, groups={"a": np.arange(len(x)) // rows}) == []
 
 

@@ -152,7 +152,7 @@ def test_sixteen_bits_are_refused_by_name(tmp_path: Path, color: int) -> None:
 
 def test_cmyk_is_refused_by_name(tmp_path: Path) -> None:
     Image.fromarray(PIXELS).convert("CMYK").save(tmp_path / "print.jpg")
-    refused(tmp_path / "print.jpg", "CMYK", "expected grey or RGB")
+    refused(tmp_path / "print.jpg", "CMYK", "expected grayscale or RGB")
 
 
 # Folders

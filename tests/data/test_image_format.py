@@ -76,7 +76,7 @@ def test_luma_is_pillows_and_undoes_repetition() -> None:
     assert np.array_equal(data.recolored(colors, 1)[0, ..., 0], np.asarray(Image.fromarray(colors[0]).convert("L")))
     grey = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
     assert np.array_equal(data.recolored(data.recolored(grey, 3), 1), grey)
-    with pytest.raises(DataError, match="cannot convert images of 4 channels to 3, expected 1 or 3"):
+    with pytest.raises(DataError, match="cannot convert images with 4 channels to 3, expected 1 or 3"):
         data.recolored(np.zeros((1, 2, 2, 4), np.uint8), 3)
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_brought_to_one_shape_is_a_clear_error(tmp_path: Path) ->
         data.load(DataSettings(source=source), 0)
     x, y = labeled_images(90)
     for name in ("size", "channels"):
-        with pytest.raises(ConfigurationError, match=rf"data\.{name} = 3 is for images, these inputs are features"):
+        with pytest.raises(ConfigurationError, match=rf"data\.{name} = 3 is for images, but these inputs are features"):
             data.from_arrays({"a": (x[:, 0], y)}, **{name: 3})  # type: ignore[arg-type]
     table = DataSettings(source=f"csv:{write_csv(tmp_path / 'a.csv')}", target="ill", n_silos=2, size=8)
     with pytest.raises(ConfigurationError, match=r"data\.size = 8 is for images"):
@@ -212,7 +212,7 @@ def test_channels_first_are_the_same_images_in_training_and_in_prediction() -> N
     )
     assert torch.equal(last["a"].train.x, first["a"].train.x)
     assert torch.equal(first.preparation.inputs(np.moveaxis(x, -1, 1)), last.preparation.inputs(x))
-    with pytest.raises(DataError, match=r"silo 'a': shape \(60, 12, 10, 3\), expected images N,C,H,W of 1 or 3"):
+    with pytest.raises(DataError, match=r"silo 'a': shape \(60, 12, 10, 3\), expected images N,C,H,W with 1 or 3"):
         data.from_arrays({"a": (x, y)}, channels="first")
     with pytest.raises(DataError, match=r"looks like channels first, .* channels='first' of from_arrays"):
         data.from_arrays({"a": (np.moveaxis(x, -1, 1), y)})

@@ -245,7 +245,7 @@ def test_streams_of_nothing_unknown_are_errors() -> None:
         match=r"'classes': every silo trains on all of the 10 tested classes, so no test input is out-of-distribution",
     ):
         load(OodSettings(local="classes"), partition=Partition())
-    with pytest.raises(DataError, match="'domains': all silos are of one domain, 'digits'"):
+    with pytest.raises(DataError, match="'domains': all silos belong to one domain, 'digits'"):
         load(OodSettings(local="domains"))
     silos = load()
     with pytest.raises(ConfigurationError, match="local = 'both', expected none, classes or domains"):

@@ -103,7 +103,7 @@ name = "fedavg"
         ({"files": (OwnFile(name="west", decimal=","),)}, r"data\.files names 'west', expected one of .* north, south"),
         ({"files": (OwnFile(name="north", rename_columns=(OwnColumn(own="size", name="x"),)),)},
          r"data\.files\.north\.rename_columns names 'size': .*north\.csv has krea, age, sex, y"),
-        ({"decimal": ",", "thousands": ","}, r"data\.thousands = ',' is the decimal mark too"),
+        ({"decimal": ",", "thousands": ","}, r"data\.thousands = ',' is also the decimal mark"),
     ],
 )  # fmt: skip
 def test_declarations_that_cannot_be_are_named(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
@@ -141,7 +141,7 @@ def test_silos_do_not_agree_on_spellings(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"column 'x': 'Yes' at silo 'a' and 'yes' at silo 'b' differ only in case"):
         federation(tmp_path, "Yes", "yes")
     both = (DictionaryColumn(name="x", type="category", values=("Yes", "yes", "other")), DictionaryColumn(name="z"))
-    with pytest.warns(DataWarning, match=r"column 'x' is read as 3 categories: 'Yes' and 'yes' are kept apart"):
+    with pytest.warns(DataWarning, match=r"read as 3 categories: 'Yes' and 'yes' are kept as different categories"):
         assert federation(tmp_path, "Yes", "yes", dictionary=both).shape == (4,)
 
 

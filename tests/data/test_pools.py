@@ -215,7 +215,7 @@ def test_what_needs_all_inputs_is_refused(tmp_path: Path) -> None:
         data.load(DataSettings(source=f"npy:{path}", shift=data.Shift(noise_std=(1.0,))), 0)
     with pytest.raises(ConfigurationError, match=r"data\.lazy = true is ignored by source 'digits'"):
         DataSettings(source="digits", lazy=True)
-    with pytest.raises(ConfigurationError, match="comes in silos and can only be joined with sources that do"):
+    with pytest.raises(ConfigurationError, match="consists of silos and can only be joined with others that do"):
         DataSettings(source=f"npy:{path} + digits")
 
 
@@ -313,7 +313,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
         (
             {"a": (Items(FEATURES),) * 3},
             {},
-            "silo 'a': 3 data sets, expected one, or one to train on and one to test on",
+            "silo 'a': 3 data sets, expected one, or a training and a test data set",
         ),
         (
             {"a": (Items(FEATURES), Items(FEATURES[:, :3]))},

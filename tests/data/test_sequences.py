@@ -131,7 +131,7 @@ def test_files_hold_what_the_configuration_says(tmp_path: Path) -> None:
     assert data.read_inputs(tokens, found, "silo-0").tolist() == IDS.tolist()
     found = data.load(DataSettings(source=f"npz:{series}", kind="series", n_silos=2), 0)
     assert (found.dtype, found.shape) == (torch.float32, (T, 3))
-    with pytest.warns(DataWarning, match="inputs of int64 are taken for features; set data.kind to 'tokens'"):
+    with pytest.warns(DataWarning, match="inputs of int64 are read as features; set data.kind to 'tokens'"):
         data.load(DataSettings(source=f"npz:{tokens}", n_silos=2), 0)
     with pytest.raises(DataError, match="float series N,T,C need kind 'series'"):
         data.load(DataSettings(source=f"npz:{series}", n_silos=2), 0)

@@ -25,7 +25,7 @@ HOLED = np.where(np.eye(80, 5), np.nan, X)
     ("x", "y", "words"),
     [
         ([[1.0] * (1 + i % 3) for i in range(80)], Y, "x: rows of different lengths, from 1 to 3; expected"),
-        ([np.ones((2, 1 + i % 2)) for i in range(80)], Y, "x: rows of different shapes; expected rows of one"),
+        ([np.ones((2, 1 + i % 2)) for i in range(80)], Y, "x: rows of different shapes; expected rows of equal"),
         (torch.from_numpy(X).requires_grad_(), Y, "x requires a gradient, expected data; use tensor.detach()"),
         (X, torch.ones(80, requires_grad=True), "y requires a gradient"),
         (torch.from_numpy(X).bfloat16(), Y, "x is of bfloat16"),

@@ -66,7 +66,7 @@ def test_a_number_of_the_dictionary_is_never_to_be_a_category(tmp_path: Path) ->
 
 def test_a_class_that_is_none_is_named_with_the_one_that_it_may_be(tmp_path: Path) -> None:
     told = refusal(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
-    assert "is 'Healthy', expected one of data.classes (healthy, ill); 'healthy' is written so: declare in" in told
+    assert "is 'Healthy', expected one of data.classes (healthy, ill); did you mean 'healthy'?: declare in" in told
     coded = table(tmp_path, ["233", "286"], labels=("0", "ill"))
     told = refusal(coded, codes=(LabelCode(code="0", meaning="Healthy"),))
     assert "'disease' is '0', which [data.label_codes] of silo.toml" in told
@@ -79,14 +79,14 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     declared = Declared(classes=CLASSES, dictionary=(CHOL, SEX))
     csv_format = CsvFormat(None, ".", declared)
     for chol, sex, place in (
-        ("2860", "1", "line 3: 'chol' is '2860'; none of the file is read: correct them"),
-        ("286", "7", "line 3: 'sex' is '7'; none of the file is read: correct them"),
-        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or nothing, with decimal mark '.'"),
+        ("2860", "1", "line 3: 'chol' is '2860'; nothing of the file is used: correct them"),
+        ("286", "7", "line 3: 'sex' is '7'; nothing of the file is used: correct them"),
+        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or an empty cell, with decimal mark '.'"),
     ):
         with pytest.raises(DataError) as refused:
             rows_of(read_sheet(table(tmp_path, ["233", chol], sex)), columns, csv_format)
         assert place in str(refused.value)
-        assert "none of the file is read" in str(refused.value)
+        assert "nothing of the file is used" in str(refused.value)
         assert "data.rename_columns" not in str(refused.value)
     other = read_sheet(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
     with pytest.raises(Refused, match=r"is 'Healthy', expected one of data\.classes") as labels:
@@ -109,7 +109,7 @@ def test_free_text_is_to_be_left_out_of_a_federation(tmp_path: Path) -> None:
     rows = [f"Person {i};{i % 2}" for i in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["surname;disease", *rows]) + "\n")
     settings = DataSettings(source=f"csv:{tmp_path / 'a.csv'}", target="disease")
-    with pytest.raises(Refused, match=r"leave the column out, data\.rename_columns\.surname = false; or, if all"):
+    with pytest.raises(Refused, match=r"remove the column, data\.rename_columns\.surname = false; or, if all"):
         csv_source([tmp_path / "a.csv"], Reading.of(settings))
 
 
@@ -147,7 +147,7 @@ def test_the_advice_for_dates_of_data_time_can_be_followed(
     tmp_path: Path, dates: dict[str, list[str]], advice: list[str]
 ) -> None:
     lines = dated(tmp_path, **dates) + 'data.time = "day"\n'
-    with pytest.raises(Refused, match=r"but data\.time has the column: expected dates") as refused:
+    with pytest.raises(Refused, match=r"but the column is data\.time: expected dates") as refused:
         data.read(of(lines))
     assert advised(str(refused.value)) == advice
     found = data.read(of(lines + "\n".join(advice)))
@@ -159,7 +159,9 @@ def test_iso_dates_are_read_beside_a_format_for_all_files(tmp_path: Path) -> Non
     north, south = data.read(of(lines + 'data.rename_columns.day = { date = "%d.%m.%Y" }')).pools
     assert (north.time == south.time).all()
     dated(tmp_path, south=[*POINTS, ISO[0]])
-    with pytest.raises(Refused, match=r"line 30: 'day' is '2021-03-01'.*the dates of .*south\.csv need one format"):
+    with pytest.raises(
+        Refused, match=r"line 30: 'day' is '2021-03-01'.*the dates in .*south\.csv must have one format"
+    ):
         data.read(of(lines + 'data.rename_columns.day = { date = "%d.%m.%Y" }'))
     dated(tmp_path, south=[str(row) for row in range(len(ISO))])
     with pytest.raises(Refused, match=r"'day' is '0'.* or numbers in all rows; .*south\.csv has numbers$"):
@@ -172,7 +174,7 @@ def test_a_column_of_dates_may_also_split_by_time_or_be_left_out(tmp_path: Path)
         data.read(of(lines))
     left_out = "data.rename_columns.day = false\n"
     assert [column.name for column in data.read(of(lines + left_out)).pools[0].table] == ["dose"]
-    with pytest.raises(ConfigurationError, match=r"'day' out of all files, but data\.files\.north\.rename"):
+    with pytest.raises(ConfigurationError, match=r"'day' from all files, but data\.files\.north\.rename"):
         of(lines + left_out + 'data.files.north.rename_columns.day = { date = "%Y-%m-%d" }')
 
 

@@ -175,7 +175,7 @@ def test_a_survey_says_what_each_column_becomes(tmp_path: Path) -> None:
         "dose": "number",
         "town": "2 categories",
         "ward": "3 categories",
-        "flat": "constant, of no use",
+        "flat": "a constant, which is useless",
         "ill": "label: 2 classes",
     }
     assert columns["age"]["missing"] == 10

@@ -160,10 +160,10 @@ def test_parts_of_changed_data_are_changed_too() -> None:
 @pytest.mark.parametrize(
     ("x", "augment", "words"),
     [
-        (PICTURES, "mirror", "augment = 'mirror': expected a function of a batch, or some of flip, crop"),
+        (PICTURES, "mirror", "augment = 'mirror': expected a function of a batch, or names among flip, crop"),
         (PICTURES, ["flip", 3], "expected a function of a batch"),
         (PICTURES, [], "expected a function of a batch"),
-        (X, "flip", "augment = 'flip' is for images, these inputs have shape (4,); expected a function"),
+        (X, "flip", "augment = 'flip' is for images, but these inputs have shape (4,); expected a function"),
     ],
 )
 def test_what_is_no_change_is_one_line(x: Any, augment: Any, words: str) -> None:
@@ -175,5 +175,5 @@ def test_what_is_no_change_is_one_line(x: Any, augment: Any, words: str) -> None
 @pytest.mark.parametrize("wrong", [lambda x: x[:, :2], lambda x: x.double(), lambda x: None])
 def test_a_function_that_changes_shapes_is_told(wrong: Any) -> None:
     silos = from_arrays({"a": (X, Y)}, augment=wrong)
-    with pytest.raises(RunError, match=r"augment '.*lambda.*' made .* of a batch \(8, 4\), torch\.float32; expected"):
+    with pytest.raises(RunError, match=r"augment '.*lambda.*' changed a batch \(8, 4\), torch\.float32 to"):
         caveat.run(silos, caveat.FedAvg(rounds=1, training=caveat.Training(batch_size=8)))

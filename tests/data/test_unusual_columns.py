@@ -16,12 +16,12 @@ from caveat.data import from_frames
 from caveat.data.tables.advice import ASSIGNED
 
 UNUSUAL = [
-    ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has another value in every row"),
+    ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has a different value in every row"),
     ("an index", {"a": {"Unnamed: 0": lambda row: row, "x": usual}}, r"column 'Unnamed: 0' has another value in every"),
     ("ids that begin anew", {name: {"k": lambda row: row, "x": usual} for name in "ab"}, "column 'k' has another"),
-    ("long ids", {"a": {"mrn": lambda row: 30_000_000 + row * 13, "x": usual}}, "column 'mrn' has another value"),
-    ("a copy of the label", {"a": {"copy": lambda row: row // 2 % 2, "x": usual}}, "column 'copy' tells the label"),
-    ("a copy in words", {"a": {"copy": lambda row: "AB"[row // 2 % 2], "x": usual}}, "column 'copy' tells the label"),
+    ("long ids", {"a": {"mrn": lambda row: 30_000_000 + row * 13, "x": usual}}, "column 'mrn' has a different value"),
+    ("a copy of the label", {"a": {"copy": lambda row: row // 2 % 2, "x": usual}}, "'copy' determines the label"),
+    ("a copy in words", {"a": {"copy": lambda row: "AB"[row // 2 % 2], "x": usual}}, "'copy' determines the label"),
     ("a constant at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: 7, "x": usual}},
      r"columns with one value at some silos, but not at others: 'w' \(b\)"),
     ("missing at one silo", {"a": {"w": usual, "x": usual}, "b": {"w": lambda _: "", "x": usual}},

@@ -194,7 +194,7 @@ def test_a_device_without_float64_trains_and_leaves_the_rest_to_the_cpu(tmp_path
 
 def test_a_method_that_trains_in_float64_says_so_where_there_is_none(tmp_path: Path) -> None:
     method = next(method for method in EVERY if isinstance(method, FMLU))
-    with without_double(), pytest.raises(SiloError, match="'fmlu' trains in float64, which 'shadow' does not have"):
+    with without_double(), pytest.raises(SiloError, match="'fmlu' trains in float64, which 'shadow' does not support"):
         Federation(method, tmp_path, data=TWO, device=DEVICE).run()
 
 

@@ -121,10 +121,10 @@ def setting(group: str, **values: float) -> Callable[[Payload], None]:
 
 
 MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
-    "nothing": (lambda p: p.clear(), "measures nothing"),
-    "no sums": (lambda p: p.pop("sums"), "measures .*expected method and sums"),
-    "another group": (lambda p: p.update({"junk": {}}), "measures .*junk"),
-    "another stream": (lambda p: p.update({"ood.sums": p["sums"]}), "measures sums of 'ood'"),
+    "nothing": (lambda p: p.clear(), "has nothing"),
+    "no sums": (lambda p: p.pop("sums"), "has .*expected method and sums"),
+    "another group": (lambda p: p.update({"junk": {}}), "has .*junk"),
+    "another stream": (lambda p: p.update({"ood.sums": p["sums"]}), "has sums of 'ood'"),
     "half a stream": (lambda p: p.pop("ood_local.choice"), "of 'ood_local', expected choice"),
     "other numbers": (lambda p: p["sums"].update({"zzz": torch.zeros(1)}), "unexpected or missing sums: zzz"),
     "a number less": (lambda p: p["local"].pop("nll"), "unexpected or missing sums: nll"),
@@ -134,9 +134,9 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "negative": (setting("global", correct=-1), "correct is not a count of 8 inputs"),
     "halves": (setting("sums", answered=0.5), "answered is not a count"),
     "more than all": (setting("sums", quadrants=9), "quadrants is not a count"),
-    "too few": (setting("sums", decisions=0), "decisions does not add up to 8"),
-    "histograms": (setting("sums", **{"score.total": 1}), "score.total does not add up"),
-    "bins": (setting("sums", bin_count=1), "bin_count or bin_correct do not add up to 7"),
+    "too few": (setting("sums", decisions=0), "decisions does not sum to 8"),
+    "histograms": (setting("sums", **{"score.total": 1}), "score.total does not sum"),
+    "bins": (setting("sums", bin_count=1), "bin_count or bin_correct do not sum to 7"),
     "negative bins": (setting("sums", class_bin_count=-1), "class_bin_count is not a count"),
     "confidence": (setting("sums", bin_confidence=7), "bin_confidence is not a sum of probabilities"),
     "more correct than known": (setting("sums", correct=8), "correct is larger than known"),
@@ -145,16 +145,16 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
         lambda p: p["sums"].update({"decisions": p["sums"]["decisions"].long()}),
         "decisions is .3,. torch.int64",
     ),
-    "choice": (setting("choice", right=0), "right does not add up"),
+    "choice": (setting("choice", right=0), "right does not sum"),
     "nan": (setting("sums", brier=torch.nan), "sums/brier is not finite"),
     "other sums of classes": (lambda p: p["classes"].pop("ranks"), "classes has confusion of 3 classes"),
     "a calibration split of several": (
         lambda p: p["classes"].update({"calibration": p["classes"]["ranks"][0]}),
         "classes has calibration, confusion, ranks of 3 classes",
     ),
-    "who was taken for whom": (setting("classes", confusion=1), "confusion does not add up to 7"),
+    "who was taken for whom": (setting("classes", confusion=1), "confusion does not sum to 7"),
     "negative confusion": (setting("classes", confusion=-1), "confusion is not a count"),
-    "ranks": (setting("classes", ranks=1), "ranks does not add up to 7"),
+    "ranks": (setting("classes", ranks=1), "ranks does not sum to 7"),
     "ranks of others": (
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].flip(1)}),
         "ranks does not add up to 3",
@@ -236,7 +236,7 @@ def test_a_reply_that_names_a_group_again_is_none() -> None:
     """Each is decoded by itself: 20,000 times the same model would hold up the server for half a minute."""
     records = pack(honest())
     records.config_records["order"]["groups"] = ["model"] * 20_000
-    with pytest.raises(ValueError, match="20000 groups, expected each once"):
+    with pytest.raises(ValueError, match="20000 groups, expected no duplicates"):
         unpack(records)
 
 

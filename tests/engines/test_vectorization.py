@@ -230,7 +230,7 @@ class Noisy(FedAvg):
     ("kind", "why"),
     [
         (Behind, "differs by"),
-        (Changing, "changes its arguments' tensors in place"),
+        (Changing, "changes tensors of its arguments in place"),
         (Named, "context.id"),
         (Noisy, "random numbers"),
     ],
@@ -269,7 +269,7 @@ class Later(FedAvg):
 def test_a_round_that_cannot_be_vectorized_after_all_is_carried_out_one_by_one(tmp_path: Path) -> None:
     together, works = federation(Later(rounds=3, training=FAST), tmp_path / "on", "on")
     assert works["train"].vectorized
-    assert works["train"].why == "in round 1 of the schedule it reads context.id, which is each silo's own"
+    assert works["train"].why == "in round 1 of the schedule it reads context.id, which differs between silos"
     apart, _ = federation(Later(rounds=3, training=FAST), tmp_path / "off", "off")
     assert_near(apart.server, together.server)
 

@@ -139,7 +139,7 @@ def test_a_silo_whose_sums_no_inputs_come_to_is_left_out_and_the_share_of_the_la
     run = federation.serve()
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     (left,) = [row for row in rows if row.get("left_out") and row["phase"] == "temperature"]
-    assert (left["silo"], left["left_out"]) == ("hill", "likelihoods that 6 validation inputs cannot come to")
+    assert (left["silo"], left["left_out"]) == ("hill", "likelihoods that are impossible for 6 validation inputs")
     found = json.loads((run / "summary.json").read_text())["largest"]
     told = [(each["phase"], each["split"], each["silo"], round(each["share"], 2)) for each in found]
     assert told == [("temperature", "validation", "coast", 0.5), ("familiarity", "train", "coast", 0.33)]

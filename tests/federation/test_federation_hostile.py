@@ -174,7 +174,7 @@ def test_a_reply_that_flower_cannot_decode_is_left_out_alone(tmp_path: Path) -> 
 
     federation.grid.pull_messages = pulled  # type: ignore[method-assign]
     assert [silo["name"] for silo in summary(federation.serve())["silos"]] == ["coast", "valley"]
-    assert "round 1, train: without hill: reply that Flower cannot decode: DecodeError" in federation.notes
+    assert "round 1, train: without hill: Flower cannot decode the reply: DecodeError" in federation.notes
 
 
 def test_negative_second_moments_are_left_out(tmp_path: Path) -> None:

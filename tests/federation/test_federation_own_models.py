@@ -92,7 +92,7 @@ def test_what_a_silo_keeps_is_opened_with_its_code_alone(tmp_path: Path) -> None
     there.serve()
     kept = there.kept("hill")
     KNOWN.clear()
-    with pytest.raises(ConfigurationError, match="what a folder names is never imported"):
+    with pytest.raises(ConfigurationError, match="code named by a folder is never imported"):
         library.load(kept)
     assert library.load(kept, model=body).silos.names == ["hill"]
     with pytest.raises(ConfigurationError, match="makes another model here than at the server"):
@@ -134,7 +134,7 @@ def _shape(folder: Path) -> tuple[int, ...]:
 
 def test_a_server_without_its_code_says_so(tmp_path: Path) -> None:
     there = federation(tmp_path, "fedavg", 'encoder = "net.py:body"\n')
-    with pytest.raises((ConfigurationError, RunError), match=r"net\.py:body' is code of your own"):
+    with pytest.raises((ConfigurationError, RunError), match=r"net\.py:body' is custom code"):
         there.serve()
 
 

@@ -150,11 +150,11 @@ WRONG = {
         "refuses: counts of 1 to 4 rows", True,
     ),
     "surnames": (
-        with_surnames, "texts in 38 rows; they would be sent to the server and look like names: leave the column out, "
+        with_surnames, "texts in 38 rows; they would be sent to the server and look like names: remove the column, "
         "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
-        without_a_label, "line 2: 'outcome' is missing (''), expected a value: write it there, or take the row out",
+        without_a_label, "line 2: 'outcome' is missing (''), expected a value: add it, or remove the row out",
         "refuses, 'outcome': every row must have a label", True,
     ),
     "a file in Latin-1": (

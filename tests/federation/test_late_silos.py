@@ -104,7 +104,7 @@ def test_a_silo_that_was_away_for_all_of_training_comes_after_the_run_too(tmp_pa
     assert [silo["name"] for silo in found["silos"]] == ["coast", "valley"]
     assert found["absent"] == ["hill"]
     status = status_of(federation.run)
-    assert [line for line in status[1:] if line.startswith("silo hill had no part in training")]
+    assert [line for line in status[1:] if line.startswith("silo hill did not take part in training")]
     notes = delivered(federation, "hill")
     assert any(note.startswith("hill has the model of fedpn after 3 rounds by itself") for note in notes)
     assert caveat.load(federation.kept("hill")).experiment.at("hill").state["own"]

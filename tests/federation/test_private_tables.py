@@ -139,9 +139,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     )
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' holds text" in log
-    assert (
-        "leave the column out, 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical" in log
-    )
+    assert "remove the column, 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical" in log
     notes = federation.notes
     silo(home, more="[data.rename_columns]\nsurname = false\n")
     federation.serve(load(str(tmp_path / "config.toml"), ["federation.start_timeout=30"]))

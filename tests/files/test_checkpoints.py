@@ -221,7 +221,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
         return replace(path, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(RunError, match="No space left on device; what was saved before is kept"):
+    with pytest.raises(RunError, match="No space left on device; earlier files are kept"):
         store.save(1, {"model": {"w": torch.tensor(2.0)}}, RunState(), {})
     monkeypatch.undo()
     saved = store.load()
@@ -334,7 +334,7 @@ def test_lines_of_a_killed_process_stay_where_they_may_have_been_sent(log: Appen
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("one\ntwO\n", "differ from those written"), ("one\n", "4 bytes, expected the 8"), ("\0" * 8, "differ from"),
+        ("one\ntwO\n", "differ from what was written"), ("one\n", "4 bytes, expected the 8"), ("\0" * 8, "differ from"),
         (None, "is missing"),
     ],
 )  # fmt: skip
@@ -350,7 +350,7 @@ def test_a_log_that_was_damaged_is_refused_and_left_as_it_is(log: AppendLog, con
 def test_zeros_after_a_power_cut_are_damage(log: AppendLog) -> None:
     known = log.sum
     log.path.write_bytes(log.path.read_bytes() + bytes(100))
-    with pytest.raises(RunError, match="zero bytes after the first 8"):
+    with pytest.raises(RunError, match="zero bytes follow the first 8"):
         AppendLog(log.path).recover(known)
     AppendLog(log.path).rewind(known)
     assert log.path.read_text() == "one\ntwo\n"

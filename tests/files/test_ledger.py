@@ -137,7 +137,7 @@ def test_no_ledger_is_empty_and_another_kind_of_file_is_refused(tmp_path: Path) 
         (lambda text: text.replace(b'"silo"', b'"s\n'), "line 2: not valid JSON"),
         (lambda text: text + b"[" * 3000 + b"\n", "line 4: not valid JSON"),
         (lambda text: text + b"[]\n", "line 4: "),
-        (lambda text: text.split(b"\n", 1)[1], "line 1: no line before it has the tensors of form"),
+        (lambda text: text.split(b"\n", 1)[1], "line 1: no earlier line describes the form"),
         (lambda text: text.replace(b'"bytes": 40', b'"bytes": -40'), "line 2: bytes: "),
     ],
 )

@@ -297,9 +297,9 @@ ACCEPTED: dict[str, Accepted] = {
 EXPECTED_TO_SAMPLE = [name for name, case in ACCEPTED.items() if case.samples]
 
 MLP = sequential(IN, (nn.ReLU,), OUT)
-ALONE = "other outputs for an input when other inputs are beside it: in evaluation compute each input from itself alone"
-KEEPS = "keep nothing between calls but buffers"
-PROBABLE = "draws random numbers in evaluation, so that no prediction could be made again: draw in training alone"
+ALONE = "other outputs for an input if the batch has other inputs: in evaluation, compute each input independently"
+KEEPS = "store nothing between calls except buffers"
+PROBABLE = "draws random numbers in evaluation, so predictions are not reproducible: draw them in training only"
 
 
 def scripted() -> Any:
@@ -364,14 +364,14 @@ def with_aux(aux: bool) -> Callable[[], nn.Module]:
 REFUSED: dict[str, Refused] = {
     "batch statistics": Refused(
         sequential(IN, (BATCH_NORM,), (nn.ReLU,), OUT),
-        "give BatchNorm1d track_running_stats=True, or use GroupNorm or LayerNorm",
+        "set track_running_stats=True in BatchNorm1d, or use GroupNorm or LayerNorm",
         sequential(IN, (nn.BatchNorm1d, 16), (nn.ReLU,), OUT),
     ),
     "batch statistics of images": Refused(
         lambda: nn.Sequential(
             nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False), nn.Flatten(), nn.Linear(800, CLASSES)
         ),
-        "give BatchNorm2d track_running_stats=True",
+        "set track_running_stats=True in BatchNorm2d",
         sequential((nn.Conv2d, 3, 8, 3), (nn.GroupNorm, 2, 8), (nn.Flatten,), (nn.Linear, 800, CLASSES)),
         IMAGES,
     ),
@@ -408,14 +408,16 @@ REFUSED: dict[str, Refused] = {
         TOKENS,
     ),
     "squeezed": Refused(
-        module(lambda self, x: self.b(self.a(x).squeeze()), a=IN, b=OUT), "for an input when other inputs", MLP
+        module(lambda self, x: self.b(self.a(x).squeeze()), a=IN, b=OUT),
+        "for an input if the batch has other inputs",
+        MLP,
     ),
     "no batch of one": Refused(
-        module(lambda self, x: self.b(self.a(x) / self.a(x).std(0)), a=IN, b=OUT), "other inputs are beside it", MLP
+        module(lambda self, x: self.b(self.a(x) / self.a(x).std(0)), a=IN, b=OUT), "the batch has other inputs", MLP
     ),
     "a batch of one fails": Refused(
         module(lambda self, x: self.b(self.a(x) + x[1].sum()), a=IN, b=OUT),
-        "does not take one input by itself: IndexError",
+        "does not take a batch of one input: IndexError",
         MLP,
     ),
     "noise in evaluation": Refused(
@@ -425,12 +427,12 @@ REFUSED: dict[str, Refused] = {
     ),
     "dropout in evaluation": Refused(
         module(lambda self, x: self.b(F.dropout(self.a(x), 0.3)), a=IN, b=OUT),
-        "give torch.nn.functional.dropout training=self.training",
+        "call torch.nn.functional.dropout with training=self.training",
         module(lambda self, x: self.b(F.dropout(self.a(x), 0.3, training=self.training)), a=IN, b=OUT),
     ),
     "numpy in evaluation": Refused(drawing(np.random.rand), PROBABLE, MLP),
     "random in evaluation": Refused(drawing(random.random), PROBABLE, MLP),
-    "a generator of its own": Refused(own_generator, "and no generator of its own", MLP),
+    "a generator of its own": Refused(own_generator, "and no generator", MLP),
     "a hidden state": Refused(module(remembers, a=IN, b=OUT, held=None), KEEPS, MLP),
     "calls that count": Refused(module(counts_calls, a=IN, b=OUT, calls=0), KEEPS, MLP),
     "a mean in an attribute": Refused(
@@ -443,18 +445,18 @@ REFUSED: dict[str, Refused] = {
     ),
     "an infinite record": Refused(
         module(best, a=IN, b=OUT, top=torch.tensor(-torch.inf)),
-        "'top' in training, which begins with NaN or infinity: begin with a large number",
+        "'top' in training, which initially has NaN or infinity: start with a large number",
         module(best, a=IN, b=OUT, top=torch.tensor(-1e30)),
     ),
     "a tuple in training": Refused(
-        module(auxiliary, a=IN, b=OUT, drop=DROP), "gives a tuple in training, expected a tensor", with_aux(False)
+        module(auxiliary, a=IN, b=OUT, drop=DROP), "returns a tuple in training, expected a tensor", with_aux(False)
     ),
     "auxiliary logits": Refused(
-        with_aux(True), "leave auxiliary outputs out (in torchvision's models: aux_logits=False)", with_aux(False)
+        with_aux(True), "disable auxiliary outputs (in torchvision's models: aux_logits=False)", with_aux(False)
     ),
     "other shape in training": Refused(
         module(lambda self, x: self.b(self.a(x))[:, :2] if self.training else self.b(self.a(x)), a=IN, b=OUT),
-        "gives (4, 2) in training, expected a tensor (4, 3)",
+        "returns (4, 2) in training, expected a tensor (4, 3)",
         MLP,
     ),
     "fails in training": Refused(
@@ -464,23 +466,23 @@ REFUSED: dict[str, Refused] = {
     ),
     "detached": Refused(
         module(lambda self, x: self.b(self.a(x)).detach(), a=IN, b=OUT),
-        "without gradients in training, so that nothing can learn: leave out detach()",
+        "without gradients in training, so nothing can be trained: remove detach()",
         MLP,
     ),
     "without gradients": Refused(
         module(torch.no_grad()(lambda self, x: self.b(self.a(x))), a=IN, b=OUT),
-        "leave out detach(), torch.no_grad()",
+        "remove detach(), torch.no_grad()",
         MLP,
     ),
     "inference mode": Refused(module(inference, a=IN, b=OUT), "torch.inference_mode()", MLP),
     "complex logits": Refused(
         module(lambda self, x: self.b(self.a(x)) * 1j, a=IN, b=OUT),
-        "gives (2, 3) complex64 for 2 inputs, expected (2, 3) float32",
+        "returns (2, 3) complex64 for 2 inputs, expected (2, 3) float32",
         MLP,
     ),
     "a complex buffer": Refused(
         module(lambda self, x: self.b(self.a(x) * self.w.abs()), a=IN, b=OUT, w=torch.ones(16, dtype=torch.complex64)),
-        "has 'w' in complex64, expected float32: keep real and imaginary part apart",
+        "has 'w' in complex64, expected float32: store real and imaginary part separately",
         module(lambda self, x: self.b(self.a(x) * self.w.norm(dim=1)), a=IN, b=OUT, w=torch.ones(16, 2)),
     ),
     "complex weights": Refused(
@@ -502,19 +504,17 @@ REFUSED: dict[str, Refused] = {
         "has NaN or infinity in 'mask': make a constant a buffer",
         module(lambda self, x: self.b(self.a(x)), a=IN, b=OUT, mask=MASK),
     ),
-    "scripted": Refused(scripted, "is compiled (torch.jit), expected the module before that", MLP),
-    "a traced part": Refused(traced_within, "is compiled (torch.jit), expected the module before that", MLP),
-    "compiled": Refused(
-        lambda: torch.compile(MLP()), "is compiled (torch.compile), expected the module before that", MLP
-    ),
+    "scripted": Refused(scripted, "is compiled (torch.jit), expected the original module", MLP),
+    "a traced part": Refused(traced_within, "is compiled (torch.jit), expected the original module", MLP),
+    "compiled": Refused(lambda: torch.compile(MLP()), "is compiled (torch.compile), expected the original module", MLP),
     "a dictionary": Refused(
-        module(lambda self, x: {"logits": self.b(self.a(x))}, a=IN, b=OUT), "gave a dict, not a tensor", MLP
+        module(lambda self, x: {"logits": self.b(self.a(x))}, a=IN, b=OUT), "returns a dict, not a tensor", MLP
     ),
-    "a list": Refused(module(lambda self, x: [self.b(self.a(x))], a=IN, b=OUT), "gave a list, not a tensor", MLP),
+    "a list": Refused(module(lambda self, x: [self.b(self.a(x))], a=IN, b=OUT), "returns a list, not a tensor", MLP),
     "too few logits": Refused(
-        sequential((nn.Linear, 8, 2)), "gives (2, 2) float32 for 2 inputs, expected (2, 3) float32", MLP
+        sequential((nn.Linear, 8, 2)), "returns (2, 2) float32 for 2 inputs, expected (2, 3) float32", MLP
     ),
     "logits of tokens": Refused(
-        sequential((nn.Linear, 4, CLASSES)), "gives (2, 6, 3) float32 for 2 inputs", lstm(nn.LSTM), SERIES
+        sequential((nn.Linear, 4, CLASSES)), "returns (2, 6, 3) float32 for 2 inputs", lstm(nn.LSTM), SERIES
     ),
 }

@@ -72,7 +72,7 @@ def test_examples_stand_by_quadrant_and_stream(page: str) -> None:
     assert [row[0] for row in rows[1:]] == ["known knowns", "unknown knowns", "unknown unknowns"]
     assert [[cell.count("<img") for cell in row[1:]] for row in rows[1:]] == [[3, 0, 0], [0, 3, 0], [0, 0, 3]]
     assert "label ill" in re.sub(r'\w+="[^"]*"', "", rows[2][2])  # where the prediction is another class
-    assert 'alt="test input, label no class of the model"' in rows[3][3]
+    assert 'alt="test input, label not a class of the model"' in rows[3][3]
 
 
 def test_the_page_is_well_formed_and_says_what_it_draws(page: str) -> None:

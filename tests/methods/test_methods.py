@@ -287,11 +287,11 @@ def test_uefl_oracle_answers_from_a_folder_as_it_did(tmp_path: Path) -> None:
 
 def test_uefl_oracle_refuses_silos_of_other_domains_and_codebooks_that_grow() -> None:
     method = uefl(iterations=1, domains=("east", "west"))
-    with pytest.raises(ConfigurationError, match=r"is of domain .south.; expected one of method\.domains"):
+    with pytest.raises(ConfigurationError, match=r"belongs to domain .south.; expected one of method\.domains"):
         method.init_silo(replace(context(method.build(model())), domain="south"))
     with pytest.raises(ConfigurationError, match=r"method\.iterations = 3 extends codebooks"):
         uefl(domains=("east", "west"))
-    with pytest.raises(ConfigurationError, match="has a name twice"):
+    with pytest.raises(ConfigurationError, match="contains a name twice"):
         uefl(iterations=1, domains=("east", "east"))
 
 

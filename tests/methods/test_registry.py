@@ -70,7 +70,7 @@ def test_the_same_file_read_anew_replaces_what_it_registered(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (OWN.replace("class Mine", "class FedProx"), "'fedprox' is one of caveat's own methods"),
+        (OWN.replace("class Mine", "class FedProx"), "'fedprox' is a built-in method"),
         (OWN.replace("@frozen_settings\n", ""), "put @caveat.frozen_settings above the class"),
         (OWN.replace('    """FedAvg under another name."""\n', ""), "no docstring"),
         (
@@ -117,7 +117,7 @@ def test_a_setting_without_a_default_is_refused(tmp_path: Path) -> None:
 
 def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     use(written(tmp_path, OWN))
-    with pytest.raises(ConfigurationError, match=r"mine.py has registered 'mine' already; rename one"):
+    with pytest.raises(ConfigurationError, match=r"mine.py already registered 'mine'; rename one"):
         use(written(tmp_path, OWN, "other.py"))
 
 
@@ -125,7 +125,7 @@ def test_two_files_cannot_have_one_name(tmp_path: Path) -> None:
     ("named", "told"),
     [
         ("gone.py", "no such file"),
-        ("gone", "no module of that name is installed"),
+        ("gone", "no module with that name is installed"),
         ("beside", "for the file use beside.py"),
         ("no module", "expected a file such as my.py, or the name of a module that is installed"),
         ("", "expected a file such as my.py"),
@@ -186,7 +186,7 @@ def test_an_entry_point_s_class_needs_no_decorator_but_its_name(tmp_path: Path, 
 def test_a_plugin_without_the_method_is_told_what_it_lacks(tmp_path: Path) -> None:
     use(written(tmp_path, OWN.replace("@register\n", "")))
     with pytest.raises(
-        ConfigurationError, match=r"mine.py registers no method of that name: put @caveat.register above"
+        ConfigurationError, match=r"mine.py registers no method with that name: put @caveat.register above"
     ):
         load("digits", ["method.name=mine"])
 

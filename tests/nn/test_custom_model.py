@@ -224,15 +224,21 @@ def lost() -> nn.Module:
 
 MISTAKES: dict[str, tuple[Any, str]] = {
     "shape": (lambda: nn.Linear(5, 3), "Linear cannot take inputs (N, 2) of float32: RuntimeError: mat1 and mat2"),
-    "classes": (lambda: nn.Linear(2, 4), "Linear gives (2, 4) float32 for 2 inputs, expected (2, 3) float32: a logit"),
-    "pair": (Pair, "Pair gave a tuple, not a tensor"),
+    "classes": (
+        lambda: nn.Linear(2, 4),
+        "Linear returns (2, 4) float32 for 2 inputs, expected (2, 3) float32: a logit",
+    ),
+    "pair": (Pair, "Pair returns a tuple, not a tensor"),
     "double": (lambda: nn.Linear(2, 3).double(), "has 'weight' in float64, expected float32: call .float() on it"),
     "nan": (lost, "Linear has NaN or infinity in 'weight'"),
-    "frozen": (lambda: nn.Linear(2, 3).requires_grad_(False), "no parameter that requires a gradient, so that nothing"),
+    "frozen": (lambda: nn.Linear(2, 3).requires_grad_(False), "no parameter that requires a gradient, so nothing can"),
     "nothing": (lambda: nn.Identity(), "expected (2, 3) float32"),
-    "no module": (lambda: 7, "gave 7, expected a torch.nn.Module"),
+    "no module": (lambda: 7, "returned 7, expected a torch.nn.Module"),
     "fails": (broken, "fails: RuntimeError: there are no weights"),
-    "arguments": (lambda a, b, c: Plain(), "asks for 3 arguments (a, b, c), expected a function of nothing, or of an"),
+    "arguments": (
+        lambda a, b, c: Plain(),
+        "takes 3 arguments (a, b, c), expected a function without arguments, or of an",
+    ),
     "keyword": (lambda *, width: Plain(), "fails: TypeError"),
 }
 
@@ -253,19 +259,19 @@ def test_parts_between_which_something_happens_are_for_methods_that_need_none(
 ) -> None:
     model = built(code, shape)
     assert type(model) is code
-    with pytest.raises(ConfigurationError, match=f"fedpn needs .*, and {code.__name__}, which has both, computes some"):
+    with pytest.raises(ConfigurationError, match=f"fedpn needs .*, but {code.__name__}, which has both, computes some"):
         parts(model, "fedpn")
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"name": "own"}, "model 'own' needs model.factory, the code that makes it"),
+        ({"name": "own"}, "model 'own' needs model.factory, the name of its code"),
         ({"name": "encoder"}, "model 'encoder' needs model.encoder"),
-        ({"factory": Plain, "hidden": 8}, "hidden = 8 has no meaning for model 'own'"),
-        ({"factory": Plain, "frozen": True}, "frozen = True has no meaning for model 'own'"),
-        ({"encoder": Plain, "width": 8}, "width = 8 has no meaning for model 'encoder'"),
-        ({"name": "mlp", "weights": "x"}, "weights = 'x' has no meaning for model 'mlp'"),
+        ({"factory": Plain, "hidden": 8}, "hidden = 8 has no effect for model 'own'"),
+        ({"factory": Plain, "frozen": True}, "frozen = True has no effect for model 'own'"),
+        ({"encoder": Plain, "width": 8}, "width = 8 has no effect for model 'encoder'"),
+        ({"name": "mlp", "weights": "x"}, "weights = 'x' has no effect for model 'mlp'"),
     ],
 )
 def test_keys_that_a_model_does_not_read_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -322,9 +328,9 @@ def test_files_that_are_not_these_weights_are_refused_and_nothing_in_them_runs(
         "more.pt": (weights | {"fc.weight": torch.zeros(2)}, "has 'fc.weight', which the module does not have"),
         "shape.pt": (shapes, "'0.weight' is (5, 2), expected (6, 2)"),
         "nan.pt": (weights | {"0.bias": torch.full((6,), float("nan"))}, "has NaN or infinity in '0.bias'"),
-        "nested.pt": ({"model": weights}, "does not hold a state_dict"),
-        "evil.pt": ({"0.weight": Evil()}, "holds more than tensors, or is damaged"),
-        "whole.pt": (encoder(), "holds more than tensors, or is damaged"),
+        "nested.pt": ({"model": weights}, "does not contain a state_dict"),
+        "evil.pt": ({"0.weight": Evil()}, "contains more than tensors, or is damaged"),
+        "whole.pt": (encoder(), "contains more than tensors, or is damaged"),
     }
     for name, (value, text) in wrong.items():
         torch.save(value, name)
@@ -337,7 +343,7 @@ def test_files_that_are_not_these_weights_are_refused_and_nothing_in_them_runs(
     Path("torn.safetensors").write_bytes(b"\x05")
     Path("torn.pt").write_bytes(b"no file of torch's")
     for name in ("torn.safetensors", "torn.pt", "missing.pt", "."):
-        with pytest.raises(ConfigurationError, match=r"cannot be read|no such file|holds more than tensors"):
+        with pytest.raises(ConfigurationError, match=r"cannot be read|no such file|contains more than tensors"):
             build_model(ModelSettings(encoder=encoder, weights=name), (2,), 3, 0)
 
 

@@ -52,5 +52,5 @@ def test_methods_that_send_what_an_encoder_says_refuse_it(method: Any) -> None:
 @pytest.mark.parametrize("key", ["hidden", "second", "norm", "layer_norm", "dropout_logits", "width", "features"])
 def test_keys_of_layers_that_it_lacks_are_refused(key: str) -> None:
     settings: dict[str, Any] = {key: True if key in ("norm", "layer_norm", "dropout_logits") else 8}
-    with pytest.raises(ConfigurationError, match=f"^{key} = (8|True) has no meaning for model 'linear'"):
+    with pytest.raises(ConfigurationError, match=f"^{key} = (8|True) has no effect for model 'linear'"):
         ModelSettings(name="linear", **settings)

@@ -265,7 +265,7 @@ def test_model_for_the_wrong_inputs_is_refused(settings: dict[str, str], shape: 
 
 
 def test_model_key_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"^width = 8 has no meaning for model 'lenet5'"):
+    with pytest.raises(ConfigurationError, match=r"^width = 8 has no effect for model 'lenet5'"):
         ModelSettings(name="lenet5", width=8)
 
 
@@ -316,5 +316,5 @@ def test_layer_norm_is_between_encoder_and_head_and_draws_nothing(name: str, sha
 
 
 def test_a_model_of_ones_own_has_no_layer_norm() -> None:
-    with pytest.raises(ConfigurationError, match="layer_norm = True has no meaning for model 'own'"):
+    with pytest.raises(ConfigurationError, match="layer_norm = True has no effect for model 'own'"):
         ModelSettings(factory="package:make", layer_norm=True)

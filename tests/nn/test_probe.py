@@ -110,7 +110,7 @@ def test_encoders_are_held_to_the_same(frozen: bool) -> None:
         return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, **norm), nn.ReLU())
 
     settings = ModelSettings(encoder=lambda: encoder(track_running_stats=False), frozen=frozen)
-    with pytest.raises(ConfigurationError, match="give BatchNorm1d track_running_stats=True") as error:
+    with pytest.raises(ConfigurationError, match="set track_running_stats=True in BatchNorm1d") as error:
         build_model(settings, (8,), CLASSES, 3)
     assert error.value.key == "model.encoder"
     build_model(ModelSettings(encoder=encoder, frozen=frozen), (8,), CLASSES, 3)

@@ -191,7 +191,7 @@ def test_failed_run_keeps_its_state_and_continues(whole: Path, tmp_path: Path, m
     def full(self: ServerStore, t: int, *rest: Any) -> None:
         calls.append(t)
         if len(calls) == 3:
-            raise RunError("cannot write: No space left on device; what was saved before is kept")
+            raise RunError("cannot write: No space left on device; earlier files are kept")
         save(self, t, *rest)
 
     monkeypatch.setattr(ServerStore, "save", full)

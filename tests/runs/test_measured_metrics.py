@@ -86,9 +86,9 @@ def test_they_stand_beside_accuracy_for_silos_mean_and_worst(silos: data.Silos, 
     ("metric", "words"),
     [
         (lambda y, p: 1 / 0, r"silo 'silo-0' .* metric 'mine' fails: .*ZeroDivisionError: division by zero"),
-        (lambda y, p: None, "silo 'silo-0' .* metric 'mine' gave a NoneType, expected a number"),
-        (lambda y, p: p, "silo 'silo-0' .* metric 'mine' gave a ndarray, expected a number"),
-        (lambda y, p: np.inf, "silo 'silo-0' .* metric 'mine' gave inf, expected a finite number, or NaN"),
+        (lambda y, p: None, "silo 'silo-0' .* metric 'mine' returned a NoneType, expected a number"),
+        (lambda y, p: p, "silo 'silo-0' .* metric 'mine' returned a ndarray, expected a number"),
+        (lambda y, p: np.inf, "silo 'silo-0' .* metric 'mine' returned inf, expected a finite number, or NaN"),
     ],
 )
 def test_what_is_no_figure_is_one_error_with_metric_and_silo(silos: data.Silos, metric: Any, words: str) -> None:
@@ -102,7 +102,7 @@ def test_what_is_no_figure_is_one_error_with_metric_and_silo(silos: data.Silos, 
     [
         ([len], "expected a mapping from names to functions"),
         ({"a/b": len}, "name 'a/b', expected text of 1 to 60 characters without /"),
-        ({"accuracy": len}, "'accuracy' is one of caveat's own metrics"),
+        ({"accuracy": len}, "'accuracy' is a built-in metric"),
         ({"a": 0.5}, r"metrics\['a'\] is a float, expected a function"),
     ],
 )

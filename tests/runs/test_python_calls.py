@@ -108,7 +108,7 @@ def test_a_method_is_an_object(silos: Silos, method: Any) -> None:
 def test_silos_are_silos() -> None:
     with pytest.raises(ConfigurationError, match="silos is a dict, expected Silos"):
         caveat.run({"a": 1}, caveat.FedAvg())  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="silo 1: expected a name, which is text"):
+    with pytest.raises(DataError, match="silo 1: expected a text as the name"):
         caveat.data.from_arrays({1: (np.zeros((9, 2)), np.zeros(9, int))})  # type: ignore[dict-item]
 
 
@@ -284,10 +284,10 @@ def test_what_a_run_does_is_logged(silos: Silos, tmp_path: Path, caplog: pytest.
             lambda silos: caveat.run(silos, caveat.FML(), personal=["x"], **SMALL),
             "personal = ['x']: expected a list of",
         ),
-        (lambda silos: caveat.run(silos, caveat.FedAvg(), splits=["test", "test"], **SMALL), "names 'test' twice"),
+        (lambda silos: caveat.run(silos, caveat.FedAvg(), splits=["test", "test"], **SMALL), "contains 'test' twice"),
         (
             lambda silos: caveat.run(silos, caveat.FedAvg(), seed=10**5000, **SMALL),
-            "of too many digits: must be a whole",
+            "with too many digits: must be a whole",
         ),
         (
             lambda silos: caveat.run(silos, caveat.FedAvg(), seed="x" * 9000, **SMALL),

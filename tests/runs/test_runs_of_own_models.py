@@ -113,8 +113,8 @@ class Certain(nn.Sequential):
 def test_what_makes_uncertainty_useless_is_told(silos: Silos, tmp_path: Path) -> None:
     with pytest.warns(caveat.core.DataWarning) as told:
         run(silos, tmp_path / "a", model=Certain, rounds=1)
-    assert [text for text in ("Certain gives probabilities", "the model has no dropout") for each in told
-            if text in str(each.message)] == ["Certain gives probabilities", "the model has no dropout"]  # fmt: skip
+    assert [text for text in ("Certain returns probabilities", "the model has no dropout") for each in told
+            if text in str(each.message)] == ["Certain returns probabilities", "the model has no dropout"]  # fmt: skip
     laplace = caveat.Uncertainty(source="laplace")
     run(silos, tmp_path / "b", model=lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3)), rounds=1,
         uncertainty=laplace)  # fmt: skip
@@ -129,9 +129,7 @@ def test_a_compiled_module_is_refused_in_a_line(silos: Silos, tmp_path: Path) ->
         def __len__(self) -> int:
             raise TypeError("Plain does not support len()")
 
-    with pytest.raises(
-        ConfigurationError, match=r"Plain is compiled .torch\.compile., expected the module before that"
-    ):
+    with pytest.raises(ConfigurationError, match=r"Plain is compiled .torch\.compile., expected the original module"):
         run(silos, tmp_path, model=OptimizedModule())
 
 

@@ -63,7 +63,7 @@ def test_a_run_says_which_works_were_vectorized_and_why_others_were_not(tmp_path
     vectorized = found.summary["vectorized"]
     assert vectorized["train"]["vectorized"]
     assert vectorized["train (previous)"] == {
-        "vectorized": False, "why": "it reads context.train, which vectorized silos do not show",
+        "vectorized": False, "why": "it reads context.train, which vectorized silos do not provide",
     }  # fmt: skip
     kept = json.loads((tmp_path / "run" / "state" / "checkpoint.json").read_text())
     assert kept["vectorization"] == "on"
@@ -197,8 +197,8 @@ def test_what_is_never_vectorized_is_trained_one_after_the_other_to_the_same_bit
     given: dict[str, Any] = {"method": caveat.FedAvg(), "silos": silos, "training": training, "rounds": 1}
     vectorized, apart = trained(tmp_path / "on", **given), trained(tmp_path / "off", vectorized="off", **given)
     why = {
-        "augment": "training data are changed at random as they are taken",
-        "lazy": "inputs are read as they are needed",
+        "augment": "training data are randomly augmented",
+        "lazy": "inputs are read on access",
         "bfloat16": "training.precision = 'bfloat16'",
     }
     assert vectorized.summary["vectorized"] == {"train": {"vectorized": False, "why": why[kind]}}

@@ -82,6 +82,6 @@ def test_what_no_likelihoods_can_be_is_told() -> None:
     bent = honest.clone()
     bent[20] += 5
     for bad in (-honest, 100 * honest, bent):
-        assert "likelihoods that 40 inputs cannot come to" in blending.impossible(bad, 40, 4)
+        assert "likelihoods that are impossible for 40 inputs" in blending.impossible(bad, 40, 4)
     for bad in (honest[:3], honest * math.nan):
-        assert "likelihoods that are none" in blending.impossible(bad, 40, 4)
+        assert "invalid likelihoods" in blending.impossible(bad, 40, 4)

@@ -147,9 +147,9 @@ def test_counts_refuse_what_is_no_rank_and_what_does_not_fit() -> None:
             counts(bad, wrong)
     with pytest.raises(ValueError, match="shapes"):
         counts(r, wrong[:4])
-    with pytest.raises(ValueError, match="one model at least"):
+    with pytest.raises(ValueError, match="at least one model"):
         policy_counts(None, None, None, None)
-    with pytest.raises(ValueError, match="both its ranks"):
+    with pytest.raises(ValueError, match="expected ranks and errors"):
         policy_counts(r, r, wrong, None)
 
 

@@ -139,10 +139,10 @@ def test_a_method_fits_a_rule_or_is_refused(method: Method, tmp_path: Path) -> N
 def test_settings_that_do_not_go_together_are_refused_by_key() -> None:
     method = FedAvg(rounds=2, training=FAST)
     cases: list[tuple[Robust, Method, int, str]] = [
-        (Robust("krum"), method, 4, "needs at least 5 silos in a round, but a round asks 4"),
+        (Robust("krum"), method, 4, "needs at least 5 silos in a round, but a round has 4"),
         (Robust("trimmed_mean", 2), method, 4, "needs at least 5 silos in a round"),
         (Robust("median"), IFCA(rounds=2), 9, "does not fit 'ifca'"),
-        (Robust("median"), Private(method, 1.0, 1.0, 9), 9, "does not go together with privacy.clip_norm"),
+        (Robust("median"), Private(method, 1.0, 1.0, 9), 9, "cannot be combined with privacy.clip_norm"),
     ]
     for robust, around, count, why in cases:
         with pytest.raises(ConfigurationError, match=why) as caught:
@@ -162,7 +162,7 @@ def test_the_command_line_says_what_is_wrong_with_a_rule() -> None:
 def test_a_rule_says_when_too_few_silos_have_replied(tmp_path: Path) -> None:
     federation = Federation(Robust("krum").around(FedAvg(rounds=1, training=FAST), 5), tmp_path)
     with pytest.raises(
-        RunError, match=r"3 silos have replied, but federation.robust = 'krum' needs 5 if 1 may be malicious"
+        RunError, match=r"3 silos replied, but federation.robust = 'krum' needs 5 if 1 may be malicious"
     ):
         federation.run()
 

@@ -196,9 +196,9 @@ def test_a_class_with_too_few_inputs_is_pooled_by_their_number_alone() -> None:
 
 def test_settings_of_sets_per_class() -> None:
     assert type(Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits())) is ByClass
-    with pytest.raises(ConfigurationError, match="no meaning unless"):
+    with pytest.raises(ConfigurationError, match="no effect unless"):
         Uncertainty(sets_per_class=True)
-    with pytest.raises(ConfigurationError, match="leave out label_shift"):
+    with pytest.raises(ConfigurationError, match="remove label_shift"):
         Uncertainty(set_coverage=0.8, sets_per_class=True, label_shift=True)
-    with pytest.raises(ConfigurationError, match="does not combine with sets by subgroup"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with sets by subgroup"):
         Uncertainty(set_coverage=0.8, sets_per_class=True).around(Logits(), subgroups=("a", "b"))

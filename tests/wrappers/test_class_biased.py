@@ -71,7 +71,7 @@ def test_it_is_refused_where_nothing_is_sent_and_left_out_for_baselines() -> Non
     asked = Uncertainty(class_bias=True)
     with pytest.raises(ConfigurationError, match=r"class_bias = true needs sums over validation labels .* 'local'"):
         asked.around(Local())
-    with pytest.raises(ConfigurationError, match=r"no meaning with uncertainty\.temperature_scaling = false"):
+    with pytest.raises(ConfigurationError, match=r"no effect with uncertainty\.temperature_scaling = false"):
         Uncertainty(class_bias=True, temperature_scaling=False)
     assert asked.fitting(Local()).class_bias is None
     assert asked.fitting(FedAvg()).class_bias

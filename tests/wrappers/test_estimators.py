@@ -301,7 +301,7 @@ def test_the_variance_of_logits_can_be_limited() -> None:
 
 
 def test_members_belong_to_ensembles() -> None:
-    with pytest.raises(ConfigurationError, match="ensemble_size = 3 has no meaning unless"):
+    with pytest.raises(ConfigurationError, match="ensemble_size = 3 has no effect unless"):
         caveat.Uncertainty(ensemble_size=3)
     with pytest.raises(ConfigurationError, match="ensemble_size"):
         caveat.Uncertainty(source="ensemble", ensemble_size=1)

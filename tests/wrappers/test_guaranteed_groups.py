@@ -94,11 +94,12 @@ def test_too_few_inputs_have_the_promise_of_the_next_larger_group_whatever_their
         "a": few + 40, "b": 300, "c": few, "d": 77, "e": few + 40
     }  # fmt: skip
     assert found["a"]["statement"].startswith(
-        "for the silos like it of its domain together, mixed as their calibration inputs are, not this silo by itself "
+        "for the silos like it of its domain together, mixed in the proportions of their calibration inputs, not "
+        "this silo by itself "
         "(its 76 calibration inputs are fewer than the 77 needed for its own guarantee): "
     )
     assert found["c"]["statement"].startswith(
-        "for all silos like it together, mixed as their calibration inputs are, not"
+        "for all silos like it together, mixed in the proportions of their calibration inputs, not"
     )
 
 
@@ -120,7 +121,7 @@ def test_domains_are_counted_apart_and_ranked_by_their_own_scores() -> None:
     assert outcome["policy"]["guarantee_scope"] == "domain"
     assert outcome["guarantee"]["statement"].startswith(
         "every domain has its own guarantee, at 90 % confidence for each guarantee by itself; with fewer than 77 "
-        "calibration inputs, that of a group of such silos, the largest of which "
+        "calibration inputs, the guarantee of a group of such silos, the largest of which "
     )
 
 

@@ -133,7 +133,7 @@ def test_it_is_asked_for_by_name_and_refused_where_nothing_may_be_sent() -> None
     asked = Uncertainty(policy="always", set_coverage=0.8, label_shift=True)
     assert type(asked.around(FedAvg())) is LabelShifted
     assert type(Uncertainty(policy="always", set_coverage=0.8).around(FedAvg())) is Conformal
-    with pytest.raises(ConfigurationError, match=r"label_shift = true has no meaning unless uncertainty\.set_coverage"):
+    with pytest.raises(ConfigurationError, match=r"label_shift = true has no effect unless uncertainty\.set_coverage"):
         Uncertainty(label_shift=True)
     with pytest.raises(ConfigurationError, match=r"\[privacy\] does not send"):
         asked.around(Private(FedAvg(), clip_norm=1.0, noise_multiplier=1.0, silos=3))

@@ -205,5 +205,5 @@ def test_settings_of_subgroups() -> None:
     plain = replace(settings, by_subgroup=False).around(FedAvg(), subgroups=NAMES)
     assert plain == settings.around(FedAvg())
     Uncertainty(policy="guaranteed", familywise=True).around(FedAvg(), subgroups=NAMES)
-    with pytest.raises(ConfigurationError, match="does not combine with sets by subgroup"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with sets by subgroup"):
         Uncertainty(set_coverage=0.9, label_shift=True).around(FedAvg(), subgroups=NAMES)

@@ -58,7 +58,7 @@ def test_likelihoods_that_no_inputs_come_to_are_not(row: int, times: float) -> N
     sent[row] *= times
     if times < 0 and row in (1, 2):  # the derivative of other inputs
         return
-    assert "40 validation inputs cannot come to" in TemperatureScaled(BASE).wrong(
+    assert "impossible for 40 validation inputs" in TemperatureScaled(BASE).wrong(
         {"likelihood": {"global": sent}}, CARD
     )
 
@@ -67,7 +67,7 @@ def test_likelihoods_of_more_inputs_than_a_silo_has_are_not_counted() -> None:
     z = torch.zeros(50 * N, C, dtype=torch.float64)
     z[:, 0] = 100.0  # all wrong, and sure of it
     sent = temperature.message(temperature.curve(z, torch.ones(50 * N, dtype=torch.long)))
-    assert "cannot come to" in TemperatureScaled(BASE).wrong({"likelihood": {"global": sent}}, CARD)
+    assert "impossible for" in TemperatureScaled(BASE).wrong({"likelihood": {"global": sent}}, CARD)
 
 
 def described(scale: float = 1.0) -> dict[str, Tensor]:

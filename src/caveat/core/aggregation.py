@@ -15,7 +15,7 @@ from .errors import DataError
 
 Tensors = dict[str, Tensor]
 GIVEN = "given_tensors"
-"""Name of a module attribute: copies of the module's tensors that are not drawn at random, to reset them to."""
+"""Name of a module attribute that holds copies of the module's tensors that are not drawn at random, for resets."""
 Payload = dict[str, Tensors]
 """Groups of named tensors, e.g. ``{"model": {...}, "control": {...}}``: everything that is sent."""
 SiloId = str
@@ -61,9 +61,9 @@ def size(payload: Payload) -> int:
 
 
 BLOCK = 1 << 18
-"""Numbers summed at a time: the sum stays in the processor's cache, and tensors are read in long runs."""
+"""Block size of sums: the sum stays in the processor's cache, and tensors are read in long runs."""
 LARGE = 1 << 22
-"""Numbers of a tensor from which threads are worth while."""
+"""Minimum size of a tensor for which threads are faster."""
 
 
 def add_weighted(total: Tensor, tensors: Sequence[Tensor], shares: Sequence[float]) -> None:
@@ -133,7 +133,7 @@ class Replies:
         self.population = population
         """Number of silos in the federation, in the cohort or not."""
         self.left_out = dict(left_out or {})
-        """Silos that were asked but whose updates are not aggregated, with the reason."""
+        """Silos whose updates were requested but are not aggregated, with the reason."""
         self.means = means
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class Replies:
     def mean(self, group: str, weights: Sequence[float] | None = None) -> Tensors:
         """Return the mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
 
-        Integer tensors (such as counters of BatchNorm) have no mean: the first silo's tensor is copied. Raises
+        Integer tensors (such as counters of BatchNorm) are not averaged: the first silo's tensor is copied. Raises
         LookupError for other weights if the updates were summed on arrival, see `Round.linear`.
         """
         if self.means is not None:
@@ -158,7 +158,8 @@ class Replies:
         }
 
     def stack(self, group: str, name: str) -> Tensor:
-        """Return one tensor of every update, stacked on a new first axis. Raises LookupError without the updates."""
+        """Return one tensor of every update, stacked on a new first axis. Raises LookupError if updates were summed on
+        arrival."""
         if self.means is not None:
             raise LookupError(f"{group}/{name}: {ADDED_UP}")
         return torch.stack([update.payload[group][name] for update in self.updates.values()])
@@ -177,7 +178,7 @@ class RunningSums:
         """`examples` is the sum of the weights of all updates."""
         self.examples = examples
         self.totals: Payload = {}
-        """Flat sums in float64; integer tensors have no mean and are those of the first update."""
+        """Flat sums in float64; integer tensors are copied from the first update."""
         self.form: Payload | None = None
 
     def add(self, updates: Sequence[Update]) -> None:

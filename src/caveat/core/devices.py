@@ -1,4 +1,4 @@
-"""Compute devices: finding them by name, moving tensors to them and back, and inputs that are moved in parts."""
+"""Compute devices: find them by name, move tensors to them and back, and move inputs in parts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Value = TypeVar("Value")
 def find_device(name: str, start: bool = True, key: str = KEY) -> torch.device:
     """Return the device of that name, with its index if it has one; "auto" is the first GPU, if any.
 
-    Unless `start` is false, the device is initialized by computing one number; a process that has initialized CUDA can
-    no longer be forked. Raises ConfigurationError for a device that does not exist or does not start.
+    Unless `start` is false, initialize the device by computing one number; a process that has initialized CUDA can no
+    longer be forked. Raises ConfigurationError for a device that does not exist or does not start.
     """
     if name == "auto":
         name = next((kind for kind in AUTO if device_count(kind)), "cpu")
@@ -74,18 +74,18 @@ def known_kinds() -> list[str]:
 
 
 def device_count(kind: str) -> int:
-    """Return the number of devices of a type, as far as known without initializing one."""
+    """Return the number of devices of a type, if known without initializing one."""
     try:
         module = torch.get_device_module(kind)
     except RuntimeError:
         return 0
-    # Not is_available, which starts to initialize CUDA, so the process could not fork workers any more.
+    # Not is_available, which starts to initialize CUDA: the process could no longer fork workers.
     count = getattr(module, "device_count", None)
     return 0 if kind == "cpu" or count is None else int(count())
 
 
 def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
-    """Return the devices for so many workers: all of a type if the name has no index, such as "cuda".
+    """Return the devices for a number of workers: all of a type if the name has no index, such as "cuda".
 
     With several workers, no device is initialized, because each worker does that. Raises what `find_device` raises.
     """
@@ -139,7 +139,7 @@ def free_memory(device: torch.device) -> int | None:
 def deterministic(device: torch.device) -> Iterator[None]:
     """Make computations on a device bitwise reproducible, as on the CPU.
 
-    Within it, torch raises RuntimeError for operations that have no deterministic implementation.
+    Inside the context, torch raises RuntimeError for operations that have no deterministic implementation.
     """
     if device.type == "cpu":
         yield
@@ -147,9 +147,9 @@ def deterministic(device: torch.device) -> Iterator[None]:
     before = torch.get_deterministic_debug_mode()
     memory: Any = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory
-    # The same as use_deterministic_algorithms, which takes seconds to import torch's compiler.
+    # Same as use_deterministic_algorithms, which imports torch's compiler and so takes seconds.
     torch.set_deterministic_debug_mode("error")
-    memory.fill_uninitialized_memory = False  # costs time, and no uninitialized memory is read here
+    memory.fill_uninitialized_memory = False  # slow, and no uninitialized memory is read here
     try:
         yield
     finally:

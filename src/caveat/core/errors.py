@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 LONGEST = 1000
-"""Maximum characters of a line of a message; `short_repr` shortens single values further."""
+"""Maximum length of a line of a message; `short_repr` shortens single values further."""
 
 
 def cut(text: str, most: int) -> str:
@@ -17,7 +17,7 @@ def cut(text: str, most: int) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """Return an exception of other code as one line."""
+    """Return an exception raised by other code as one line."""
     return cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 400)
 
 
@@ -25,8 +25,8 @@ def short_repr(value: object, most: int = 100) -> str:
     """Return the repr of a value, shortened if long, for error messages."""
     try:
         return cut(repr(value), most)
-    except ValueError:  # Python does not write numbers of more than 4,300 digits
-        return f"a {type(value).__name__} of too many digits"
+    except ValueError:  # Python does not print numbers with more than 4,300 digits
+        return f"a {type(value).__name__} with too many digits"
 
 
 class CaveatError(Exception):
@@ -39,8 +39,8 @@ class CaveatError(Exception):
 class ConfigurationError(CaveatError):
     """An invalid configuration. The text names the value, what was expected, and where the value came from.
 
-    `key` is the key concerned, such as "training.momentum", which locates it in a file, or empty. "{key}" in the text
-    is replaced by it.
+    `key` is the affected key, such as "training.momentum", or empty; it locates the problem in a file. "{key}" in the
+    text is replaced by it.
     """
 
     def __init__(self, text: str, key: str = "") -> None:
@@ -72,8 +72,8 @@ class DataError(CaveatError):
 class Refused(DataError):
     """Data, or a configuration, that a silo refuses by one of its rules.
 
-    The text is for the silo only, because it may contain file names and values. Others see the rule and, if its name is
-    in the agreed schema or in the silo's own file, the column.
+    The text is for the silo only, because it may contain file names and values. Others see the rule, and the column if
+    its name is in the agreed schema or in the silo's own file.
     """
 
     def __init__(self, text: str, rule: str, column: str = "") -> None:
@@ -90,7 +90,7 @@ class DataWarning(UserWarning):
 
 
 class ResultWarning(UserWarning):
-    """A run that finished with a result of little use, such as a collapsed model. The text says what was found."""
+    """A finished run whose result is of little use, such as a collapsed model. The text describes the problem."""
 
 
 class CallbackWarning(UserWarning):
@@ -112,7 +112,7 @@ DIVERGED = "training diverged; try a lower training.lr"
 
 
 class RunChanged(RunError):
-    """The data, model or code of a run differ from those it started with. Resuming would fail again."""
+    """The data, model or code of a run changed after it started. Resuming would fail again."""
 
 
 class Diverged(RunError):
@@ -120,6 +120,6 @@ class Diverged(RunError):
 
 
 def one_of(name: str, names: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the closest name, and all names."""
+    """Return the end of a message about an unknown name: the closest valid name, and all valid names."""
     close = get_close_matches(name, names, 1)
     return (f"; did you mean {close[0]}?" if close else "") + f" (there are: {', '.join(names)})"

@@ -29,12 +29,13 @@ def always(server: State) -> bool:
 
 
 def same_names(sent: Payload, reply: Payload) -> Payload:
-    """Return what was sent: the `Round.origin` of tensors for which a silo sends new values."""
+    """Return what was sent: the `Round.origin` of rounds in which silos send new values of the tensors that they were
+    sent."""
     return sent
 
 
 def nothing(sent: Payload, reply: Payload) -> Payload:
-    """Return {}: the `Round.origin` of rounds in which silos change no tensors that they were sent."""
+    """Return {}: the `Round.origin` of rounds in which silos do not change the tensors that they were sent."""
     return {}
 
 
@@ -45,12 +46,12 @@ def no_norm(sent: Payload) -> float:
 
 @dataclass(frozen=True)
 class SumOver:
-    """Declares that replies are sums over inputs of a split, so that the server can check them against its size."""
+    """Declares that replies are sums over the inputs of a split, so the server can check them against its size."""
 
     split: str
     """The split: train, validation or calibration."""
     wrong: Callable[[Payload, SiloInfo], str]
-    """Why a reply cannot be such a sum for this silo, or ""."""
+    """Returns why a reply cannot be such a sum for this silo, or ""."""
 
 
 Weights = Literal["examples", "silos"]
@@ -61,7 +62,7 @@ Weights = Literal["examples", "silos"]
 class Round:
     """Broadcast, client tasks at the silos, aggregation at the server; skipped unless `when` holds.
 
-    Raises ConfigurationError for a name that is not an identifier, or if the task has no name and none is given.
+    Raises ConfigurationError for a name that is not an identifier, and if neither the task nor the round has a name.
     """
 
     broadcast: Callable[[State], Payload]
@@ -69,30 +70,30 @@ class Round:
     aggregate: Aggregate = keep
     when: Callable[[State], bool] = always
     everyone: bool = False
-    """Whether all silos are asked, whatever the participation: for rounds that compare silos."""
+    """Whether all silos take part, whatever the participation: for rounds that compare silos."""
     trains: bool = True
     """Whether this is a training round; measurements between two rounds are not."""
     linear: Weights | None = field(default=None, kw_only=True)
     """Whether the server needs only the number of replies and their sums weighted by n_k. Secure aggregation can
-    provide such sums, and an engine may add up replies on arrival and keep only their shapes. Integer tensors have no
-    mean: they are counters on which nothing depends. With "examples", n_k of every update is the number of training
+    provide such sums, and an engine may add up replies on arrival and keep only their shapes. Integer tensors are not
+    averaged: they are counters on which nothing depends. With "examples", n_k of every update is the number of training
     examples of its silo; with "silos", it is 1.
 
-    Sums with other weights (all silos equally, as for control variates, or by a number that each silo sends, such as
-    the use of a codeword) would be linear if silos sent products; they are not declared linear here. Minima and maxima
-    are not sums.
+    Sums with other weights (equal weights, as for control variates, or a number that each silo sends, such as the use
+    of a codeword) would be linear if silos sent products; they are not declared linear here. Minima and maxima are not
+    sums.
     """
 
     origin: Callable[[Payload, Payload], Payload] | None = field(default=None, kw_only=True)
-    """Return the values from which the tensors of a reply were changed, by group and name, from what was sent and the
-    reply: zeros for tensors that are changes already. The norms of these changes are bounded; tensors not returned are
-    not checked. None: what was sent under the same names in training rounds, nothing in other rounds.
+    """Return the values that a silo started from, by group and name, given what was sent and the reply: zeros for
+    tensors that are changes already. The norms of the changes are bounded; tensors not returned are not checked. None:
+    what was sent under the same names in training rounds, nothing in other rounds.
     """
     honest_norm: Callable[[Payload], float] = field(default=no_norm, kw_only=True)
-    """Return a norm that an honest update may have, from what was sent: no update is scaled below it."""
+    """Return a norm that an honest update may have, given what was sent: no update is scaled below it."""
 
     sums: SumOver | None = field(default=None, kw_only=True)
-    """What is summed in a round without training. Between machines, implausible replies are left out, and the log
+    """What is summed in a round without training. Between machines, implausible replies are excluded, and the log
     records each silo's share of the sums."""
     name: str = field(default="", kw_only=True)
     """Name of the task in random keys, rows, ledgers and requests to silos. By default the name of the task function
@@ -125,13 +126,13 @@ class Caution(NamedTuple):
     """A warning about the result of a finished run."""
 
     kind: str
-    """What kind of warning it is, an identifier such as "unused_codewords"."""
+    """The kind of warning, an identifier such as "unused_codewords"."""
     text: str
-    """What was found, with numbers, and on which split: a sentence."""
+    """A sentence that says what was found, with numbers, and on which split."""
     advice: str = ""
-    """What to try: a sentence."""
+    """A sentence that says what to try."""
     silos: tuple[SiloId, ...] = ()
-    """The silos concerned; empty for the whole run."""
+    """The affected silos; empty for the whole run."""
 
 
 class Method:
@@ -156,7 +157,7 @@ class Method:
     federated: ClassVar[bool] = True
     """Whether anything leaves a silo. If not, wrappers of the method send nothing either."""
     scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
-    """Uncertainties by which predictions can be ranked; the last one is the default."""
+    """Uncertainties that can rank predictions; the last one is the default."""
 
     def build(self, model: nn.Module) -> nn.Module:
         """Add the method's parts to a model of encoder and head."""
@@ -184,16 +185,16 @@ class Method:
 
     @property
     def softmax(self) -> bool:
-        """Whether answers are the softmax of the outputs of `loaded` modules, with or without MC dropout."""
+        """Whether answers are the softmax of the outputs of the `loaded` modules, with or without MC dropout."""
         return False
 
     def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
-        """Yield the models that `answer` uses, in its order, each in a workspace that the next one may overwrite.
+        """Yield the models that `answer` uses, in its order; each is in a workspace that the next one may overwrite.
 
         Used for export and, if `softmax` holds, by uncertainty estimators. Raises ConfigurationError if a method does
         not implement it.
         """
-        raise ConfigurationError(f"{self.name!r} does not implement `loaded`, which gives its networks")
+        raise ConfigurationError(f"{self.name!r} does not implement `loaded`, which returns its networks")
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
         """Return one prediction from the answers: by default the local model's, if there is one."""
@@ -233,13 +234,13 @@ class Method:
         """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split
         and the number of classes.
 
-        A warning needs enough inputs: chance must hardly ever cause it.
+        A warning needs enough inputs that chance hardly ever causes it.
         """
         return ()
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Return intermediate features of a silo's model for inputs (N, ...), for plots: (N, T, D) tokens of the
-        "encoder", and by name the outputs of parts that a method adds. {} for a model without an encoder.
+        "encoder", and the outputs of parts that a method adds, by name. {} for a model without an encoder.
         """
         answers = self.answer(down, state, context, x)  # loads the silo's model last
         module = context.own if self.personal and Decision.LOCAL in answers else context.module
@@ -250,18 +251,18 @@ class Method:
     def fitted(self, module: nn.Module) -> frozenset[str] | None:
         """Return the names of the module's tensors that a silo fits when it joins a finished federation.
 
-        All other tensors stay those of the federation, and its training task does not change them. None: the training
-        task runs unchanged, for example because it trains several models.
+        The training task leaves all other tensors as the federation trained them. None: the training task runs
+        unchanged, for example because it trains several models.
         """
         return None
 
     def remark(self, module: nn.Module) -> str:
-        """Return a sentence for the user if the method degenerates to another one on this module, else ""."""
+        """Return a sentence for the user if the method reduces to another one on this module, else ""."""
         return ""
 
     @property
     def follows_rounds(self) -> str:
-        """The setting, if any, that makes training depend on the total number of rounds."""
+        """The setting that makes training depend on the total number of rounds, or ""."""
         training = getattr(self, "training", None)
         return "training.lr_schedule = 'cosine'" if getattr(training, "lr_schedule", None) == "cosine" else ""
 
@@ -278,7 +279,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def evaluation(task: Function) -> Function:
-    """Mark a task as one of `Method.evaluations`, which gets a `TestContext`: it must not be part of a schedule."""
+    """Mark a task as one of `Method.evaluations`. It gets a `TestContext` and must not be part of a schedule."""
     task.is_evaluation = True  # type: ignore[attr-defined]
     return task
 

@@ -14,8 +14,8 @@ from .devices import CPU
 def key(*parts: object) -> int:
     """Return a 63-bit seed that depends only on the representations of the parts.
 
-    Torch's CPU generator uses the lower 32 bits of a seed: among n keys, some two share their random numbers with
-    probability n^2 / 2^33, 1 % for ten thousand tasks. Results are still reproducible.
+    Torch's CPU generator uses the lower 32 bits of a seed: among n keys, two share their random numbers with
+    probability n^2 / 2^33, which is 1 % for ten thousand tasks. Results are still reproducible.
     """
     digest = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -1,12 +1,12 @@
-"""Robust aggregation: rules that a few Byzantine silos cannot influence much.
+"""Robust aggregation: rules on which a few Byzantine silos have little influence.
 
 Coordinate median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates, ICML 2018. Geometric median: Pillutla, Kakade & Harchaoui, Robust Aggregation for Federated Learning, IEEE
 Transactions on Signal Processing, 2022, by smoothed Weiszfeld steps. Krum: Blanchard et al., Machine Learning with
 Adversaries: Byzantine Tolerant Gradient Descent, NIPS 2017.
 
-Our choice: every silo has the same weight in all rules, whatever its n_k, because a malicious silo could report a large
-n_k.
+Unlike in some of these papers, every silo has the same weight, whatever its n_k, because a malicious silo could report
+a large n_k.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,20 +19,21 @@ from .aggregation import Payload, weighted_sum
 
 Rule = Literal["median", "trimmed_mean", "geometric_median", "krum"]
 COLUMNS = 1 << 16
-"""Numbers of each silo that are processed together."""
+"""Numbers per silo that are processed together."""
 STEPS, CLOSE = 200, 1e-10
 """Maximum number of Weiszfeld steps, and the change of a silo's weight below which they stop."""
 
 
 def silos_needed(rule: Rule, max_byzantine: int) -> int:
-    """Return the number of replies that a rule needs to tolerate so many Byzantine silos."""
+    """Return the number of replies that a rule needs to tolerate `max_byzantine` Byzantine silos."""
     return 2 * max_byzantine + (3 if rule == "krum" else 1)
 
 
 def combined(rule: Rule, payloads: Sequence[Payload], max_byzantine: int) -> Payload:
-    """Aggregate the silos' payloads, which have one form and are finite, by a rule; in that form.
+    """Aggregate the silos' payloads, which are finite and have one form, by a rule; the result has the same form.
 
-    Integer tensors are the first silo's, as for means. Raises ValueError for fewer payloads than `silos_needed`.
+    Integer tensors are copied from the first silo, as for means. Raises ValueError for fewer payloads than
+    `silos_needed`.
     """
     if len(payloads) < (least := silos_needed(rule, max_byzantine)):
         raise ValueError(

@@ -29,7 +29,7 @@ TEXTS = {
     "missing": "{key} is missing",
     "unexpected_keyword_argument": "",
 }
-"""Messages of pydantic's errors, by type; that of an unknown key depends on the existing keys."""
+"""Messages of pydantic's errors, by type; the message for an unknown key depends on the existing keys."""
 WORDS = {
     "Input should": "must",
     "Value error, ": "",
@@ -45,15 +45,15 @@ KeyPath = tuple[str | int, ...]
 
 
 class FieldError(ConfigurationError):
-    """A value that settings refuse; the key is the field's name, relative to the section of the settings."""
+    """An invalid value of a setting; the key is the field's name, relative to the section of the settings."""
 
 
 class Collected(ConfigurationErrors, ValueError):
-    """A ConfigurationError within pydantic, which continues with the next key only after a ValueError."""
+    """A ConfigurationError as a ValueError, after which pydantic continues with the next key."""
 
 
 def collected(check: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Wrap a check so that pydantic collects its ConfigurationError with other problems."""
+    """Wrap a check, so pydantic collects its ConfigurationError with other problems."""
 
     @functools.wraps(check)
     def collecting(*args: Given.args, **values: Given.kwargs) -> Result:
@@ -91,7 +91,7 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def check_seed(seed: object, called: str = "seed") -> None:
-    """Raise ConfigurationError unless a seed is a whole number, NumPy's included, that TOML can represent."""
+    """Raise ConfigurationError unless a seed is a whole number (Python's or NumPy's) that TOML can represent."""
     try:
         fits = 0 <= operator.index(seed) < 2**63  # type: ignore[arg-type]
     except TypeError:
@@ -103,7 +103,7 @@ def check_seed(seed: object, called: str = "seed") -> None:
 
 
 def check_type(value: object, kind: type | tuple[type, ...], called: str, expected: str) -> None:
-    """Raise ConfigurationError for an argument of another type; `expected` describes the type in words."""
+    """Raise ConfigurationError for an argument of the wrong type; `expected` describes the type in words."""
     if not isinstance(value, kind):
         raise ConfigurationError(f"{called} is a {type(value).__name__}, expected {expected}", called)
 
@@ -125,7 +125,7 @@ def path_of(path: object, called: str) -> Path:
 def check_different(names: Sequence[str], key: str) -> None:
     """Raise ConfigurationError for a list of names with a duplicate."""
     if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
-        raise ConfigurationError(f"{{key}} names {short_repr(twice)} twice", key)
+        raise ConfigurationError(f"{{key}} contains {short_repr(twice)} twice", key)
 
 
 def dotted(path: KeyPath) -> str:
@@ -141,7 +141,7 @@ def explain(error: ValidationError, write: Callable[[Any], str] = short_repr) ->
 
 
 def _refused(detail: ErrorDetails) -> ConfigurationError | None:
-    """Return the error raised by settings, if pydantic collected one."""
+    """Return the error that settings raised, if pydantic collected one."""
     error = detail.get("ctx", {}).get("error")
     return error if isinstance(error, Collected) else None
 
@@ -153,14 +153,14 @@ def _problem(detail: ErrorDetails, write: Callable[[Any], str]) -> Problem:
 
 
 def problems_of(error: ConfigurationError, section: KeyPath) -> Iterator[Problem]:
-    """Yield the problems that settings of a section raised, each at its key, or else at the section."""
+    """Yield the problems that settings of a section raised, each with its key, or else with the section."""
     for problem in error.problems:
         path: KeyPath = tuple(problem.key.split(".")) if problem.key else ()
         yield Problem((*section, *path) if isinstance(problem, FieldError) else path or section, problem.text)
 
 
 def help_of(cls: type, name: str) -> str:
-    """Return the docstring below a field, on one line; for inherited fields from the declaring class."""
+    """Return the docstring below a field on one line; for an inherited field, the one in the declaring class."""
     declared = [getattr(base, "__pydantic_fields__", {}).get(name) for base in cls.__mro__]
     texts = [field.description for field in declared if field is not None and field.description]
     return " ".join(texts[0].split()) if texts else ""
@@ -210,7 +210,7 @@ def _with_fields(cls: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    """Return the default of a field as text; for settings only what differs from their own defaults."""
+    """Return the default of a field as text; nested settings list only what differs from their own defaults."""
     if field.default_factory is not dataclasses.MISSING:
         return f" = {getattr(field.default_factory, '__name__', '')}()"
     if field.default is dataclasses.MISSING:
@@ -223,13 +223,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
 
 
 LONGEST_TEXT = 1_000_000
-"""Maximum characters of a configuration."""
+"""Maximum length of a configuration, in characters."""
 _DEEP_KEY = re.compile(r"(?m)(?:^|[\[{,])[ \t]*(?:[\w\"'-]{1,100}[ \t]*\.[ \t]*){20}")
 
 
 def unreadable(text: str) -> str:
-    """Return why a text should not be parsed as TOML, or ""."""
+    """Return why a text must not be parsed as TOML, or ""."""
     if len(text) > LONGEST_TEXT:
         return f"{len(text):,} characters, expected at most {LONGEST_TEXT:,}"
-    # The time of Python's TOML parser grows with the square of the number of parts of a key.
+    # Python's TOML parser takes quadratic time in the number of parts of a key.
     return "a key is nested too deeply" if _DEEP_KEY.search(text) else ""

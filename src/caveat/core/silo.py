@@ -24,17 +24,17 @@ class Data(NamedTuple):
         return len(self.y)
 
     def __repr__(self) -> str:
-        """The number and shape of the examples; values must not appear in logs."""
+        """Number and shape of the examples, because values must not appear in logs."""
         return f"Data({len(self)} of {tuple(self.x.shape[1:])})"
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels of a training step, by positions on device `counted_on`."""
+        """Return inputs and labels of a training step, at positions on device `counted_on`."""
         return self.x[index], self.y[brought(index, self.y.device)]
 
     @property
     def counted_on(self) -> torch.device:
-        """Device on which positions of examples avoid synchronization: that of the inputs, or the CPU if batches are
-        moved to the device one by one.
+        """Device on which positions of examples avoid synchronization: the device of the inputs, or the CPU if batches
+        are moved to the device one by one.
         """
         found: torch.device = getattr(self.x, "kept_on", self.x.device)
         return found
@@ -49,7 +49,7 @@ class Data(NamedTuple):
 
 
 class AugmentedData(Data):
-    """Training data whose batches are randomly augmented when taken; everything else sees them unchanged."""
+    """Training data whose batches are randomly augmented; every other access returns them unchanged."""
 
     augment: Callable[[Tensor], Tensor]
     """Maps a batch (B, ...) to one of the same shape and type, drawing from torch's global generator."""
@@ -63,14 +63,12 @@ class AugmentedData(Data):
         return made
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an augmented batch. Raises DataError if its shape or type differs."""
+        """Return an augmented batch. Raises DataError if augmentation changes its shape or type."""
         x = self.x[index]
         changed: object = self.augment(x)
         if not isinstance(changed, Tensor) or (changed.shape, changed.dtype) != (x.shape, x.dtype):
             form = f"{tuple(changed.shape)}, {changed.dtype}" if isinstance(changed, Tensor) else type(changed).__name__
-            raise DataError(
-                f"augment {self.names[0]!r} made {form} of a batch {tuple(x.shape)}, {x.dtype}; expected the same"
-            )
+            raise DataError(f"augment {self.names[0]!r} changed a batch {tuple(x.shape)}, {x.dtype} to {form}")
         return changed, self.y[brought(index, self.y.device)]
 
     def labeled(self, y: Tensor) -> AugmentedData:
@@ -81,7 +79,7 @@ class AugmentedData(Data):
 
 
 class LateData(Data):
-    """A split that is read whenever it is accessed. Raises whatever reading it raises."""
+    """A split that is read on every access. Accesses raise what reading raises."""
 
     read: Callable[[], Data]
 
@@ -104,7 +102,7 @@ class LateData(Data):
 
 @dataclass(frozen=True)
 class SiloContext:
-    """What code can access where it runs, at a silo or at the server; the test split is out of reach.
+    """Everything that code at a silo or at the server can access. The test split is not part of it.
 
     `train`, `validation` and `calibration` are `Data`: x (N, ...) as models take it and y (N,) int64. At the server,
     whose `id` is "server", all are empty. Train on `train`, select by `validation`, and leave `calibration` to
@@ -117,7 +115,7 @@ class SiloContext:
     validation: Data
     calibration: Data
     module: nn.Module
-    """Workspace: its weights are undefined between two calls."""
+    """Workspace; its weights are undefined between two calls."""
     round: int = field(default=0, kw_only=True)
     """Position of the round in the schedule."""
     horizon: int = field(default=0, kw_only=True)
@@ -129,16 +127,16 @@ class SiloContext:
     domain: str = field(default="", kw_only=True)
     """Origin of the silo's data; empty at the server."""
     joins: bool = field(default=False, kw_only=True)
-    """Whether the silo joins a finished federation: what it sends is not aggregated, and it took no part in the schema
+    """Whether the silo joins a finished federation: its updates are not aggregated, and it took no part in the schema
     agreement."""
     fitted: frozenset[str] | None = field(default=None, kw_only=True)
     """Names of the parameters of `module` that training may change; None: all."""
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
     """Per split, (N,) int64 on the CPU: the subgroup of each input, -1 if unknown; empty without subgroups."""
     subgroup: Tensor | None = field(default=None, kw_only=True, repr=False)
-    """The same for the inputs that `Method.answer` is asked about; None: unknown for all."""
+    """(N,) subgroups of the inputs passed to `Method.answer`; None: unknown for all."""
     secret: int = field(default=0, kw_only=True)
-    """Seed of the noise that protects a silo; at a real silo a number that only the silo knows."""
+    """Seed of the noise that protects a silo; at a real silo, a number that only the silo knows."""
 
     @property
     def device(self) -> torch.device:
@@ -151,13 +149,13 @@ class SiloContext:
         return len(self.train.y)
 
     def asking(self, split: str) -> Self:
-        """Return the context in which `Method.answer` is asked about the inputs of a split."""
+        """Return the context for calls of `Method.answer` with the inputs of a split."""
         return replace(self, subgroup=self.subgroups.get(split)) if self.subgroups else self
 
 
 @dataclass(frozen=True)
 class TestContext(SiloContext):
-    """A context with the test split: given to evaluation only, never to a method's client task."""
+    """A context with the test split, for evaluation only, never for a method's client task."""
 
     __test__ = False  # tells pytest that this is not a test class
     test: Data
@@ -190,7 +188,7 @@ class Silo:
         )
 
     def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
-        """Return what an evaluation can access at this silo: also the test split and the streams."""
+        """Return what an evaluation can access at this silo, including the test split and the streams."""
         splits = self.train, self.validation, self.calibration
         return TestContext(
             self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain,
@@ -208,7 +206,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class SiloInfo:
-    """Metadata of a silo: name, origin of its data, and numbers of examples."""
+    """Metadata of a silo: its name, the origin of its data and its numbers of examples."""
 
     name: SiloId
     domain: str
@@ -245,13 +243,13 @@ class SiloInfo:
         raise DataError(f"invalid metadata of a silo: {str(value)[:200]}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a silo sends about itself before it takes part, for `of_json`."""
+        """Return the metadata that a silo sends before it takes part, for `of_json`."""
         found = {**vars(self), "examples": dict(self.examples), "class_counts": list(self.class_counts)}
         del found["dropped"]
         return found | ({"dropped": dict(self.dropped)} if self.dropped else {})
 
     def rest_of(self, before: SiloInfo) -> bool:
-        """Return whether this equals `before` after some examples were removed, all of them recorded as dropped."""
+        """Return whether this is `before` without some examples, all of them recorded as dropped."""
         left = {split: self.dropped.get(split, 0) - before.dropped.get(split, 0) for split in SPLITS}
         return (
             (self.name, self.domain) == (before.name, before.domain)
@@ -275,8 +273,8 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
         return 1
     if len(classes) != 2:
         raise ConfigurationError(
-            f"data.positive_class = {positive!r} needs two classes, but there are {len(classes)}; with several classes "
-            "each is taken against the rest",
+            f"data.positive_class = {positive!r} needs two classes, but there are {len(classes)}; with more than two, "
+            "every class is compared with the rest",
             "data.positive_class",
         )
     if positive not in classes:
@@ -288,7 +286,7 @@ def positive_class(positive: str | None, classes: Sequence[str]) -> int:
 
 
 class LazyMapping(Mapping[SiloId, Made]):
-    """A value per silo, made on access because there may be many silos, or their data are not at hand."""
+    """One value per silo, computed on access, because there may be many silos or their data may be elsewhere."""
 
     def __init__(self, names: Collection[SiloId], make: Callable[[SiloId], Made]) -> None:
         self.names, self.make = names, make
@@ -310,7 +308,7 @@ class LazyMapping(Mapping[SiloId, Made]):
 
 @dataclass(frozen=True)
 class FederationInfo:
-    """The silos of a run, in order, and the form of their inputs and labels."""
+    """The silos of a run, in order, and the format of their inputs and labels."""
 
     shape: tuple[int, ...]
     """Shape of one input: (C, H, W) of an image, (D,) of features, (T,) of tokens, (T, C) of a series."""
@@ -323,7 +321,7 @@ class FederationInfo:
     positive: str | None = None
     """Positive class of two, for metrics; None: the second class, or there are more than two."""
     subgroups: tuple[str, ...] = ()
-    """Names of the subgroups of inputs that have their own promises."""
+    """Names of the subgroups of inputs that have guarantees of their own."""
 
     @classmethod
     def of(

@@ -28,7 +28,8 @@ def _code(character: str) -> str:
 
 
 def cut(name: str, most: int) -> str:
-    """Shorten a name in the middle, because names of variants begin alike. The end starts at a whole word."""
+    """Shorten a name in the middle, because names of variants begin alike. The part after the gap starts at a whole
+    word."""
     if len(name) <= most:
         return name
     part, space, words = name[-(most // 2) :].partition(" ")
@@ -43,7 +44,7 @@ def listed(items: Sequence[str], most: int) -> str:
 
 
 def named(names: Sequence[str], most: int = 12) -> str:
-    """Return names for a text, each by `plain`: the first `most`, and the number of further ones."""
+    """Return the first `most` names, each passed through `plain`, and the number of further ones."""
     return listed([plain(name) for name in names], most)
 
 
@@ -58,7 +59,7 @@ def plural(count: int, name: str) -> str:
 
 
 def ranges(numbers: Iterable[int], most: int) -> str:
-    """Return the first `most` runs of consecutive numbers, and the count of further ones: 1 to 3, 7 and 2 more."""
+    """Return the first `most` runs of consecutive numbers and the number of further ones: 1 to 3, 7 and 2 more."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -124,7 +125,7 @@ def percent_tick(value: float) -> str:
 
 
 def minus(number: str) -> str:
-    """Return a formatted number with a true minus sign, or without it if it reads as zero."""
+    """Return a formatted number with a true minus sign, or without a sign if it is rounded to zero."""
     return number.replace("-", MINUS) if float(number) else number.lstrip("-")
 
 

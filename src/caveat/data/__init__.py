@@ -1,4 +1,4 @@
-"""Data: sources, shifts, partitions, splits, and the silos they make."""
+"""Data: sources, shifts, partitions, splits and silos."""
 
 from ..core import Data, Silo
 from .build import load, read

@@ -1,7 +1,7 @@
 """Schema agreement before training, for silos whose data stay on separate machines.
 
 Each silo describes its own data (`own_schema`), the server merges these descriptions into a shared schema
-(`shared_schema`), and each silo encodes its data with it (`own_silos`). The resulting silo is bit-identical to the one
+(`shared_schema`), and each silo encodes its data with it (`own_silos`). The resulting silo is bit-identical to the silo
 that `caveat.data.load` makes from the files of all silos on one machine.
 """
 
@@ -80,16 +80,16 @@ def own_schema(
     `check` is called with the number of training rows per class, and the classes. `magnitudes` says whether the
     magnitudes of numbers may leave the silo.
 
-    Raises DataError for unusable data; Refused for a text column that is not in `allowed`, and for labels or texts that
-    look like names of persons, because they would leave the silo.
+    Raises DataError for unusable data, and Refused for a text column that is not in `allowed` and for labels or texts
+    that look like names of persons, because they would leave the silo.
     """
     pool = read_silo(settings, name)
     index = own_indices(pool, settings, seed, rearrange).indices["train"]
     for column in pool.table:
         if allowed is not None and column.categories is not None and column.name not in allowed:
             raise Refused(
-                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {shown(column.name)} holds text, and "
-                f"its categories would leave the silo: {_instead(pool, column, index)}",
+                f"silo {name!r}: {settings.source.removeprefix('csv:')}: column {shown(column.name)} contains text, "
+                f"and its categories would leave the silo: {_instead(pool, column, index)}",
                 "categorical",
                 column.name,
             )
@@ -100,11 +100,11 @@ def own_schema(
 
 def _instead(pool: Pool, column: TableColumn, index: Index) -> str:
     """Return the remedy for a column whose categories the silo does not allow to leave it."""
-    left_out = f"leave the column out, {shown(column.name)} = false in [data.rename_columns] of silo.toml"
+    left_out = f"remove the column, {shown(column.name)} = false in [data.rename_columns] of silo.toml"
     (known,) = [each for each in seen(pool.table, [some_rows(pool.x, index)]) if each.name == column.name]
     if _like_names(known.categories or (), index):
-        return f"{left_out}; naming it in categorical would not help, as its texts look like names"
-    return f"{left_out}; or name it in categorical, [data] of silo.toml, to allow that"
+        return f"{left_out}; naming it in categorical would not help, because its texts look like names"
+    return f"{left_out}; or name it in categorical, in [data] of silo.toml, to allow that"
 
 
 def _like_names(texts: Sequence[str], index: Index) -> bool:
@@ -127,7 +127,7 @@ def _schema_of(pool: Pool, index: Index, target: str) -> DataSchema:
         if _like_names(column.categories or (), index):
             raise Refused(
                 f"{pool.origin or pool.domain}: column {shown(column.name)} has {len(column.categories or ())} texts "
-                f"in {len(train)} rows; {LIKE_NAMES}: leave the column out, {shown(column.name)} = false in "
+                f"in {len(train)} rows; {LIKE_NAMES}: remove the column, {shown(column.name)} = false in "
                 "[data.rename_columns] of silo.toml",
                 "names",
                 column.name,
@@ -185,28 +185,28 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
     """
     unknown = [label for label in schema.labels if label not in shared.classes]
     if unknown:
-        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected those agreed: {_listed(shared.classes)}")
+        raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected the agreed ones: {_listed(shared.classes)}")
     _check_order({name: schema}, shared.classes)
     agreed = {column.name: "numbers" if column.categories is None else "texts" for column in shared.columns}
     own = {column.name: column.holds for column in schema.columns}
     if differing := sorted(set(own) ^ set(agreed)):
-        raise DataError(f"silo {name!r} differs in columns {_listed(differing)}, expected those agreed")
+        raise DataError(f"silo {name!r} differs in columns {_listed(differing)}, expected the agreed ones")
     for column, holds in own.items():
         if holds not in ("nothing", agreed[column]):
             raise DataError(
-                f"column {column!r} holds {holds} at silo {name!r}, {agreed[column]} are agreed; "
+                f"column {column!r} contains {holds} at silo {name!r}, but the agreed schema has {agreed[column]}; "
                 "name it in data.categorical if its numbers are codes of categories"
             )
     x = _empty(name, schema.shape).x
     shape = shared.image_format.shape(x) if schema.images else x.shape[1:]
     if shape != tuple(shared.shape):
-        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected {tuple(shared.shape)} as agreed")
+        raise DataError(f"silo {name!r} has inputs of shape {x.shape[1:]}, expected the agreed {tuple(shared.shape)}")
 
 
 def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
     """Read one silo's own data and encode it with the shared schema.
 
-    Splits and tensors are bit-identical to those that `caveat.data.load` makes from the files of all silos.
+    Splits and tensors are bit-identical to those of `caveat.data.load` with the files of all silos.
     Raises DataError if the data do not fit the shared schema.
     """
     return silos_of(read_silo(settings, name), settings, seed, shared).silos
@@ -222,7 +222,7 @@ class OwnSilos(NamedTuple):
 def silos_of(
     pool: Pool, settings: DataSettings, seed: int, shared: SharedSchema, rearrange: Rearrange | None = None
 ) -> OwnSilos:
-    """Make the one silo of a pool, as `own_silos` does; `rearrange` changes its splits after they are drawn."""
+    """Make the only silo of a pool, as `own_silos` does; `rearrange` changes its splits after they are drawn."""
     check_samples([pool])
     own = own_indices(pool, settings, seed, rearrange)
     schema = _schema_of(pool, own.indices["train"], settings.target or "")
@@ -231,17 +231,18 @@ def silos_of(
     layout = shared.layout
     for told in _lacking(shared, pool, schema):
         warnings.warn(told, DataWarning, stacklevel=2)
-    # With the shared columns, so rows to predict can have categories that the silo lacks.
+    # Use the shared columns, so rows to predict can have categories that the silo lacks.
     x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
     pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
-    # Splits were drawn before: rows that differ only in categories without training rows are equal from here on.
+    # Splits are already drawn: from here on, rows that differ only in categories without training rows are equal.
     own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
     silos = one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings))
     return OwnSilos(silos, schema.without_magnitudes())
 
 
 def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[str]:
-    """Yield a sentence for each column of which the silo lacks most categories of the others, as other spellings do."""
+    """Yield a sentence for each column in which the silo lacks most categories of the others, maybe by other
+    spellings."""
     agreed = {column.name: column.categories or () for column in shared.columns}
     own = {each.name: each.own for each in pool.csv_format.declared.rename_columns}
     for column in schema.columns:
@@ -256,7 +257,7 @@ def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[s
 
 
 def unlike_silos(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
-    """Yield a sentence for the labels and for each column of which some silo has other texts, or another magnitude."""
+    """Yield a sentence for the labels and for each column in which some silo has other texts, or another magnitude."""
     columns: dict[str, dict[SiloId, Sequence[str]]] = {}
     for silo, schema in sorted(schemas.items()):
         columns.setdefault("", {})[silo] = schema.labels
@@ -286,7 +287,7 @@ def _other_magnitudes(schemas: Mapping[SiloId, DataSchema]) -> Iterator[str]:
 
 
 def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
-    """Return the labels of all silos: in the silos' order if all silos have the same labels, else sorted."""
+    """Return the labels of all silos, in the silos' order if all have the same labels, otherwise sorted."""
     orders = {schema.labels for schema in schemas.values()}
     classes = (
         orders.pop() if len(orders) == 1 else ordered([label for each in schemas.values() for label in each.labels])
@@ -299,7 +300,7 @@ def _agreed_classes(schemas: Mapping[SiloId, DataSchema]) -> tuple[str, ...]:
         number, text = (next(name for name in whole if whole[name] is kind) for kind in (True, False))
         raise DataError(
             f"labels are numbers at silo {number!r} ({_listed(schemas[number].labels)}) and texts at silo {text!r} "
-            f"({_listed(schemas[text].labels)}); expected one name for each class at all silos"
+            f"({_listed(schemas[text].labels)}); expected the same name for each class at all silos"
         )
     _check_order(schemas, classes)
     return classes
@@ -310,8 +311,8 @@ def _check_order(schemas: Mapping[SiloId, DataSchema], classes: Sequence[str]) -
     for name, schema in schemas.items():
         if tuple(label for label in classes if label in set(schema.labels)) != tuple(schema.labels):
             raise DataError(
-                f"silo {name!r} has its labels in the order {_listed(schema.labels)}, expected that of "
-                f"{_listed(classes)}: name the classes of all silos alike, in one order"
+                f"silo {name!r} has its labels in the order {_listed(schema.labels)}, expected "
+                f"{_listed(classes)}: use the same class names in the same order at all silos"
             )
 
 
@@ -322,7 +323,7 @@ def _agreed_columns(schemas: Mapping[SiloId, DataSchema], settings: DataSettings
         columns = {column.name for column in schemas[other].columns}
         if bool(columns) != bool(names):
             table, none = (first, other) if names else (other, first)
-            raise DataError(f"silo {table!r} has a table, silo {none!r} has none; expected the same at all silos")
+            raise DataError(f"silo {table!r} has a table, but silo {none!r} does not; expected the same at all silos")
         if differing := sorted(columns ^ set(names)):
             raise DataError(
                 f"silos {first!r} and {other!r} differ in columns {_listed(differing)}; expected the same at all silos"
@@ -353,7 +354,7 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool, kept: b
     name = next(iter(at.values())).name
     if holding["numbers"] and holding["texts"]:
         raise DataError(
-            f"column {name!r} holds texts at silo {holding['texts'][0]!r} and numbers at {holding['numbers'][0]!r}; "
+            f"column {name!r} contains texts at silo {holding['texts'][0]!r} and numbers at {holding['numbers'][0]!r}; "
             "expected the same at all silos: name it in data.categorical if its numbers are codes of categories"
         )
     if holding["texts"] or categorical:
@@ -368,8 +369,8 @@ def _agreed_column(at: Mapping[SiloId, ColumnSchema], categorical: bool, kept: b
 
 
 def _empty(name: SiloId, shape: Sequence[int]) -> Pool:
-    """Return a pool without samples, for checks that depend on input shapes only."""
-    # Features and token ids are treated alike here; `data.kind` distinguishes them.
+    """Return a pool without samples, for checks that need input shapes only."""
+    # Features and token ids are treated the same here; `data.kind` distinguishes them.
     x = np.empty((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
     return Pool(x, np.empty(0, np.int64), (), name, origin=f"silo {name!r}")
 

@@ -78,7 +78,7 @@ class Domain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SiloIndices:
-    """The samples of a pool that a silo has, before they are shifted and encoded."""
+    """The samples of a silo in a pool, before they are shifted and encoded."""
 
     name: SiloId
     domain: Domain
@@ -99,7 +99,7 @@ def make_silos(
     sequence_format: SequenceFormat | None = None,
     subgrouping: Subgrouping | None = None,
 ) -> Silos:
-    """Make silos from pools, each of which is a silo already (`given`) or is partitioned; no silo has `outside` pools.
+    """Make silos from pools, which are silos already (`given`) or are partitioned; `outside` pools belong to no silo.
 
     Sources and table columns of the settings are ignored. `sequence_format` is the format that sequences of different
     lengths were padded to, and `subgrouping` how samples become subgroups, by default that of the settings.
@@ -120,7 +120,7 @@ def make_silos(
     positive_class(settings.positive_class, pools[0].classes)
     images = pools[0].images
     if settings.shift.angles and not images:
-        raise ConfigurationError("data.shift.angles: only images can be rotated, these inputs are features")
+        raise ConfigurationError("data.shift.angles: only images can be rotated, but these inputs are features")
     check_noise(pools[0], settings.shift, sequence_format)
     check_standardize(pools[0], settings.standardize)
     check_normalize(images, settings.normalize)
@@ -176,7 +176,7 @@ def one_silo(
 
 
 def own_indices(pool: Pool, settings: DataSettings, seed: int, rearrange: Rearrange | None = None) -> SiloIndices:
-    """Draw the splits of the one silo of a pool; `rearrange` changes them afterwards."""
+    """Draw the splits of a pool that is one silo; `rearrange` changes them afterwards."""
     (domain,) = _given([pool], settings)
     (silo,) = _chosen(domain, *_held_back(domain, settings, seed), settings, seed, rearrange)
     return silo
@@ -220,7 +220,7 @@ def _encoded(
     for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
         splits = {}
         for split, index in silo.indices.items():
-            x = raw[silo.name].pop(split)  # popped, so raw and normalized inputs are not all in memory at once
+            x = raw[silo.name].pop(split)  # popped, so memory never holds all raw and normalized inputs
             finish = _finished(silo, encoders, image_format, settings.normalize, scales)
             y = silo.pool.y[index]
             if share and split == "train":
@@ -277,11 +277,11 @@ def _given(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
         check_silo_name(name)
     if settings.n_silos not in (None, len(pools)):
         raise ConfigurationError(
-            f"data.n_silos = {settings.n_silos} but the data comes in {len(pools)}: {', '.join(names)}"
+            f"data.n_silos = {settings.n_silos} but the data consists of {len(pools)} silos: {', '.join(names)}"
         )
     if settings.partition.scheme != "iid":
         raise ConfigurationError(
-            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data comes in silos already"
+            f"data.partition.scheme = {settings.partition.scheme!r} is ignored: the data consists of silos already"
         )
     return [Domain(pool, pool.domain, [pool.domain]) for pool in pools]
 
@@ -292,7 +292,7 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
     silos = settings.n_silos or max(len(settings.shift.angles), len(settings.shift.noise_std)) or made or len(pools)
     if settings.n_silos is None and silos == 1:
         raise ConfigurationError(
-            "data.n_silos is missing: this source does not come in silos, expected how many to make"
+            "data.n_silos is missing: this source is not divided into silos; set the number to make"
             + ", or data.silo_column" * bool(pools[0].table)
         )
     if silos % len(pools):
@@ -310,13 +310,13 @@ def _made(pools: Sequence[Pool], settings: DataSettings) -> list[Domain]:
 
 
 def _held_back(domain: Domain, settings: DataSettings, seed: int) -> tuple[Index, Index]:
-    """Return the units of a domain's pool, samples or groups, for development, and those for the test."""
+    """Return the units (samples or groups) of a domain's pool for development, and the units for the test."""
     pool = domain.pool
     check_groups(pool)
     if pool.own_test:
         return own_parts(pool)
     if len(pool.y) < 2:
-        raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 to make four splits of")
+        raise DataError(f"{pool.domain}: {len(pool.y)} samples, expected at least 4 for the four splits")
     rng = _generator(seed, "reserve", domain.silos[0])
     return reserve_test(unit_labels(pool), settings.split.test, rng, unit_times(pool))
 
@@ -373,7 +373,7 @@ def _of_groups(pool: Pool) -> str:
 def _share_out(
     domain: Domain, labels: LabelArray, development: Index, held_out: Index, settings: DataSettings, seed: int
 ) -> tuple[list[Index], list[Index]]:
-    """Return, for each silo of a domain, the units of its pool with these labels for development, and for the test."""
+    """Return, for each silo of a domain, its units for development and for the test, from units with `labels`."""
     pool, names = domain.pool, domain.silos
     silos, samples, tests = len(names), settings.samples_per_silo, settings.test_per_silo
     if tests == "all":
@@ -381,7 +381,7 @@ def _share_out(
     elif tests is None and samples is not None:
         tests = min(max(1, samples // 4), len(held_out) // silos)
     if tests is not None and not 0 < silos * tests <= len(held_out):
-        raise DataError(f"{silos} silos of {tests} test samples each, but there are only {len(held_out)}")
+        raise DataError(f"{silos} silos with {tests} test samples each, but there are only {len(held_out)}")
     y, rng = labels[development], _generator(seed, "partition", names[0])
     shares = None
     if silos > 1 or settings.partition.scheme != "iid":

@@ -19,11 +19,11 @@ MOST_TOKENS = 1 << 31
 MOST_LABELS = 1 << 31
 """Exclusive upper bound of labels: larger ones are not classes, and would not fit into an index."""
 PART = 1 << 22
-"""Numbers that are checked at once."""
+"""Number of values checked at once."""
 MANY = 100
-"""Warn of columns with more categories."""
+"""Number of categories above which a column causes a warning."""
 FEW = 10
-"""Warn of fewer samples per class, if there are more than `MANY_CLASSES` classes."""
+"""Number of samples per class below which there is a warning, if there are more than `MANY_CLASSES` classes."""
 MANY_CLASSES = 20
 
 
@@ -44,7 +44,7 @@ def image_array(x: Array, origin: str) -> Array:
             if x.dtype.kind == "f":
                 how = "; convert pixels in 0..1 with (255 * x).round().astype('uint8'), or use from_datasets"
                 how += "" if x.shape[-1:] == (3,) else "; float series N,T,C need kind 'series'"
-            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 of 0..255{how}")
+            raise DataError(f"{origin}: images of {x.dtype}, expected uint8 in 0..255{how}")
         x = x.astype(np.uint8)
     return x
 
@@ -135,7 +135,7 @@ def label_array(y: Array, origin: str) -> LabelArray:
 def paired(x: Array, y: LabelArray, origin: str) -> None:
     """Raise DataError unless there is a label for each sample, and at least one sample."""
     if len(x) != len(y):
-        raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected as many of each")
+        raise DataError(f"{origin}: {len(x)} samples but {len(y)} labels, expected equal numbers")
     if not len(y):
         raise DataError(f"{origin}: no samples")
 
@@ -153,7 +153,7 @@ def check_classes(
         present = np.unique(trained).tolist()
         gap = next((number for number, label in enumerate(present) if number != label), None)
         if gap is not None:
-            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected classes 0, 1, 2, ...")
+            raise DataError(f"{ys[0][0]}: label {present[-1]} but none is {gap}, expected the classes 0, 1, 2, ...")
         classes = [str(label) for label in present]
     for origin, y in ys:
         if y.max() >= len(classes):
@@ -172,7 +172,7 @@ def check_class_names(classes: Sequence[str], origin: str) -> None:
 
 
 def check_alike(pools: Sequence[Pool], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise DataError, with names and shapes, unless all pools get inputs of one shape."""
+    """Raise DataError, with names and shapes, unless the inputs of all pools get one shape."""
     first = pools[0]
     for pool, shape in zip(pools, shapes, strict=True):
         if shape != shapes[0]:
@@ -227,7 +227,7 @@ def check_class_list(classes: Any, where: str) -> tuple[str, ...]:
 
 
 def plain_array(value: Any, where: str) -> Array:
-    """Return a user's array, tensor or list as a NumPy array. Raise DataError if it is ragged or no array."""
+    """Return a user's array, tensor or list as a NumPy array. Raise DataError if it is ragged or not an array."""
     if isinstance(value, Tensor):
         check_tensor(value, where)
         if value.dtype == torch.bfloat16:
@@ -240,7 +240,7 @@ def plain_array(value: Any, where: str) -> Array:
     try:
         return np.asarray(value)
     except ValueError:
-        raise DataError(f"{where}: {_lengths(value)}; expected rows of one length") from None
+        raise DataError(f"{where}: {_lengths(value)}; expected rows of equal length") from None
 
 
 def _lengths(rows: Sequence[Any]) -> str:
@@ -278,7 +278,7 @@ def check_samples(pools: Sequence[Pool]) -> None:
     same = [_all_same(pool.x) for pool in pools]
     if all(same) and all(_equal(pool.x[0], first) for pool in pools):
         count = sum(len(pool.x) for pool in pools)
-        raise DataError(f"{_named(pools[0])}: all {count:,} inputs are the same, expected some that differ")
+        raise DataError(f"{_named(pools[0])}: all {count:,} inputs are the same, expected different ones")
     told = [
         f"{_named(pool)}: all {len(pool.x):,} inputs are the same"
         for pool, alike in zip(pools, same, strict=True)
@@ -308,7 +308,7 @@ def _columns(pools: Sequence[Pool]) -> Iterator[str]:
 
 
 def _constant(pools: Sequence[Pool]) -> list[bool]:
-    """Return which features are constant over all pools; a missing value counts as a value."""
+    """Return which features are constant over all pools, counting a missing value as a value."""
     firsts = pools[0].x[:1]
     same = [((pool.x == firsts) | (np.isnan(pool.x) & np.isnan(firsts))).all(axis=0) for pool in pools]
     return [bool(each) for each in np.logical_and.reduce(same)]
@@ -318,8 +318,8 @@ def _leaked(pool: Pool) -> str:
     """Return a warning if all test samples are training samples. Raise DataError if both parts are equal."""
     train, test = pool.x[: pool.development], pool.x[pool.development :]
     if train.shape == test.shape and _equal(train, test):
-        raise DataError(f"{_named(pool)}: the test inputs are the training inputs, expected others")
-    # Cheap filter: few training samples equal the first test sample at 32 positions.
+        raise DataError(f"{_named(pool)}: the test inputs equal the training inputs, expected others")
+    # Cheap filter: few training samples match the first test sample at 32 positions.
     flat, first = train.reshape(len(train), -1), test[0].ravel()
     places = np.linspace(0, len(first) - 1, 32).astype(int)
     alike = np.flatnonzero((flat[:, places] == first[places]).all(axis=1))
@@ -332,7 +332,7 @@ def _leaked(pool: Pool) -> str:
 
 
 def _all_same(x: Array) -> bool:
-    # Cheap filter: most inputs differ already in the second or the last.
+    # Cheap filter: most pools already differ in the second or the last input.
     return all(_equal(x[at], x[0]) for at in (1 % len(x), -1)) and all(_equal(each, x[0]) for each in x)
 
 

@@ -1,15 +1,14 @@
 """Groups of samples that belong together, such as the rows of a patient, and the order of samples in time.
 
-With groups, the unit of a draw is the group: all samples of one are in one split of one silo. Training and validation
-keep all of them. Of every group in the calibration and the test split one sample stays, drawn at random, so a group
-counts once in all that is promised on the one and measured on the other. If groups are independent and new ones come
-from the same population, these samples and a random sample of a new group are exchangeable: what is promised by n
-calibration groups holds as it would for n independent samples. This is "subsampling once" of Dunn, Wasserman and
-Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical Models (JASA 2023, arXiv 1809.07441); see also Lee,
-Barber and Willett, Distribution-Free Inference with Hierarchical Data (2023, arXiv 2306.06342), whose weights of
-1 / (size of the group) use all samples, but do not add up to counts over silos and leave no exact binomial test. What
-is lost: the other samples of those groups are in no split, and a promise is about a random sample of a new group, not
-about all of its samples at once.
+With groups, splits are drawn by group: all samples of a group are in one split of one silo. Training and validation
+keep all samples. The calibration and the test split keep one random sample of each group, so a group counts once in
+guarantees and in test metrics. If groups are independent and new ones come from the same population, these samples and
+a random sample of a new group are exchangeable: guarantees from n calibration groups hold as for n independent samples.
+This is "subsampling once" of Dunn, Wasserman and Ramdas, Distribution-Free Prediction Sets for Two-Layer Hierarchical
+Models (JASA 2023, arXiv 1809.07441); see also Lee, Barber and Willett, Distribution-Free Inference with Hierarchical
+Data (2023, arXiv 2306.06342), whose weights of 1 / (size of the group) use all samples, but do not sum to counts over
+silos and allow no exact binomial test. The costs: the other samples of those groups are in no split, and a guarantee is
+about a random sample of a new group, not about all of its samples at once.
 """
 
 import math
@@ -32,14 +31,14 @@ LEAST = 4
 
 
 def numbered(values: Iterable[str]) -> Index:
-    """Return the group (N,) of each value, 0, 1, ..., equal for equal numbers: 7.0 is 7, as pandas writes it."""
+    """Return the group (N,) of each value, 0, 1, ..., equal for equal numbers: 7.0, as pandas writes it, is 7."""
     texts = list(values)
     same, codes = {text: same_value(text) for text in set(texts)}, dict[object, int]()
     return np.fromiter((codes.setdefault(same[text], len(codes)) for text in texts), np.int64)
 
 
 def unit_labels(pool: Pool) -> LabelArray:
-    """Return the label of each unit of a draw: of each sample, or of each group the rarest label of its samples."""
+    """Return the label of each unit of a draw: a sample's label, or the rarest label in a group."""
     if pool.groups is None:
         return pool.y
     known = pool.y >= 0
@@ -51,7 +50,7 @@ def unit_labels(pool: Pool) -> LabelArray:
 
 
 def unit_times(pool: Pool) -> Array | None:
-    """Return the time of each unit of a draw, for a group that of its last sample; None if it is unknown."""
+    """Return the time of each unit of a draw (for a group, the time of its last sample); None if unknown."""
     if pool.groups is None or pool.time is None:
         return pool.time
     last = np.full(pool.groups.max() + 1, -math.inf)
@@ -69,7 +68,7 @@ def samples_of(pool: Pool, units: Index) -> Index:
 
 
 def one_per_group(pool: Pool, index: Index, rng: np.random.Generator) -> Index:
-    """Return one position of each group among some positions, drawn at random; all positions without groups."""
+    """Return one random position of each group among `index`; without groups, return `index`."""
     if pool.groups is None:
         return index
     order = rng.permutation(index)
@@ -77,14 +76,14 @@ def one_per_group(pool: Pool, index: Index, rng: np.random.Generator) -> Index:
 
 
 def whole_groups(pool: Pool, splits: Mapping[str, Index]) -> dict[str, Index]:
-    """Return splits with all samples of their groups, also of those that are represented by one."""
+    """Return splits with all samples of their groups, including groups represented by one sample."""
     return {
         name: index if pool.groups is None else samples_of(pool, pool.groups[index]) for name, index in splits.items()
     }
 
 
 def check_groups(pool: Pool) -> None:
-    """Raise DataError for too few groups to make four splits of."""
+    """Raise DataError for too few groups for four splits."""
     if pool.groups is not None and (count := int(pool.groups.max()) + 1) < LEAST:
         raise DataError(
             f"{_named(pool)}: {count} groups in {len(pool.y)} samples, expected at least {LEAST}, one for each split"
@@ -92,9 +91,9 @@ def check_groups(pool: Pool) -> None:
 
 
 def own_parts(pool: Pool) -> tuple[Index, Index]:
-    """Return the units in the source's part to train on, and those in its own test part.
+    """Return the units in the source's training part, and the units in its test part.
 
-    Raises DataError for a group that is in both.
+    Raises DataError for a group in both parts.
     """
     if pool.groups is None:
         development, test = np.split(np.arange(len(pool.y)), [pool.development])
@@ -103,7 +102,7 @@ def own_parts(pool: Pool) -> tuple[Index, Index]:
     if len(both := np.intersect1d(train, test)):
         raise DataError(
             f"{_named(pool)}: {len(both)} groups are in both the training and the test part, expected each in one of "
-            "them: pass all samples as one part, of which splits by group are drawn"
+            "them: pass all samples as one part, from which splits are drawn by group"
         )
     return train, test
 
@@ -113,9 +112,9 @@ def _named(pool: Pool) -> str:
 
 
 def times(texts: Sequence[object], decimal: str = ".") -> Array | int:
-    """Return places in time (N,) float64 of numbers, or of dates as ISO 8601 writes them: 2024-03-31, or with a time.
+    """Return times (N,) float64 from numbers, or from ISO 8601 dates such as 2024-03-31, with or without a time of day.
 
-    If some text is neither, or not of the kind of the first one, return its position.
+    If a text is neither, or not of the same kind as the first one, return its position.
     """
     found = np.empty(len(texts))
     read = _date if number(str(texts[0]), decimal) is None else partial(number, decimal=decimal)
@@ -159,14 +158,14 @@ def _times(values: Array, origin: str) -> Array:
 def per_sample(
     pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str, missing_allowed: bool = False
 ) -> list[Array]:
-    """Return a text (N,) for each sample of each pool, or the values if they may be missing.
+    """Return (N,) texts, one per sample, for each pool, or the values if they may be missing.
 
     Raises DataError for another number of values, and for missing ones.
     """
     check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
     if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
         raise DataError(
-            f"{called}: silo {differing[0]!r} is in one of silos and {called} only, expected the same silos"
+            f"{called}: silo {differing[0]!r} is only in one of silos and {called}, expected the same silos"
         )
     found = []
     for pool in pools:

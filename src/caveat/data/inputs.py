@@ -33,7 +33,7 @@ def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId)
 
     Inputs are not rotated or made noisy: they are assumed to come from the silo's domain. Images are resized and
     recolored as in training. Raises DataError for an unknown silo, an unreadable file, or inputs whose shape differs
-    from training. Warns of rows unlike those of training; `noted_inputs` returns which.
+    from training. Warns of rows that are unlike the training rows; `noted_inputs` returns notes on them.
     """
     found = noted_inputs(path, silos, silo_name)
     for line in found.lines:
@@ -42,9 +42,9 @@ def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId)
 
 
 def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Inputs:
-    """Read a file as `read_inputs` does, with a note on each input that is unlike those of training.
+    """Read a file as `read_inputs` does, with a note on each input that is unlike the training inputs.
 
-    A silo's predictor accepts the result, and its prediction has the notes.
+    A silo's predictor accepts the result and copies the notes to its prediction.
     """
     preparation = silos.preparation if isinstance(silos, Silos) else silos
     preparation.check_name(silo_name)
@@ -98,7 +98,7 @@ def _printed(name: str) -> str:
 
 
 def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
-    """Read images; grey ones get three equal channels if the silos have color images, as in training."""
+    """Read images; grayscale images get three equal channels if the silos have color images, as in training."""
     images = read_images(files, preparation.image_format.size, preparation.image_format.exif_rotation)
     return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images
 
@@ -114,8 +114,8 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
     """Read the inputs of a file as `noted_inputs` does, and their labels.
 
     Labels are the array `y` of an npz file (`y_test` for `x_test`, `y_train` for `x_train`), the column `target` of a
-    table, or the names of a folder's folders of images. Raises ConfigurationError for a `target` if the file is no
-    table, DataError for labels that are no class of the run.
+    table, or the names of a folder's folders of images. Raises ConfigurationError for a `target` if the file is not a
+    table, DataError for labels that are not classes of the run.
     """
     found = locate(str(path))
     if found.is_dir():
@@ -180,4 +180,4 @@ def _of_folders(path: Path, preparation: Preparation, silo: SiloId) -> Labeled:
 
 def _no_target(target: str | None, path: Path) -> None:
     if target is not None:
-        raise ConfigurationError(f"target = {target!r}: {path} is no table, whose columns have names", "target")
+        raise ConfigurationError(f"target = {target!r}: {path} is not a table", "target")

@@ -30,15 +30,15 @@ def with_streams(
 
     Stream "ood_local" is drawn without replacement from the test splits of other silos, whose models can answer: with
     "classes", samples whose label is not among the silo's training labels; with "domains", samples of silos of other
-    domains. Inputs are as the other silo sees them, labels are kept, and `indices["ood_local"]` has their positions in
-    the other silo's source. Stream "ood_global" is drawn from raw inputs (as for `Silos.prepare`) that no silo knows;
-    its labels are -1, and it is never shifted.
+    domains. Inputs are preprocessed by the other silo, labels are kept, and `indices["ood_local"]` has their positions
+    in the other silo's source. Stream "ood_global" is drawn from raw inputs (as for `Silos.prepare`) that no silo
+    knows; its labels are -1, and it is never shifted.
 
-    A stream has `per_silo` samples, by default as many as the silo's test split, or as many as there are; a silo that
-    knows everything has no stream. Raises DataError if that holds for all silos, if the inputs do not fit, and for
-    "ood_local" of tables, because each silo encodes rows in its own way.
+    A stream has `per_silo` samples, by default as many as the silo's test split, or all if there are fewer; a silo
+    without unknown samples has no stream. Raises DataError if that holds for all silos, if the inputs do not fit, and
+    for "ood_local" of tables, because each silo encodes rows in its own way.
     """
-    check_type(silos, Silos, "silos", "Silos, such as caveat.data.from_arrays makes")
+    check_type(silos, Silos, "silos", "Silos, as from caveat.data.from_arrays")
     check_seed(seed)
     if per_silo is not None and not per_silo >= 1:
         raise ConfigurationError(f"per_silo = {per_silo}, expected at least 1")
@@ -96,7 +96,7 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
     if silos.encoders:
         raise DataError(
             f"local = {what!r}: each silo encodes table rows with its own training split, so test inputs of another "
-            "silo cannot be used here; expected images or features that are ready to use"
+            "silo cannot be used here; expected images or features without encoding"
         )
     if len(set(silos.scalings.values())) > 1:
         raise DataError(
@@ -111,7 +111,7 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
     elif what == "domains":
         domains = [silo.domain for silo in silos]
         unknown = [torch.tensor([other != own for other in domains])[owners] for own in domains]
-        why = f"all silos are of one domain, {domains[0]!r}"
+        why = f"all silos belong to one domain, {domains[0]!r}"
     else:
         raise ConfigurationError(f"local = {what!r}, expected none, classes or domains")
     if not any(bool(each.any()) for each in unknown):
@@ -163,7 +163,7 @@ def unknown_inputs(held_out: Sequence[Array], outside: Sequence[Pool], silos: Si
                 + (", or data.size" if pool.images and image_format.size is None else "")
             )
     if held_out and not any(map(len, held_out)):
-        raise DataError("data.ood.held_out_classes: none of the test samples is of a held-out class")
+        raise DataError("data.ood.held_out_classes: no test sample belongs to a held-out class")
     # No silo has trained on the outside source: without a test part, all of it is unknown.
     tests = [pool.x[pool.development :] if pool.own_test else pool.x for pool in outside]
     parts = [image_format(x) for x in (*held_out, *tests)]

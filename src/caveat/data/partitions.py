@@ -12,7 +12,7 @@ from .settings import Partition
 MINIMUM = 10
 TRIES = 100
 Shares = NDArray[np.float64]
-"""(classes, silos): each silo's share of each class; a class of no silo is a row of zeros."""
+"""(classes, silos): each silo's share of each class; zeros for a class that no silo has."""
 
 
 def partition(
@@ -24,7 +24,7 @@ def partition(
     rng: np.random.Generator,
     chosen: Sequence[Sequence[int]] = (),
 ) -> tuple[list[Index], Shares | None]:
-    """Return positions in `y` for each silo, and the shares for dealing a test part (None for iid).
+    """Return positions in `y` for each silo, and the shares for distributing a test part (None for iid).
 
     `chosen` are the classes of each silo if `labels.silo_classes` names them. Raises DataError if no draw gives every
     silo `labels.minimum` samples of two classes or more; one class is enough if the settings can give a silo only one.
@@ -33,7 +33,7 @@ def partition(
     wanted = least if per_silo is None else per_silo
     if len(y) < silos * wanted:
         raise DataError(
-            f"{silos} silos of at least {wanted} samples need {silos * wanted}, but there are only {len(y)}"
+            f"{silos} silos with at least {wanted} samples need {silos * wanted}, but there are only {len(y)}"
         )
     if labels.scheme == "iid":
         return deal(y, silos, per_silo, None, rng), None
@@ -50,7 +50,7 @@ def partition(
             return parts, shares
     raise DataError(
         f"no draw of {TRIES} with partition {labels.scheme!r} gave each of {silos} silos {least} of "
-        f"{len(y)} samples{' and two classes' * (several > 1)}: take fewer silos, more samples, or a larger alpha or "
+        f"{len(y)} samples{' and two classes' * (several > 1)}: use fewer silos, more samples, or a larger alpha or "
         "per_silo"
     )
 
@@ -58,9 +58,9 @@ def partition(
 def deal(
     y: LabelArray, silos: int, per_silo: int | None, shares: Shares | None, rng: np.random.Generator
 ) -> list[Index]:
-    """Return disjoint positions in `y` for each silo: by the shares of each class, or equally without shares.
+    """Return disjoint positions in `y` for each silo, by the shares of each class, or equally without shares.
 
-    `per_silo` is the number of samples per silo, on average if there are shares; None deals all.
+    `per_silo` is the number of samples per silo, on average if there are shares; None uses all samples.
     """
     order = rng.permutation(len(y))
     if shares is not None:
@@ -84,7 +84,8 @@ def _dirichlet(labels: Partition, classes: int, silos: int) -> Callable[[np.rand
 
 
 def _pfllib(labels: Partition, counts: LabelArray, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among the silos without their even share so far."""
+    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among the silos that do not have their even share
+    yet."""
     alpha, even = 0.1 if labels.alpha is None else labels.alpha, counts.sum() / silos
 
     def draw(rng: np.random.Generator) -> Shares:
@@ -116,7 +117,7 @@ def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random
     def draw(rng: np.random.Generator) -> Shares:
         owners = np.zeros((classes, silos))
         for silo in range(silos):
-            # The classes that the fewest silos have so far, ties at random: all are used as evenly as possible.
+            # The classes that the fewest silos have so far, ties at random, so all are used evenly.
             rarest = np.lexsort((rng.random(classes), owners.sum(axis=1)))
             owners[rarest[:per_silo], silo] = 1
         return np.asarray(owners / np.maximum(owners.sum(axis=1, keepdims=True), 1), dtype=np.float64)
@@ -125,7 +126,7 @@ def _classes(labels: Partition, classes: int, silos: int) -> Callable[[np.random
 
 
 def _draws(labels: Partition, classes: int, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """FedPN's scheme: all classes once and the remaining draws at random, shuffled and dealt to the silos."""
+    """FedPN's scheme: all classes once and the remaining draws at random, shuffled and distributed to the silos."""
     per_silo = 3 if labels.per_silo is None else labels.per_silo
 
     def draw(rng: np.random.Generator) -> Shares:

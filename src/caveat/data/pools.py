@@ -1,4 +1,4 @@
-"""Pools: the samples that every source is read into, in memory or read when they are needed."""
+"""Pools: the samples of a source, in memory or read on access."""
 
 import math
 import os
@@ -30,7 +30,7 @@ class TableColumn:
 
     name: str
     categories: tuple[str, ...] | None = None
-    """The texts that the column's values are codes for; None for a column of numbers."""
+    """The texts that the column's values encode; None for a column of numbers."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _overridden(common: tuple[Entry, ...], own: tuple[Entry, ...], key: str) -> 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Samples of one domain, or of one silo if the source comes in silos."""
+    """Samples of one domain, or of one silo if the source consists of silos."""
 
     x: Array
     """(N, H, W, C) uint8 images, (N, D) float32 features, (N, T) int64 token ids, or (N, T, C) float32 series. In a
@@ -79,7 +79,7 @@ class Pool:
     domain: str = ""
     """The name of the domain or silo."""
     own_test: int = 0
-    """Number of samples in the source's own test part, which are the last ones."""
+    """Number of samples in the source's own test part, which is last."""
     table: tuple[TableColumn, ...] = ()
     """The columns of a table as read; empty for images and for features that are ready to use."""
     csv_format: CsvFormat = AS_USUAL
@@ -87,9 +87,9 @@ class Pool:
     origin: str = ""
     """The pool's name in error messages: its file, or the silo of a user's arrays."""
     groups: Index | None = None
-    """(N,) the group of each sample, such as its patient, 0, 1, ... without gaps; None: every sample by itself."""
+    """(N,) the group of each sample, such as its patient, 0, 1, ... without gaps; None without groups."""
     time: Array | None = None
-    """(N,) float64, the place of each sample in time; None if unknown."""
+    """(N,) float64, the time of each sample; None if unknown."""
     subgroup: Array | None = None
     """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
 
@@ -122,7 +122,7 @@ class DataSource:
 
     pools: tuple[Pool, ...]
     given: bool = False
-    """Whether the data comes in silos, one per pool."""
+    """Whether each pool is a silo."""
 
 
 LONGEST = 60
@@ -182,7 +182,7 @@ class ArrayRows(LazyRows):
         self.written = size_and_time(self.file)
 
     def read(self, index: Index) -> Array:
-        """Read rows. Raise DataError if the file has changed since, because rows would no longer belong together."""
+        """Read rows. Raise DataError if the file has changed, because rows would no longer belong together."""
         if size_and_time(self.file) != self.written:
             raise DataError(f"{self.file} changed while caveat was reading it. Restore its contents and start again.")
         found = np.asarray(self.array[index])
@@ -251,7 +251,7 @@ class LazyInputs(PartedInputs):
 
 
 def lazy_inputs(rows: LazyRows, finish: Callable[[Array], Tensor]) -> Tensor:
-    """Return rows as the inputs of a split. They are not a tensor, but support all operations needed of inputs."""
+    """Return rows as the inputs of a split: not a tensor, but with all operations that inputs need."""
     return cast(Tensor, LazyInputs(rows, finish))
 
 

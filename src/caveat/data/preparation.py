@@ -36,7 +36,7 @@ class SequenceFormat:
     length: int
     """T, the number of steps of every input."""
     pad: int = 0
-    """tokens: the id that shorter sequences are padded with."""
+    """tokens: the id used to pad shorter sequences."""
     masked: bool = False
     """series: whether the last channel is a mask, 1 for real steps and 0 for padding."""
     cut: bool = False
@@ -66,16 +66,16 @@ class SequenceFormat:
                 row[:steps] = sequence[:steps]
             else:
                 row[:steps, : sequence.shape[-1]] = sequence[:steps]
-                row[:steps, sequence.shape[-1] :] = 1  # the mask, where there is one
+                row[:steps, sequence.shape[-1] :] = 1  # the mask, if there is one
         return filled
 
 
 def sequence_format(
     given: Sequence[tuple[str, Any]], kind: SequenceKind, pad: int = 0, length: int | None = None
 ) -> SequenceFormat:
-    """Return the format that fits all sequences, given (origin, rows): as long as the longest, or `length`.
+    """Return the format that fits all sequences, from (origin, rows): as long as the longest, or `length`.
 
-    Series get a mask if their lengths differ. Raises DataError for rows that are no sequences.
+    Series get a mask if their lengths differ. Raises DataError for rows that are not sequences.
     """
     lengths = {n for origin, rows in given for n in _lengths(whole_or_rows(rows, kind, origin))}
     count = sum(len(rows) for _, rows in given)
@@ -90,7 +90,7 @@ def _lengths(sequences: Sequence[Array] | Array) -> set[int]:
 
 
 def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array] | Array:
-    """Return sequences as an array (N, T) or (N, T, C) if they have one length, else as a list of (T,) or (T, C)."""
+    """Return sequences as an array (N, T) or (N, T, C) if they have equal lengths, else as a list of (T,) or (T, C)."""
     checked = token_array if kind == "tokens" else series_array
     if isinstance(rows, (list, tuple)) or (isinstance(rows, np.ndarray) and rows.dtype == object):
         each = [plain_array(row, f"{origin}, row {number}") for number, row in enumerate(rows)]
@@ -104,7 +104,7 @@ def whole_or_rows(rows: Any, kind: SequenceKind, origin: str) -> Sequence[Array]
 
 
 def sequences_of(pool: Pool) -> SequenceFormat | None:
-    """Return the format of sequences that have one length; None for other inputs."""
+    """Return the format of sequences of equal length; None for other inputs."""
     if pool.series or (pool.tokens and pool.x.ndim == 2):
         return SequenceFormat("tokens" if pool.tokens else "series", pool.x.shape[1])
     return None
@@ -123,25 +123,25 @@ class Inputs:
     notes: tuple[str, ...] = ()
     """(N,) properties of raw inputs that make predictions unreliable, mostly ""; empty if the inputs were not raw."""
     files: tuple[str, ...] = ()
-    """(N,) the name of each input's file; empty if inputs have no files of their own."""
+    """(N,) the name of each input's file; empty if inputs are not separate files."""
     unlike_columns: tuple[UnlikeColumn, ...] = ()
-    """Columns in which table rows, as a whole, are unlike the silo's own; in at most 5 % of batches like these any."""
+    """Columns in which the table rows as a whole are unlike the silo's own; false in at most 5 % of batches."""
     subgroup: Tensor | None = None
     """(N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all."""
 
     @property
     def told(self) -> str:
-        """The notes with their counts, in a line; "" without notes."""
+        """The notes with their counts in one line; "" without notes."""
         noted = Counter(note for note in self.notes if note)
         if not noted:
             return ""
         kinds = ", ".join(f"{note} ({count})" for note, count in noted.most_common(SHOWN))
         more = ", ..." if len(noted) > SHOWN else ""
-        return f"{noted.total()} of {len(self.notes)} inputs are unlike those of training: {kinds}{more}"
+        return f"{noted.total()} of {len(self.notes)} inputs are unlike the training inputs: {kinds}{more}"
 
     @property
     def lines(self) -> list[str]:
-        """What is unusual: a line about the notes, and one per column that is unlike the silo's own."""
+        """Warnings: a line about the notes, and one per column that is unlike the silo's own."""
         return [*([self.told] if self.told else []), *map(str, self.unlike_columns)]
 
 
@@ -168,7 +168,7 @@ class Preparation:
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
     """Each silo's standardization of series; empty without."""
     subgroups: Subgroups | None = None
-    """The subgroups of inputs that have their own promises, if any."""
+    """The subgroups of inputs that have their own guarantees, if any."""
 
     def __repr__(self) -> str:
         return f"Preparation({len(self.names)} silos, inputs {self.shape}, {len(self.classes)} classes)"
@@ -194,7 +194,7 @@ class Preparation:
         """Return model inputs as `inputs` does, with notes if they are or were raw, and with their subgroups.
 
         `subgroups` (N,) has the value of each input, None if unknown; by default those of a table's column. An input
-        without a subgroup has the promises of all inputs together.
+        without a subgroup has the guarantees of all inputs together.
         """
         found, raw = self._noted(x, silo), not isinstance(x, Tensor | LazyInputs | Inputs)
         if subgroups is not None:
@@ -211,7 +211,7 @@ class Preparation:
         else:
             raw: Any = _array(x) if self.sequence_format is None else x
             prepared = self.prepare(raw, silo)
-            # Silos of a table are prepared for by name, which has been checked.
+            # Rows of a table are prepared by silo, whose name has been checked.
             found = Inputs(prepared, ("",) * len(prepared))
             if self.encoders and silo is not None:
                 encoder = self.encoders[silo]
@@ -243,7 +243,7 @@ class Preparation:
             if not self.scalings:
                 return found
             if silo is None:
-                raise DataError("standardized series need the silo that they come from")
+                raise DataError("standardized series need the silo they come from")
             self.check_name(silo)
             return self.scalings[silo](found)
         if not inputs.ndim or not len(inputs):
@@ -260,7 +260,7 @@ class Preparation:
             self.check_name(silo)
             if inputs.dtype.kind not in "fiub" or np.isinf(inputs).any():
                 raise DataError(
-                    "rows of a table: expected finite numbers, NaN where one is missing, and the number of each "
+                    "rows of a table: expected finite numbers, NaN if missing, and the code of each "
                     "category; caveat.data.read_inputs reads rows with text from a csv file"
                 )
             return torch.from_numpy(self.encoders[silo](inputs))
@@ -310,7 +310,7 @@ def _check_any(inputs: Any) -> None:
 def normalized(images: Array, normalize: Normalize) -> Tensor:
     """Return model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
 
-    Raises ConfigurationError unless there is one constant for all channels, or one for each.
+    Raises ConfigurationError unless there is one constant for all channels, or one per channel.
     """
     channels = images.shape[-1]
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
@@ -320,7 +320,7 @@ def normalized(images: Array, normalize: Normalize) -> Tensor:
 def _constants(values: tuple[float, ...], channels: int) -> Tensor:
     if len(values) not in (1, channels):
         raise ConfigurationError(
-            f"data.normalize has {len(values)} numbers for images of {channels} channels, expected 1 or {channels}"
+            f"data.normalize has {len(values)} numbers for images with {channels} channels, expected 1 or {channels}"
         )
     return torch.tensor(values).view(-1, 1, 1)
 
@@ -328,4 +328,4 @@ def _constants(values: tuple[float, ...], channels: int) -> Tensor:
 def check_normalize(images: bool, normalize: Normalize) -> None:
     """Raise ConfigurationError for `data.normalize` if inputs are not images."""
     if not images and normalize != Normalize():
-        raise ConfigurationError("data.normalize is for images, these inputs are features")
+        raise ConfigurationError("data.normalize is for images, but these inputs are features")

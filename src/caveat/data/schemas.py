@@ -1,7 +1,7 @@
 """Schemas: one silo's description of its data, and the schema that all silos share.
 
-Both contain labels, column names and categories only: no counts, and no values of numeric columns but the power of two
-nearest to a median, if the silo allows that.
+Both contain only labels, column names and categories: no counts, and no values of numeric columns except, if the silo
+allows it, the power of two nearest to a median.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class ColumnSchema:
 
     name: Text
     holds: Literal["numbers", "texts", "nothing"]
-    """The content of the silo's rows; a column with nothing here can have numbers or texts elsewhere."""
+    """The content of the silo's rows; a column with nothing here can have numbers or texts at other silos."""
     categories: Texts = ()
     """The texts of the silo's training split."""
     missing: bool = False
     """Whether a number is missing in the silo's training split."""
     magnitude: Magnitude = None
-    """That of the numbers of the training split; None if the silo does not tell."""
+    """The magnitude of the numbers in the training split; None if the silo does not send it."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories)
         if self.categories and self.holds != "texts":
-            raise DataError(f"column {self.name!r} holds {self.holds}, but has categories")
+            raise DataError(f"column {self.name!r} contains {self.holds}, but has categories")
         if self.magnitude is not None and self.holds != "numbers":
-            raise DataError(f"column {self.name!r} holds {self.holds}, but has a magnitude of numbers")
+            raise DataError(f"column {self.name!r} contains {self.holds}, but has a magnitude of numbers")
 
 
 @frozen_settings
@@ -60,7 +60,7 @@ class DataSchema:
     shape: Shape
     """The shape of one raw input: (H, W, C) of an image, (D,) of features or of a table with D columns."""
     columns: Annotated[tuple[ColumnSchema, ...], Field(max_length=MOST)] = ()
-    """The columns of a table in the order of its file; empty for images and for features that are ready to use."""
+    """The columns of a table in the order of its file; empty for images and for features without encoding."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])
@@ -93,7 +93,7 @@ class SharedColumn:
     flagged: bool = False
     """Whether a number is missing in some training split; an indicator feature marks such rows."""
     magnitude: Magnitude = None
-    """The lower median of those of the silos that tell theirs; None if fewer than two do."""
+    """The lower median of the magnitudes that silos sent; None if fewer than two did."""
 
     def __post_init__(self) -> None:
         _distinct("categories", self.categories or ())
@@ -103,13 +103,13 @@ class SharedColumn:
 
 @frozen_settings
 class SharedSchema:
-    """The schema of all silos' data, with which each silo encodes its own."""
+    """The schema of all silos' data, with which each silo encodes its own data."""
 
     classes: Annotated[Texts, Field(min_length=2)]
     shape: Shape
     """The shape of one input, images resized: (H, W, C) of an image, (D,) of features or of a table with D columns."""
     size: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    """Pixels of both sides that images are resized to, if any."""
+    """Side length in pixels to which images are resized, if any."""
     columns: Annotated[tuple[SharedColumn, ...], Field(max_length=MOST)] = ()
     """The columns of a table in the order in which they are encoded."""
 
@@ -135,7 +135,7 @@ class SharedSchema:
 
     @property
     def layout(self) -> TableLayout:
-        """The features that every silo encodes its rows to."""
+        """The features to which every silo encodes its rows."""
         return TableLayout(
             tuple(TableColumn(column.name, column.categories) for column in self.columns),
             tuple(column.name for column in self.columns if column.flagged),

@@ -29,7 +29,7 @@ ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 
 
 def _test_samples(value: object) -> object:
-    # By hand: pydantic would say what is wrong with a value once for each alternative.
+    # Checked by hand, because pydantic would report a wrong value once for each alternative.
     if value == "all" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return value
     raise ValueError('must be a whole number of at least 1, or "all"')
@@ -41,10 +41,12 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @frozen_settings
 class Shift:
-    """Feature shift between silos. A list shorter than the number of silos assigns each entry to a block of silos."""
+    """Feature shift between silos. If a list is shorter than the number of silos, each entry applies to a block of
+    silos."""
 
     angles: tuple[Annotated[float, Field(ge=-3600, le=3600)], ...] = ()
-    """Rotations in degrees, counter-clockwise; as many as there are silos, or a divisor of that number."""
+    """Rotations in degrees, counter-clockwise; one per silo, or a number of entries that divides the number of
+    silos."""
     noise_std: tuple[Annotated[float, Field(ge=0, le=LARGE)], ...] = ()
     """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
 
@@ -54,7 +56,7 @@ class Partition:
     """Label skew between silos, for data that does not come in silos."""
 
     scheme: Literal["iid", "dirichlet", "pfllib", "classes", "draws"] = "iid"
-    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; pfllib: the same, but a silo with its even
+    """iid: at random; dirichlet: each class in Dirichlet(alpha) shares; pfllib: the same, but a silo that has its even
     share of all samples gets no further class, as in PFLlib ("dir") and FL-bench; classes: per_silo classes at each
     silo; draws: per_silo draws of a class at each silo, with repetition, each class split evenly over its draws (FedPN,
     arXiv 2312.11230)."""
@@ -63,11 +65,11 @@ class Partition:
     per_silo: Annotated[int, Field(ge=1)] | None = None
     """classes: number of classes per silo (2 by default); draws: number of draws per silo (3 by default)."""
     silo_classes: tuple[tuple[str, ...], ...] = ()
-    """classes: the classes of each silo, in order, such as [["0", "1"], ["2"]], in place of per_silo. Silos share the
-    samples of a class evenly; classes of no silo are left out."""
+    """classes: the classes of each silo, in order, such as [["0", "1"], ["2"]], instead of per_silo. Silos share the
+    samples of a class evenly; classes that no silo has are removed."""
     minimum: Annotated[int, Field(ge=4)] | None = None
-    """All but iid: minimum number of samples per silo, without the test split (10 by default); shares are redrawn until
-    every silo has as many."""
+    """All except iid: minimum number of samples per silo, without the test split (10 by default); shares are redrawn
+    until every silo has enough."""
 
     def __post_init__(self) -> None:
         for name, owners in (
@@ -99,7 +101,7 @@ class Split:
     """Fractions of a silo's samples in its four disjoint splits."""
 
     train: Share | None = None
-    """Fraction of the non-test samples used for training; by default all that are not for validation and
+    """Fraction of the non-test samples used for training; by default all that are not used for validation and
     calibration."""
     validation: Share = 0.1
     """Fraction of the non-test samples used for validation (model selection)."""
@@ -119,11 +121,11 @@ class Split:
         if not (train and calibration) and total > 1 - 1e-6:
             given, other = ("train", "calibration") if train else ("calibration", "train")
             raise ConfigurationError(
-                f"data.split: {given} + validation = {total:g}, which leaves nothing for {other}", "data.split"
+                f"data.split: {given} + validation = {total:g}, which leaves no samples for {other}", "data.split"
             )
 
     def sizes(self, samples: int) -> tuple[int, int, int]:
-        """Return the numbers of samples for train, validation and calibration, of so many non-test samples.
+        """Return the numbers of samples for train, validation and calibration, given the number of non-test samples.
 
         The number for training is below 1 if there are too few.
         """
@@ -140,8 +142,8 @@ class Split:
 USUAL = 0.1
 """Default share of the calibration split."""
 ENOUGH = 20
-"""Calibration samples that a silo of 60 samples has by default: an alarm at 5 % takes 19, and equal rows may move one
-to the test split. 5/12 of the samples without the test split are a third of all."""
+"""Default number of calibration samples of a silo with 60 samples: an alarm at 5 % needs 19, and equal rows may move
+one to the test split. 5/12 of the samples without the test split are a third of all."""
 
 
 @frozen_settings
@@ -149,9 +151,9 @@ class Normalize:
     """Normalization of images: (pixel / 255 - mean) / std, with constants that never come from test data."""
 
     mean: Annotated[tuple[Annotated[float, Field(ge=-LARGE, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
-    """Per channel, or one for all, on the 0..1 scale."""
+    """One per channel, or one for all, on the 0..1 scale."""
     std: Annotated[tuple[Annotated[float, Field(ge=1e-6, le=LARGE)], ...], Field(min_length=1)] = (0.5,)
-    """Per channel, or one for all, on the 0..1 scale."""
+    """One per channel, or one for all, on the 0..1 scale."""
 
 
 @frozen_settings
@@ -188,14 +190,15 @@ class DataSettings:
     """npz, npy, on_site: the kind of x: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). By default features if x has two dimensions, else images."""
     n_silos: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Number of silos to make; by default one per shift entry, or per file. Data that comes in silos keeps them."""
+    """Number of silos to make; by default one per shift entry, or per file. Not for data that already consist of
+    silos."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
     """Samples per silo without its test split, on average with label skew; by default all samples are used."""
     test_per_silo: TestSamples | None = None
     """Test samples per silo, or "all": split all of them evenly among the silos of a domain. By default a quarter of
     samples_per_silo, or all."""
     target: str | None = None
-    """csv, on_site: the column to predict."""
+    """csv, on_site: the column with the labels to predict."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""
@@ -204,8 +207,8 @@ class DataSettings:
     silo_column: str | None = None
     """csv: the column with the silo of each row; by default every file is a silo."""
     groups: str | None = None
-    """The group of each sample, such as its patient. csv: a column, which is no input; npz, npy: an array; images: a
-    regular expression with one group in parentheses, matched in file names, "^(p[0-9]+)_". Splits are drawn by group,
+    """The group of each sample, such as its patient. csv: a column, which is not an input; npz, npy: an array; images:
+    a regular expression with one group in parentheses, matched in file names, "^(p[0-9]+)_". Splits are drawn by group,
     sizes count groups, and one random sample of each group is calibrated and tested on (docs/splits.md)."""
     time: str | None = None
     """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
@@ -213,9 +216,10 @@ class DataSettings:
     last sample."""
     subgroups: str | None = None
     """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
-    prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows together."""
+    prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows."""
     subgroup_values: tuple[str, ...] = ()
-    """subgroups: values of the column that are subgroups, in order, by default all. on_site needs these or edges."""
+    """subgroups: values of the column that are subgroups, in order; all values by default. on_site needs these or
+    edges."""
     subgroup_edges: tuple[float, ...] = ()
     """subgroups: bins of a column of numbers, [50, 65] for below 50, from 50 to below 65, and from 65 on."""
     subgroup_quantiles: Annotated[int, Field(ge=2, le=20)] | None = None
@@ -231,12 +235,12 @@ class DataSettings:
     """csv, on_site: the data dictionary, a TOML file with a section for each column: type, unit, range, values,
     missing, outside. Its content replaces the file's name here; columns that it lacks are not read."""
     rename_columns: tuple[OwnColumn, ...] = field(default=(), repr=False)
-    """csv: section that renames columns of the files, OWN = "NAME", or leaves them out, OWN = false."""
+    """csv: section that renames columns of the files, OWN = "NAME", or removes them, OWN = false."""
     categorical: tuple[str, ...] = ()
-    """csv, on_site: columns whose numbers are category codes, or that hold any text. Other columns with text are
-    categories too, but are refused if they look like names, or like numbers with a typing error."""
+    """csv, on_site: columns whose numbers are category codes, or that contain arbitrary text. Other text columns are
+    categories, too, but are refused if they look like names, or like numbers with a typing error."""
     numeric: tuple[str, ...] = ()
-    """csv, on_site: columns that hold only numbers; any other text in them is refused."""
+    """csv, on_site: columns that contain only numbers; any other text in them is refused."""
     decimal: Decimal = "."
     """csv, on_site: the decimal mark of numbers."""
     thousands: Thousands | None = None
@@ -251,13 +255,14 @@ class DataSettings:
     """csv: section for each file that has another format, [data.files.NAME] with its name without suffix: decimal,
     thousands, separator, missing, label_codes, rename_columns."""
     size: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Height and width in pixels that all images are resized to; by default all images must have one size."""
+    """Height and width in pixels to which all images are resized; by default all images must have the same size."""
     lazy: bool = False
     """images: decode files when needed instead of keeping all pixels in memory. csv, parquet files only: keep rows in a
     memory-mapped file below $CAVEAT_CACHE."""
     duplicates: Literal["together", "drawn"] = "together"
     """csv, on_site: "together" puts equal rows of a silo's table, label included, into one split: the first of test,
-    calibration, validation and train that one of them was drawn for. "drawn" leaves each row where it was drawn."""
+    calibration, validation and train for which one of them was drawn. "drawn" keeps each row in the split for which it
+    was drawn."""
     exif_rotation: bool = True
     """images, on_site: rotate images according to their EXIF orientation."""
     channels: Literal[1, 3] | None = None
@@ -266,8 +271,8 @@ class DataSettings:
     """Random augmentation of training images, redrawn for every batch, in this order: flip (left to right), crop
     (translation by up to 1/8), rotate (up to 15 degrees), erase (a rectangle), brightness (up to 0.2 of the range)."""
     standardize: Literal["none", "silo", "federation"] = "none"
-    """series: standardize every channel by the mean and standard deviation of training steps, without padding: of the
-    silo (silo), or of all silos together (federation). Tables are always standardized per silo."""
+    """series: standardize every channel by the mean and standard deviation of the training steps, without padding, of
+    each silo (silo) or of all silos together (federation). Tables are always standardized per silo."""
     shift: Shift = field(default_factory=Shift)
     """Feature shift between silos."""
     partition: Partition = field(default_factory=Partition)
@@ -302,24 +307,24 @@ class DataSettings:
 
     @property
     def subgrouping(self) -> Subgrouping | None:
-        """How samples become subgroups; None without any."""
+        """How samples are assigned to subgroups; None without subgroups."""
         if self.subgroups is None:
             return None
         return Subgrouping(self.subgroups, self.subgroup_values, self.subgroup_edges, self.subgroup_quantiles)
 
     def _check_subgroups(self) -> None:
-        """Raise ConfigurationError for keys of subgroups that contradict each other or have no meaning."""
+        """Raise ConfigurationError for keys of subgroups that contradict each other or have no effect."""
         given = [key for key in ("values", "edges", "quantiles") if getattr(self, f"subgroup_{key}")]
         if given and self.subgroups is None:
             raise ConfigurationError(
-                f"data.subgroup_{given[0]} = {getattr(self, f'subgroup_{given[0]}')!r} has no meaning without "
+                f"data.subgroup_{given[0]} = {getattr(self, f'subgroup_{given[0]}')!r} has no effect without "
                 "data.subgroups, which names the column",
                 f"data.subgroup_{given[0]}",
             )
         if self.subgrouping is not None and self.source == "on_site" and given not in (["values"], ["edges"]):
             raise ConfigurationError(
                 f"data.subgroups = {self.subgroups!r} needs data.subgroup_values or data.subgroup_edges with "
-                "data.source = 'on_site', so no value of a row has to leave its silo",
+                "data.source = 'on_site', so no value of a row leaves its silo",
                 "data.subgroups",
             )
 
@@ -363,7 +368,7 @@ class DataSettings:
             )
         if self.thousands == self.decimal:
             raise ConfigurationError(
-                f"data.thousands = {self.thousands!r} is the decimal mark too; set data.decimal", "data.thousands"
+                f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal", "data.thousands"
             )
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
             raise ConfigurationError(
@@ -372,11 +377,11 @@ class DataSettings:
             )
 
     def _check_silos(self) -> None:
-        """Raise ConfigurationError for keys that need the data of several silos, which no single machine has."""
+        """Raise ConfigurationError for keys that need the data of several silos on one machine."""
         for name in ("label_codes", "rename_columns"):
             if getattr(self, name):
                 raise ConfigurationError(
-                    f"data.{name} is each silo's own: [data.{name}] of its silo.toml", f"data.{name}"
+                    f"data.{name} differs between silos: set [data.{name}] in each silo.toml", f"data.{name}"
                 )
         for key, value, default in (
             ("n_silos", self.n_silos, None),
@@ -393,7 +398,7 @@ class DataSettings:
         ):
             if value != default:
                 raise ConfigurationError(
-                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'on_site' every silo "
+                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'on_site' each silo "
                     "reads its own",
                     f"data.{key}",
                 )

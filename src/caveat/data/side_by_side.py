@@ -1,4 +1,4 @@
-"""Silos side by side: what a column of a table holds at each, and which silos do not fit the others."""
+"""Comparison of silos: the content of each table column at each silo, and the silos that do not fit the others."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from .tables.formats import same_value
 from .tables.unusual import named_like_id, sampled
 
 FEWEST = 10
-"""Minimum number of values of a silo to be compared."""
+"""Minimum number of values of a silo for a comparison."""
 MOST_SILOS = 200
 """Maximum number of silos that are compared."""
 FACTOR = 2.0
-"""Minimum ratio of medians at which values are taken to be in other units."""
+"""Minimum ratio of medians for which values are assumed to have different units."""
 CENTER = (0.1, 0.9)
-"""Quantiles between which values are central; those of other units do not overlap."""
+"""Quantiles that bound central values, which do not overlap if units differ."""
 MAGNITUDES = 4
-"""Minimum difference of magnitudes, as powers of two, at which values are taken to be in other units."""
+"""Minimum difference of magnitudes, as powers of two, for which values are assumed to have different units."""
 SHARED = 0.5
 """Minimum fraction of values in shared categories, at one of two silos."""
 FEWEST_TEXTS = 3
-"""Minimum number of texts of two silos that are compared: if each has one, such as its country, they may differ."""
+"""Minimum number of texts of two silos for a comparison: if each has one, such as its country, they may differ."""
 NAMED = 6
 """Maximum number of silos, or of texts, in a message."""
 
@@ -72,9 +72,9 @@ def _at(column: TableColumn, silo: SiloId, values: Array) -> ColumnAtSilo:
 
 
 def unlike(found: Sequence[ColumnAtSilo]) -> list[SiloId]:
-    """Return the silos whose values differ from those of more than half of the others: units, or spellings.
+    """Return the silos whose values differ from those of more than half of the others, in units or spellings.
 
-    Texts differ only from those of silos that mostly share theirs: if every silo has texts of its own, none is odd.
+    Texts are compared only with silos that mostly share theirs: if every silo has its own texts, none is odd.
     """
     compared = [each for each in found if each.rows - each.missing >= FEWEST]
     if not 1 < len(compared) <= MOST_SILOS or _are_codes({text for each in compared for text in each.counts}):
@@ -88,12 +88,12 @@ def unlike(found: Sequence[ColumnAtSilo]) -> list[SiloId]:
 
 
 def unlike_texts(texts: Mapping[SiloId, Collection[str]]) -> list[SiloId]:
-    """Return the silos that mostly have other texts than others do, as `unlike`, from the texts alone."""
+    """Return the silos whose texts mostly differ from the others', like `unlike`, from the texts alone."""
     return unlike([ColumnAtSilo(silo, FEWEST, 0, counts=dict.fromkeys(each, 1)) for silo, each in texts.items()])
 
 
 def _are_codes(texts: Collection[str]) -> bool:
-    """Return whether texts are numbers or so many that silos can well have others, such as wards."""
+    """Return whether texts are numbers, or so many that silos may well have different ones, such as wards."""
     return len(texts) > TELLING or (bool(texts) and all(not isinstance(same_value(text), str) for text in texts))
 
 
@@ -110,7 +110,7 @@ def _apart(one: ColumnAtSilo, other: ColumnAtSilo) -> bool:
 
 
 def remark(name: str, found: Sequence[ColumnAtSilo], odd: Sequence[SiloId], label: bool = False) -> str:
-    """Return a sentence on the silos that do not fit, with what the others hold, and the key that converts it."""
+    """Return a sentence on the silos that do not fit, with the values of the others, and the key that converts them."""
     if found[0].quantiles or not any(each.counts for each in found):
         shown_first = [each for each in found if each.silo in odd] + [each for each in found if each.silo not in odd]
         told = "; ".join(each.told for each in shown_first[:NAMED]) + "; ..." * (len(shown_first) > NAMED)
@@ -133,7 +133,7 @@ def spelled_apart(
     label: bool = False,
     own: str | None = None,
 ) -> str:
-    """Return a sentence on the texts of a silo that others lack, with the key that makes theirs of them.
+    """Return a sentence on the texts of a silo that others lack, with the key that converts them.
 
     `own` is the column's name in the silo's file, if it has another.
     """
@@ -160,7 +160,7 @@ def magnitude(values: Array) -> int | None:
 
 
 def other_unit(name: str, silo: SiloId, own: int, others: int, named: str | None = None) -> str:
-    """Return a sentence on a silo whose magnitude is another than that of others; `named`: its name in the file."""
+    """Return a sentence on a silo whose magnitude differs from others'; `named` is the column's name in the file."""
     key = f"data.rename_columns.{named or name} = {{ factor = NUMBER }}"
     return (
         f"column {shown(name)}: the median of silo {silo!r} is near {2.0**own:g}, of others near {2.0**others:g}: if "
@@ -169,13 +169,14 @@ def other_unit(name: str, silo: SiloId, own: int, others: int, named: str | None
 
 
 def lacks_most(texts: Collection[str], agreed: Collection[str]) -> bool:
-    """Return whether a silo lacks half or more of the texts of all silos, and at least two, as other spellings do."""
+    """Return whether a silo lacks half or more of the texts of all silos, and at least two, which other spellings
+    cause."""
     lacking = len(set(agreed) - set(texts))
     return len(texts) > 1 and lacking >= max(2, len(texts)) and not _are_codes(agreed)
 
 
 def _meanings(own: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Return what each text may mean: the one text of others with the same initial."""
+    """Return the likely meaning of each text: the only text of others with the same initial."""
     found = dict[str, str]()
     for text in own:
         alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
@@ -188,9 +189,9 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def remarks(pools: Sequence[Pool]) -> Iterator[str]:
-    """Yield a sentence for each column, and for the labels, of which some silo does not fit the others.
+    """Yield a sentence for each column in which some silo does not fit the others, and for the labels.
 
-    Columns with names of identifiers are left out: ids differ between silos.
+    Columns with names of identifiers are skipped, because ids differ between silos.
     """
     some = [sampled(len(pool.y)) for pool in pools]
     for i, column in enumerate(pools[0].table):

@@ -26,7 +26,7 @@ from .subgroups import Subgroups
 from .tables.encoding import Encoder
 
 KEPT = 4
-"""Silos that stay in memory: a silo that takes part is requested a few times in a row."""
+"""Number of silos kept in memory, because a silo that takes part is requested a few times in a row."""
 
 
 class InputForm(NamedTuple):
@@ -71,7 +71,7 @@ def _check_data(data: object, where: str, form: InputForm | None, labels: range)
     if form is not None and own != form:
         raise DataError(
             f"{where}: inputs of shape {own.shape}, {dtype_name(own.dtype)}; expected {form.shape}, "
-            f"{dtype_name(form.dtype)}, as the first silo's are"
+            f"{dtype_name(form.dtype)}, as at the first silo"
         )
     if len(y) and (int(y.min()) < labels.start or int(y.max()) >= labels.stop):
         wrong = int(y.min()) if int(y.min()) < labels.start else int(y.max())
@@ -81,15 +81,15 @@ def _check_data(data: object, where: str, form: InputForm | None, labels: range)
 
 
 def checked(make: Callable[[int, SiloId], Silo], classes: int) -> Callable[[int, SiloId], Silo]:
-    """Return `make` with a check of each silo it makes; all silos must have the form of the first."""
+    """Wrap `make` to check each silo that it makes; all silos must have the form of the first."""
     form: list[InputForm] = []
 
     def made(number: int, name: SiloId) -> Silo:
         silo: object = make(number, name)
         if not isinstance(silo, Silo):
-            raise DataError(f"make({number}, {name!r}) made a {type(silo).__name__}, expected a caveat.data.Silo")
+            raise DataError(f"make({number}, {name!r}) returned a {type(silo).__name__}, expected a caveat.data.Silo")
         if silo.name != name:
-            raise DataError(f"make({number}, {name!r}) made a silo called {silo.name!r}, expected the name given")
+            raise DataError(f"make({number}, {name!r}) returned a silo called {silo.name!r}, expected the given name")
         check_silo(silo, classes, form[0] if form else None)
         form.append(InputForm.of(silo))
         del form[1:]
@@ -181,15 +181,15 @@ class Silos(Sequence[Silo]):
     classes: tuple[str, ...]
     """The class names."""
     normalize: Normalize | None = None
-    """This and the next four: see `Preparation`."""
+    """For this field and the next four, see `Preparation`."""
     encoders: Mapping[SiloId, Encoder] = field(default_factory=dict)
     image_format: ImageFormat = field(default_factory=ImageFormat)
     sequence_format: SequenceFormat | None = None
     scalings: Mapping[SiloId, Scaling] = field(default_factory=dict)
     positive: str | None = None
-    """The positive one of two classes; None for the second one, and for more classes."""
+    """The positive one of two classes; None for the second one, and with more classes."""
     subgroups: Subgroups | None = None
-    """The subgroups of samples that have their own promises, if any."""
+    """The subgroups of samples that have their own guarantees, if any."""
 
     def __repr__(self) -> str:
         """Return number, shape and classes, but no data, which must not appear in logs."""
@@ -269,11 +269,11 @@ class Silos(Sequence[Silo]):
             if len(silo.train) < batch_size:
                 raise DataError(
                     f"silo {silo.name!r}: {len(silo.train)} training samples are fewer than a batch of {batch_size}; "
-                    "lower training.batch_size or give it more"
+                    "lower training.batch_size or add samples"
                 )
         if lone:
             others = f" (and {len(lone) - 1} more silos have one class)" if len(lone) > 1 else ""
-            warnings.warn(f"{lone[0]}: by itself it learns no other class{others}", DataWarning, stacklevel=2)
+            warnings.warn(f"{lone[0]}: alone it cannot learn any other class{others}", DataWarning, stacklevel=2)
 
     @cached_property
     def preparation(self) -> Preparation:
@@ -307,7 +307,7 @@ def population(
     normalize: Normalize | None = None,
     positive: str | None = None,
 ) -> Silos:
-    """Return `count` silos that `make` makes on demand, when a round needs them (cross-device).
+    """Return `count` silos that `make` creates on demand, when a round needs them (cross-device).
 
     ``make(number, name)`` returns a `Silo` of that name, the same one every time: four `Data(x, y)` for training,
     validation, calibration and test, with model inputs (N, ...) of finite float32, or int64 from 0 for token ids, and
@@ -323,5 +323,5 @@ def population(
     names = check_class_list(classes, "population")
     positive_class(positive, names)
     silos = Population(count, checked(make, len(names)))
-    silos[0]  # checked at once
+    silos[0]  # checked immediately
     return Silos(silos, names, normalize, positive=positive)

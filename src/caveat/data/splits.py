@@ -22,14 +22,14 @@ NAMES = ("train", "validation", "calibration", "test")
 PROTECTED = ("test", "calibration", "validation", "train")
 """The splits, in decreasing order of protection from training."""
 LEAST_KEPT = 0.9
-"""Minimum fraction of training rows left after grouping equal rows; below it, rows are equal by chance."""
+"""Minimum fraction of training rows left after grouping equal rows; with less, rows are assumed equal by chance."""
 MOST_EQUAL = 10
-"""Maximum number of equal rows that are kept together. More are a frequent record, not one person's: if one split had
+"""Maximum number of equal rows that are kept together. More are a frequent record, not one person's. If one split had
 all of them, calibration rows would not be drawn like new inputs."""
 HASH = 16
 """Bytes of a keyed hash."""
 APART = (
-    "{} rows equal a row of a more protected split, and stay where they were drawn: either too few rows would be left "
+    "{} rows equal a row of a more protected split and are not moved: either too few rows would be left "
     "to train on, or data.duplicates = 'drawn'"
 )
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, ti
     """Return positions in `y` for stratified parts of the given sizes, or for parts in the order of `time`.
 
     The two most frequent classes have a sample in the first stratified part, if that is large enough. Rows of rarer
-    classes are drawn for any part: promises need calibration and test rows that are drawn like new inputs, also like
+    classes are drawn for any part: guarantees need calibration and test rows that are drawn like new inputs, including
     inputs of classes that the first part lacks. Remaining positions are dropped.
     """
     ends = np.cumsum(sizes)
@@ -75,7 +75,7 @@ def reserve_test(
 def development_splits(
     y: LabelArray, split: Split, silo: str, rng: np.random.Generator, time: Array | None = None
 ) -> dict[str, Index]:
-    """Return positions of the splits train, validation and calibration in a silo's labels without its test split."""
+    """Return positions of the train, validation and calibration splits in a silo's labels without its test split."""
     sizes = split.sizes(len(y))
     if sizes[0] < 1:
         raise DataError(f"silo {silo!r}: {len(y)} samples, expected at least 3 in addition to the test split")
@@ -159,7 +159,7 @@ def together(pool: Pool, splits: Splits) -> Splits:
 
 
 def apart(pool: Pool, splits: Splits) -> str:
-    """Return a note on rows that equal a row of a more protected split; "" if there are none."""
+    """Return a note on rows that equal a row of a more protected split, or ""."""
     _, drawn, place = _protected(pool, splits)
     count = int((place != drawn).sum())
     return APART.format(count) if count else ""
@@ -196,7 +196,7 @@ def _hashes(rows: Array, odd: Array) -> Array:
 def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
     """Return the content of each sample without its label, independent of its position and of other samples.
 
-    A table row consists of its cells in the order of column names, all or those named; numbers are as models see them.
+    A table row consists of its cells in the order of column names (all, or `columns`); numbers are as models see them.
     """
     if not pool.table:
         return [f"{x.dtype.str}{x.shape}".encode() + np.ascontiguousarray(x).tobytes() for x in map(np.asarray, pool.x)]
@@ -208,7 +208,7 @@ def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
 def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
     if column.categories is None:
         return ["" if value != value else repr(value) for value in (values + np.float32(0)).tolist()]
-    # A column of numbers becomes a column of texts if a single text is added to it.
+    # A single added text turns a column of numbers into a column of texts.
     known = [number(text) for text in column.categories]
     texts = [
         text if value is None else repr(float(np.float32(value) + np.float32(0)))
@@ -218,7 +218,7 @@ def _cells(pool: Pool, column: TableColumn, values: Array) -> list[str]:
 
 
 def keyed(values: Iterable[bytes], key: bytes) -> list[bytes]:
-    """Return 16-byte hashes (BLAKE2b), which reveal nothing without the key (at most 64 bytes)."""
+    """Return 16-byte hashes (BLAKE2b), which reveal nothing without the key of at most 64 bytes."""
     return [hashlib.blake2b(value, key=key, digest_size=HASH).digest() for value in values]
 
 
@@ -233,7 +233,7 @@ class HeldOut(NamedTuple):
 
 
 def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: bytes) -> Splits:
-    """Move rows that were once in test or calibration back there, so they are never trained on.
+    """Move rows that were in test or calibration before back there, so they are never trained on.
 
     Each row swaps with a row of the same label that was never held out, as long as there is one, so sizes do not
     change. Nothing changes if all rows are in their earlier split or in the test split. Rows identified by columns that
@@ -256,7 +256,7 @@ def again_held_out(pool: Pool, splits: Splits, known: Sequence[HeldOut], key: by
 def _groups_put_back(
     place: LabelArray, group: Index, y: LabelArray, known: Sequence[HeldOut], rows: Sequence[Sequence[bytes]]
 ) -> LabelArray:
-    """Return the places of rows, with each group back where the most protected of its rows once was held out."""
+    """Return the splits of rows, with each group in the most protected split in which one of its rows was held out."""
     groups, first, of = np.unique(group, return_index=True, return_inverse=True)
     wanted: list[Counter[bytes]] = []
     names = [str(each).encode() for each in groups.tolist()]

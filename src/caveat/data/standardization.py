@@ -88,7 +88,7 @@ def _together(several: Iterable[StepMoments]) -> StepMoments:
 
 
 def check_standardize(pool: Pool, standardize: Standardize) -> None:
-    """Raise ConfigurationError for standardization of inputs that are no series."""
+    """Raise ConfigurationError for standardization of inputs that are not series."""
     if standardize != "none" and not pool.series:
         raise ConfigurationError(
             f"data.standardize = {standardize!r} is for series only; tables are always standardized",

@@ -1,8 +1,8 @@
-"""Subgroups of samples, such as sexes or ages, that have their own promises.
+"""Subgroups of samples, such as sexes or ages, that have their own guarantees.
 
-`data.subgroups` names a column, which can be a feature too. Its values are the subgroups; numbers are binned by edges,
-declared or at quantiles of all silos' training rows. "Groups" (`caveat.data.groups`) are rows that belong together, as
-those of a patient; a subgroup is a part of the population.
+`data.subgroups` names a column, which can also be a feature. Its values are the subgroups; numbers are binned by edges,
+which are declared or at quantiles of all silos' training rows. "Groups" (`caveat.data.groups`) are rows that belong
+together, such as the rows of a patient; a subgroup is a part of the population.
 """
 
 import math
@@ -31,12 +31,12 @@ MOST = 20
 NAMED = 6
 """Maximum number of subgroups, or of values, in a message."""
 ARRAY = "subgroup"
-"""The name of subgroups that are given as an array."""
+"""The name of subgroups that are passed as an array."""
 
 
 @dataclass(frozen=True)
 class Subgrouping:
-    """How the values of a column become subgroups; without any of the three, its distinct values are."""
+    """How the values of a column become subgroups; by default, each distinct value is a subgroup."""
 
     column: str = ARRAY
     values: tuple[str, ...] = ()
@@ -46,23 +46,23 @@ class Subgrouping:
     def __post_init__(self) -> None:
         given = {"values": self.values, "edges": self.edges, "quantiles": self.quantiles}
         if len(several := [f"data.subgroup_{key}" for key, value in given.items() if value]) > 1:
-            raise ConfigurationError(f"{' and '.join(several)} are given, expected one of them", several[0])
+            raise ConfigurationError(f"{' and '.join(several)} are set, expected one of them", several[0])
         if list(self.edges) != sorted(set(self.edges)) or not all(map(math.isfinite, self.edges)):
             raise ConfigurationError(
-                f"data.subgroup_edges = {list(self.edges)}: expected finite numbers, each larger than the one before",
+                f"data.subgroup_edges = {list(self.edges)}: expected finite numbers in increasing order",
                 "data.subgroup_edges",
             )
         if len({same_value(value) for value in self.values}) < len(self.values):
             raise ConfigurationError(
-                f"data.subgroup_values = {list(self.values)}: a value is there twice", "data.subgroup_values"
+                f"data.subgroup_values = {list(self.values)}: contains a value twice", "data.subgroup_values"
             )
         if max(len(self.values), len(self.edges) + 1, self.quantiles or 0) > MOST:
             raise ConfigurationError(f"data.subgroups: expected at most {MOST} subgroups", "data.subgroups")
 
     def fitted(self, pools: Sequence[Pool], training: Iterable[tuple[Pool, Index]] = ()) -> "Subgroups":
-        """Return the subgroups of all pools; quantiles are those of the training samples of each silo together.
+        """Return the subgroups of all pools; quantiles are computed over the training samples of all silos.
 
-        Raises DataError for too many values, and for values that are not numbers where edges are wanted.
+        Raises DataError for too many values, and for values that are not numbers if edges or quantiles are set.
         """
         if self.values or self.edges:
             return Subgroups(self.column, self.values, self.edges)
@@ -71,7 +71,7 @@ class Subgrouping:
             levels = np.arange(1, self.quantiles) / self.quantiles
             known = numbers[~np.isnan(numbers)]
             edges = np.unique(np.quantile(known, levels, method="higher")) if len(known) else known
-            edges = edges[edges > known.min(initial=np.inf)]  # below the lowest number is nothing
+            edges = edges[edges > known.min(initial=np.inf)]  # no number is below the lowest
             if not len(edges):
                 raise DataError(
                     f"data.subgroup_quantiles = {self.quantiles}: {self.column!r} has no quantile above its lowest "
@@ -108,7 +108,7 @@ class Subgroups:
     def codes(self, texts: Array, where: str = "") -> LabelArray:
         """Return the subgroup (N,) of each text, -1 for a missing or unknown one.
 
-        Raises DataError for text in place of a number.
+        Raises DataError for text instead of a number.
         """
         if self.edges:
             numbers = _numbers(texts, where, self.column)
@@ -142,12 +142,12 @@ class Subgroups:
 
 
 def given(subgroups: Subgroups | None, values: Any, count: int) -> Tensor:
-    """Return the subgroup (N,) int64 of each of `count` inputs, from an array or list of values, None for unknown.
+    """Return the subgroup (N,) int64 of each of `count` inputs, from an array or list of values (None if unknown).
 
     Raises DataError for another number of values, and without subgroups.
     """
     if subgroups is None:
-        raise DataError("subgroups are given, but the silos were trained without data.subgroups")
+        raise DataError("subgroups were passed, but the silos were trained without data.subgroups")
     array = np.asarray(values, dtype=object)
     if array.shape != (count,):
         raise DataError(f"subgroups of shape {array.shape}, expected ({count},): one per input")
@@ -201,7 +201,7 @@ def warn_of_empty(subgroups: Subgroups, silos: Iterable[Silo], pools: Sequence[P
 
 
 def with_subgroups(pools: Sequence[Pool], subgroups: Mapping[SiloId, Any] | None) -> list[Pool]:
-    """Return pools of a user's arrays with the subgroup of each sample. Raise DataError for other numbers of values."""
+    """Add the subgroup of each sample to pools of a user's arrays. Raise DataError for wrong numbers of values."""
     if subgroups is None:
         return list(pools)
     values = per_sample(pools, subgroups, "subgroups", missing_allowed=True)
@@ -209,7 +209,7 @@ def with_subgroups(pools: Sequence[Pool], subgroups: Mapping[SiloId, Any] | None
 
 
 def of_arrays(subgroups: Mapping[SiloId, Any] | None, subgrouping: Subgrouping | None) -> Subgrouping | None:
-    """Return how a user's values become subgroups. Raises ConfigurationError for bins without values."""
+    """Return the subgrouping of a user's values. Raises ConfigurationError for a subgrouping without values."""
     if subgroups is None and subgrouping is not None:
-        raise ConfigurationError("subgrouping is given without subgroups, the value of each sample", "subgrouping")
+        raise ConfigurationError("subgrouping was passed without subgroups, the value of each sample", "subgrouping")
     return None if subgroups is None else subgrouping or Subgrouping()

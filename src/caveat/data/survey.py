@@ -40,23 +40,23 @@ from .user_tables import table_settings
 def survey(source: str, target: str | None = None, silo_column: str | None = None, **declared: Any) -> dict[str, Any]:
     """Describe the content of a source or a path, as plain values.
 
-    Keys: "source"; "in_silos", whether the data comes in silos; "shape" of one input, if all have the same; "classes";
-    and "parts", the domains or silos, each with "name", "examples", "test" (examples in the source's test part),
-    "class_counts" (test part included), "shape" if shapes differ, and for tables "missing" per column.
+    Keys: "source"; "in_silos", whether the data consists of silos; "shape" of one input, if all have the same;
+    "classes"; and "parts", the domains or silos, each with "name", "examples", "test" (examples in the source's test
+    part), "class_counts" (test part included), "shape" if shapes differ, and for tables "missing" per column.
 
     A table has "columns", in file order, each with "name", "holds" (numbers, texts, nothing), "missing" and "distinct"
     values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
     encoding), and "refused", the reason if it cannot be read. If there are several silos, "silos" has for each of them
-    its "missing" values, and "range" and "median", or "counts" per category; and "unlike" names the silos that do not
-    fit the others, and "remark" says why. `declared` has other keys of `[data]` for tables, such as `decimal` and
-    `rename_columns`, or `size` of images. A table without `target` has
-    no classes. Raises DataError, and warns of unusual data.
+    its "missing" values, and "range" and "median", or "counts" per category; "unlike" names the silos that do not fit
+    the others, and "remark" gives the reason. `declared` has other keys of `[data]` for tables, such as `decimal` and
+    `rename_columns`, or `size` of images. A table without `target` has no classes. Raises DataError, and warns of
+    unusual data.
     """
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     part, *_ = parsed(name)
     if isinstance(part, TableSource):
-        # Without a target a table has no classes yet.
+        # Without a target, a table has no classes yet.
         own = table_settings("csv:any", {"target": target or "any", "silo_column": silo_column, **declared})
         return _table(part, own.reading._replace(target=target))
     found = read(DataSettings(source=name, target=target, silo_column=silo_column, **declared))
@@ -87,7 +87,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
     found_wrong = Refusals()
     sheets = read_sheets(source.paths(), reading.csv_format)
     sheets = surveyed_sheets(sheets, reading.csv_format, reading.target, reading.no_inputs.values(), found_wrong)
-    if reading.declared.dictionary:  # columns that it lacks are not read, and files may differ in them
+    if reading.declared.dictionary:  # columns that it lacks are not read, so files may differ in them
         shared = set[str].intersection(*(set(sheet.columns) for sheet in sheets))
         sheets = [sheet.with_columns({name: None for name in sheet.columns if name not in shared}) for sheet in sheets]
     check_same_columns(sheets)
@@ -119,7 +119,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
 
 
 def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: Reading) -> None:
-    """Add what each silo holds to the columns that can be read, and mark silos that do not fit."""
+    """Add each silo's values to the columns that can be read, and mark silos that do not fit."""
     silos = np.array([silo for sheet in sheets for silo in silos_of(sheet, reading)])
     names = list(dict.fromkeys(silos.tolist()))
     given = {column["name"]: column for column in columns if "refused" not in column and column["distinct"]}
@@ -207,9 +207,9 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
 
 def _becomes(found: ColumnContent) -> str:
     if not found.distinct:
-        return "nothing: no value"
+        return "nothing, because it has no values"
     if found.distinct == 1 and not found.missing:
-        return "constant, of no use"
+        return "a constant, which is useless"
     if found.holds == "texts":
         return f"{found.distinct} {'category' if found.distinct == 1 else 'categories'}"
     number = "number" if found.distinct > 1 else "constant"

@@ -21,7 +21,7 @@ from .preparation import SequenceFormat
 from .settings import DataSettings, ImageChange, Normalize, Shift
 
 CHUNK = 1024
-"""Images rotated at once: bounds the memory for float32 copies."""
+"""Number of images rotated at once, which bounds the memory for float32 copies."""
 SHIFT = 1 / 8
 """crop: maximum translation, as a fraction of the image's sides."""
 DEGREES = 15.0
@@ -100,9 +100,9 @@ def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
 
 
 def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
-    """Return the value of each silo, each entry for a block of silos; 0 for all without entries.
+    """Return the value of each silo; each entry applies to a block of silos, and all values are 0 without entries.
 
-    Raises ConfigurationError, naming the key, if the number of entries does not divide the number of silos.
+    Raises ConfigurationError with the key if the number of entries does not divide the number of silos.
     """
     if not values:
         return [0.0] * silos
@@ -165,7 +165,7 @@ CHANGES: dict[ImageChange, Augment] = {
 
 
 def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Normalize | None = None) -> AugmentedData:
-    """Return training data whose batches are changed at random in every training step, and only there.
+    """Return training data whose batches are randomly augmented in every training step, and only there.
 
     `augment` is a function of a batch of model inputs (B, ...) that draws from the global generator of torch, numpy or
     random (seeded by seed, round and silo) and returns a batch of the same shape; or, for images, names of such
@@ -179,11 +179,11 @@ def augmented(data: Data, augment: str | Sequence[str] | Augment, normalize: Nor
     if not isinstance(names, (list, tuple)) or not names or any(name not in CHANGES for name in names):
         known = ", ".join(get_args(ImageChange))
         raise ConfigurationError(
-            f"augment = {short_repr(augment)}: expected a function of a batch, or some of {known}", "data.augment"
+            f"augment = {short_repr(augment)}: expected a function of a batch, or names among {known}", "data.augment"
         )
     if data.x.ndim != 4:
         raise ConfigurationError(
-            f"augment = {short_repr(augment)} is for images, these inputs have shape {tuple(data.x.shape[1:])}; "
+            f"augment = {short_repr(augment)} is for images, but these inputs have shape {tuple(data.x.shape[1:])}; "
             "expected a function of a batch",
             "data.augment",
         )

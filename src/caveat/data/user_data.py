@@ -1,4 +1,4 @@
-"""Silos from data in Python: rotated shares of a pool, arrays, and data sets whose items are read lazily."""
+"""Silos from data in Python: rotated parts of a pool, arrays, and data sets whose items are read lazily."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ def rotated(
     split: Split | None = None,
     normalize: Normalize | None = None,
 ) -> Silos:
-    """Make silos that rotate their share of the pool's images by one of the angles, in degrees counter-clockwise.
+    """Make silos whose parts of the pool are rotated by one of the angles, in degrees counter-clockwise.
 
     `noise_std` has one entry per silo, or a number of entries that divides the number of silos.
     """
@@ -96,26 +96,26 @@ def from_arrays(
     y is (N,) whole numbers from 0. Without `classes` the largest label of all silos determines their number.
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
-    - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have one size)
-      and converted to `channels`, by default 3 if some have color; "first" reads (N, C, H, W) instead.
+    - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have the same
+      size) and converted to `channels`, by default 3 if some have color; "first" reads (N, C, H, W) instead.
     - "features": finite numbers (N, D).
     - "tokens": ids from 0, (N, T), or a list of sequences (T,) of any lengths; model inputs are int64 (N, T), and
       shorter sequences are padded at the end with the id `pad` (0 by default).
-    - "series": finite numbers (N, T, C) as they are, or a list of (T, C) of any lengths. If lengths differ, shorter
+    - "series": finite numbers (N, T, C), or a list of (T, C) of any lengths. If lengths differ, shorter
       series are padded with zeros, and the last of C + 1 channels is a mask: 1 for a real step, else 0. `standardize`
       standardizes every channel over the real steps of training splits: of the silo ("silo") or of all silos together
       ("federation").
 
-    T is the length of the longest sequence of all silos, or `length`; longer sequences, also those to predict, are
-    truncated. Without `kind`, x is features if it has two dimensions, else images; two-dimensional whole numbers other
-    than uint8 are refused, because they could be token ids. A `numpy.memmap` such as
-    ``numpy.load(path, mmap_mode="r")`` is read when needed and never held in memory as a whole. `augment` changes
-    training batches at random (see `augmented`).
+    T is the length of the longest sequence of all silos, or `length`; longer sequences are truncated, in training and
+    in prediction. Without `kind`, x is features if it has two dimensions, else images; two-dimensional whole numbers
+    other than uint8 are refused, because they could be token ids. A `numpy.memmap` such as ``numpy.load(path,
+    mmap_mode="r")`` is read on access and never completely in memory. `augment` changes training batches at random (see
+    `augmented`).
 
     `groups` has (N,) values per silo, equal for samples that belong together, such as those of a patient: a group is in
-    one split only, and of each group in the calibration and the test split one random sample stays, so a group counts
-    once in every guarantee (see `caveat.data.groups`). `time` has (N,) dates or numbers per silo: the last samples are
-    for testing. For a silo with a test part both are (N + N_test,), with the values of test samples last. Raises
+    one split only, and the calibration and the test split keep one random sample of each group, so a group counts once
+    in every guarantee (see `caveat.data.groups`). `time` has (N,) dates or numbers per silo: the last samples are used
+    for testing. For a silo with a test part, both are (N + N_test,), with the values of test samples last. Raises
     DataError naming the silo.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
@@ -158,7 +158,7 @@ def from_arrays(
 def _last(x: Array, origin: str) -> Array:
     """Return images (N, C, H, W) as (N, H, W, C)."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise DataError(f"{origin}: shape {x.shape}, expected images N,C,H,W of 1 or 3 channels for channels='first'")
+        raise DataError(f"{origin}: shape {x.shape}, expected images N,C,H,W with 1 or 3 channels for channels='first'")
     return np.moveaxis(x, 1, -1)
 
 
@@ -198,7 +198,7 @@ def _common_sequences(
 
 def _four(arrays: Sequence[Any], name: SiloId) -> tuple[Any, Any, Any, Any]:
     if not isinstance(name, str):
-        raise DataError(f"silo {name!r}: expected a name, which is text")
+        raise DataError(f"silo {name!r}: expected a text as the name")
     if not isinstance(arrays, (tuple, list)):
         raise DataError(f"silo {name!r}: a {type(arrays).__name__}, expected (x, y) or (x, y, x_test, y_test)")
     if len(arrays) not in (2, 4):
@@ -258,7 +258,7 @@ class DatasetRows(LazyRows):
         if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
             raise DataError(
                 f"{where} of shape {tuple(x.shape)}, {dtype_name(x.dtype)}; expected float32, or int64 for token ids, "
-                "of one dimension or more"
+                "with one dimension or more"
             )
         check_numbers(x[None], where)
         return x
@@ -270,7 +270,7 @@ class DatasetRows(LazyRows):
             if (x.shape, x.dtype) != (self.shape[1:], self.dtype):
                 raise DataError(
                     f"{self.origin}, item {number}: x of shape {x.shape}, {x.dtype}; expected {self.shape[1:]}, "
-                    f"{self.dtype}, as the first item's is"
+                    f"{self.dtype}, like the first item"
                 )
             found[row] = x
         return found
@@ -314,11 +314,11 @@ def from_datasets(
     """Make silos from data sets: per name a map-style data set such as `torch.utils.data.Dataset`, or a tuple of a
     training and a test data set.
 
-    An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`.
-    x is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes`,
-    `positive_class`, `groups`, `time`, `subgroups` and `subgrouping` are as in `from_arrays`. Items are read when
-    needed, and all of them once at the start for their labels. An item must be the same every time: use `augment` for
-    random changes (see `augmented`). Splits hold positions only. Raises DataError naming silo and item.
+    An item is (x, y), or a mapping in which `columns` names input and label, as in Hugging Face's `datasets.Dataset`. x
+    is a model input, of one shape: float32, or int64 for token ids; y is a whole number from 0. `classes`,
+    `positive_class`, `groups`, `time`, `subgroups` and `subgrouping` are as in `from_arrays`. Items are read on access,
+    and all of them once at the start for their labels. An item must be the same every time: use `augment` for random
+    changes (see `augmented`). Splits store positions only. Raises DataError naming silo and item.
     """
     check_type(silos, Mapping, "silos", "a mapping from names to data sets, such as {'silo-0': dataset}")
     check_seed(seed)
@@ -342,12 +342,12 @@ def from_datasets(
 def _pool(name: SiloId, given: Any, columns: Columns | None) -> Pool:
     origin = f"silo {name!r}"
     if not isinstance(name, str):
-        raise DataError(f"{origin}: expected a name, which is text")
+        raise DataError(f"{origin}: expected a text as the name")
     if not isinstance(given, tuple):
         rows, y = _rows(given, columns, origin)
         return Pool(cast(Array, rows), y, (), name, origin=origin)
     if len(given) != 2:
-        raise DataError(f"{origin}: {len(given)} data sets, expected one, or one to train on and one to test on")
+        raise DataError(f"{origin}: {len(given)} data sets, expected one, or a training and a test data set")
     (rows, y), (test, y_test) = (
         _rows(each, columns, where) for each, where in zip(given, (origin, f"{origin} (test)"), strict=True)
     )

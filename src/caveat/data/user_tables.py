@@ -16,7 +16,7 @@ from .tables.frames import categories_of, dates_of, is_frame, sheets_of
 
 
 def from_files(path: str | Path, *more: str | Path, seed: int = 0, **settings: Any) -> Silos:
-    """Make silos from files or folders, or from a source such as "images:DIR": what `[data]` of a configuration does.
+    """Make silos from files or folders, or from a source such as "images:DIR", like `[data]` of a configuration.
 
     `settings` are keys of `[data]`, such as `target="outcome"` and `silo_column="ward"` for tables; by default each
     table is a silo. Raises DataError for unusable data, ConfigurationError for settings.
@@ -28,7 +28,7 @@ def from_files(path: str | Path, *more: str | Path, seed: int = 0, **settings: A
 
 
 def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> Silos:
-    """Make silos from data frames by name, or from one frame with `silo_column`; of pandas, polars or alike.
+    """Make silos from data frames (pandas, polars or similar) by name, or from one frame with `silo_column`.
 
     Columns are prepared like those of csv files: numbers, texts and categories, with missing values. Dates and times
     become days since 1970-01-01. `target` is the column of labels; `settings` are other keys of `[data]` for tables,
@@ -55,7 +55,7 @@ def from_frames(frames: Any, *, target: str, seed: int = 0, **settings: Any) -> 
 
 
 def table_settings(source: str, settings: Mapping[str, Any]) -> DataSettings:
-    """Return keys of `[data]` as settings, lists as tuples, and tables as those of a configuration."""
+    """Return keys of `[data]` as settings, with lists as tuples and tables converted as in a configuration."""
     kinds = {"dictionary": DictionaryColumn, "label_codes": LabelCode, "rename_columns": OwnColumn, "files": OwnFile}
     made: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in as_lists(dict(settings)).items()

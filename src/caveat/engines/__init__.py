@@ -1,1 +1,1 @@
-"""Engines run the rounds of methods at the silos. They know no method by name."""
+"""Engines run the rounds of methods at the silos, for any method."""

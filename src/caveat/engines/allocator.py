@@ -1,6 +1,6 @@
 """Memory allocation of a process, set up where an engine or the command line starts.
 
-This module does not import torch, because its settings must be made before torch is imported.
+This module does not import torch, because its settings only work before torch is imported.
 """
 
 import ctypes
@@ -10,13 +10,13 @@ import sys
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 KEPT = 1 << 30
-"""Bytes that a process keeps at the end of its heap, and above which a tensor is still mapped separately."""
+"""Bytes of free heap that a process keeps, and the size above which a tensor is still mapped separately."""
 
 
 def use_huge_pages() -> None:
     """Let torch request huge pages for large tensors; call it before the process creates a tensor.
 
-    Requesting 4 kB at a time takes three times as long as filling the pages. An existing value stays.
+    Requesting 4 kB at a time takes three times as long as filling the pages. An existing setting is kept.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
@@ -25,7 +25,7 @@ def keep_freed_memory() -> None:
     """Let the C library reuse freed memory for the next tensor instead of returning it; for the whole process.
 
     The system clears every page that it provides: a training step that returns and requests its memory takes a fifth
-    longer, a copy of 44 MB twice as long. Does nothing if the C library is not glibc.
+    longer, and a copy of 44 MB twice as long. Does nothing if the C library is not glibc.
     """
     if sys.platform != "linux":
         return

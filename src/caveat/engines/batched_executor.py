@@ -1,4 +1,4 @@
-"""Runs a client task at a chunk of silos: as one batched call if possible, or else silo by silo."""
+"""Runs a client task at a chunk of silos, as one batched call if possible, or else silo by silo."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ class ChunkOrder:
     sent: Payload
     silos: Sequence[SiloId]
     kept: Mapping[SiloId, KeptState]
-    """The state that each silo has kept, if any."""
+    """The stored state of each silo, if any."""
     needed: Collection[int]
     """Rounds whose states stay on disk."""
     vectorized: Mapping[str, bool]
@@ -51,7 +51,7 @@ class ChunkDone:
     parts: list[ChunkPart] = field(default_factory=list)
     kept: list[KeptState] = field(default_factory=list)
     one_by_one: dict[str, str] = field(default_factory=dict)
-    """Why silos were run one by one although their task was to be batched, by `name`."""
+    """Why silos were run one by one although their task should be batched, by `name`."""
 
 
 class BatchedExecutor:
@@ -99,8 +99,8 @@ class BatchedExecutor:
     ) -> Ended:
         """Run the task at silos of one architecture with states of one form; store nothing.
 
-        Raises NotVectorizable, or any error of a task that cannot be batched. Also raises for non-finite values,
-        because running silo by silo can tell which silo has them.
+        Raises NotVectorizable, or any error of a task that cannot be batched. Non-finite values also raise, because
+        running silo by silo shows which silo has them.
         """
         executor = self.executor
         name, task = executor.find_task(t, address)

@@ -33,9 +33,9 @@ def left_out(
 ) -> dict[SiloId, str]:
     """Return the silos whose updates cannot be aggregated, with reasons.
 
-    First each update is checked by itself: at most `most` examples, shapes and types as sent, finite numbers, and none
-    negative in tensors with one of `variances` in their name. Then updates are compared: all must have the tensors that
-    most silos have, with entries of similar magnitude.
+    Each update is first checked alone: at most `most` examples, shapes and types as sent, finite numbers, and no
+    negative ones in tensors with one of `variances` in their name. Then updates are compared: all must have the tensors
+    that most silos have, with entries of similar magnitude.
     """
     reasons = {silo: why for silo, update in updates.items() if (why := by_itself(update, sent, most[silo], variances))}
     rest = {silo: update for silo, update in updates.items() if silo not in reasons}
@@ -53,7 +53,7 @@ def form(payload: Payload) -> Form:
 
 
 def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str] = VARIANCES) -> str:
-    """Return what is wrong with an update by itself, or ""."""
+    """Return what is wrong with an update alone, or ""."""
     if not 0 < update.examples <= most:
         return f"has weight {update.examples}, expected 1 to {most}"
     for group, tensors in update.payload.items():
@@ -76,7 +76,7 @@ def by_itself(update: Update, sent: Payload, most: int, variances: frozenset[str
 def unlike_most(forms: Mapping[SiloId, Form], sent: Form = ()) -> dict[SiloId, str]:
     """Return the silos whose tensors differ from those of most silos, with reasons.
 
-    If several forms are equally common, the one most similar to `sent` is taken.
+    If several forms are equally common, the one most similar to `sent` is expected.
     """
     if len(set(forms.values())) < 2:
         return {}
@@ -91,7 +91,7 @@ def _difference(each: Form, usual: Form) -> str:
     for path in sorted(found.keys() | expected.keys()):
         if found.get(path) != expected.get(path):
             there = " ".join(found.get(path, ["missing"]))
-            return f"{'/'.join(path)} is {there}, at most silos {' '.join(expected.get(path, ['missing']))}"
+            return f"{'/'.join(path)} is {there}, but at most silos {' '.join(expected.get(path, ['missing']))}"
     return "other tensors than most silos"
 
 
@@ -107,7 +107,7 @@ def _out_of_proportion(updates: Mapping[SiloId, Update], sent: Payload) -> dict[
             for silo, size in sizes.items():
                 if size > LARGEST * usual:
                     reasons.setdefault(
-                        silo, f"{group}/{name} has an entry of {size:.3g}, the median silo's is {median:.3g}"
+                        silo, f"{group}/{name} has an entry of {size:.3g}, but the median silo's is {median:.3g}"
                     )
     return reasons
 
@@ -117,10 +117,10 @@ def _largest(tensor: Tensor) -> float:
 
 
 def miscounted(step: Round, updates: Mapping[SiloId, Update], infos: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
-    """Return the silos whose updates have another number of examples than they reported, with reasons.
+    """Return the silos whose updates have a number of examples that differs from what they reported, with reasons.
 
-    That number is the weight in means, so a silo could otherwise choose any weight up to that of its largest split. In
-    rounds that are neither linear nor sums, it is only limited by the training examples.
+    That number is the weight in means, so a silo could otherwise choose any weight up to the size of its largest split.
+    In rounds that are neither linear nor sums, only the number of training examples limits it.
     """
     reasons: dict[SiloId, str] = {}
     for silo, update in updates.items():
@@ -197,9 +197,9 @@ def left_out_measuring(
 ) -> dict[SiloId, str]:
     """Return the silos whose measurements cannot be used, with reasons.
 
-    Each must have the groups of `wrappers.evaluation.Evaluated`, possible sums over as many inputs as the update's
-    weight, and be readable. Then silos are compared: a group has one form at all silos that have it, and a method's own
-    numbers ("method") have the same names everywhere.
+    Each must have the groups of `wrappers.evaluation.Evaluated`, sums that are possible for the update's number of
+    inputs, and be readable. Then silos are compared: a group has the same form at all silos that have it, and a
+    method's own numbers ("method") have the same names everywhere.
     """
     reasons = {
         silo: why
@@ -239,7 +239,7 @@ def _by_itself(update: Update, most: int) -> str:
 
 
 def _check(payload: Payload, examples: int) -> None:
-    """Raise DataError for measurements that are impossible for so many examples."""
+    """Raise DataError for measurements that are impossible for this number of examples."""
     streams: dict[str, Payload] = {}
     for group, tensors in payload.items():
         stream, _, kind = group.rpartition(".")
@@ -247,7 +247,7 @@ def _check(payload: Payload, examples: int) -> None:
     own = streams.get("", {})
     classes, subgroups, skill = (own.pop(name, None) for name in (CLASSES_OF_TEST, SUBGROUPS, SKILL))
     if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
-        raise DataError(f"measures {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
+        raise DataError(f"has {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
     if classes is not None:
         _check_classes(classes, own["sums"].get("known", torch.zeros(())), examples)
@@ -257,7 +257,7 @@ def _check(payload: Payload, examples: int) -> None:
         _check_skill(skill)
     for stream, groups in streams.items():
         if stream not in STREAMS or groups.keys() != own.keys():
-            raise DataError(f"measures {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
+            raise DataError(f"has {_listed(groups)} of {stream!r}, expected {_listed(own)} of {STREAMS[1:]}")
         n = groups["sums"].get("examples", torch.zeros(()))
         if n.numel() != 1 or not (1 <= float(n) <= LARGEST**2 if stream else float(n) == examples):
             raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {examples}")
@@ -266,10 +266,10 @@ def _check(payload: Payload, examples: int) -> None:
 
 
 def _check_subgroups(tensors: Tensors, n: int) -> None:
-    """Check sums by subgroup, each of which counts an input once at most."""
+    """Check sums by subgroup, each of which counts an input at most once."""
     counts = tensors.get("examples", torch.zeros(()))
     if counts.ndim != 1 or not len(counts) or float(counts.sum()) > n:
-        raise DataError(f"subgroups of {counts.tolist()} inputs, expected {n} together at most")
+        raise DataError(f"subgroups of {counts.tolist()} inputs, expected at most {n} together")
     for number, count in enumerate(counts.tolist()):
         _check_sums({name: tensor[number] for name, tensor in tensors.items()}, count)
 
@@ -300,7 +300,7 @@ def _check_classes(tensors: Tensors, known: Tensor, n: int) -> None:
 
 
 def _check_skill(tensors: Tensors) -> None:
-    """Check that no comparison observes more than there is to observe."""
+    """Check that no comparison observes more than possible."""
     counts = tensors.keys() - {*COMPARISONS}
     if not {*COMPARISONS} <= tensors.keys() or "inputs" not in counts or counts - {*SKILL_COUNTS}:
         raise DataError(f"skill has {_listed(tensors)}, expected {_listed((*COMPARISONS, *SKILL_COUNTS))}")
@@ -316,7 +316,7 @@ def _check_skill(tensors: Tensors) -> None:
         observed, expected, _ = triple.tolist()
         inputs = RIDGE_INPUTS if name == "predictable" else n
         if observed > (n if name == "agreement" else 2 * expected) or expected > inputs * max(inputs, 1):
-            raise DataError(f"{name} observes more than {inputs:.0f} inputs can show")
+            raise DataError(f"{name} observes more than is possible for {inputs:.0f} inputs")
 
 
 def _check_sums(tensors: Tensors, n: float) -> None:
@@ -357,7 +357,7 @@ def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor,
     _check_counts(f"{prefix}bin_count", count, count.shape, known)
     _check_counts(f"{prefix}bin_correct", correct, count.shape, known)
     if bool((count.sum(-1) != known).any()) or bool((correct > count).any()):
-        raise DataError(f"{prefix}bin_count or {prefix}bin_correct do not add up to {known:.0f} inputs")
+        raise DataError(f"{prefix}bin_count or {prefix}bin_correct do not sum to {known:.0f} inputs")
     if (confidence.shape, confidence.dtype) != (count.shape, torch.float64) or not bool(
         ((confidence >= 0) & (confidence <= count * (1 + SLACK))).all()
     ):
@@ -375,7 +375,7 @@ def _check_counts(
 
 def _check_total(name: str, tensor: Tensor, n: float) -> None:
     if float(tensor.sum()) != n:
-        raise DataError(f"{name} does not add up to {n:.0f} inputs")
+        raise DataError(f"{name} does not sum to {n:.0f} inputs")
 
 
 def _listed(names: Iterable[str]) -> str:

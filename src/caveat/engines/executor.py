@@ -38,7 +38,7 @@ from .placement import Workplace, one_thread
 
 
 class SiloError(RunError):
-    """A client task failed; names the silo, the round and the task."""
+    """A client task failed. The text names the silo, the round and the task."""
 
 
 class SiloDiverged(SiloError, Diverged):
@@ -46,14 +46,14 @@ class SiloDiverged(SiloError, Diverged):
 
 
 class Performed(NamedTuple):
-    """The result of a client task: what leaves the silo, and which state is kept."""
+    """The result of a client task: what leaves the silo, and the stored state."""
 
     update: Update
     kept: KeptState | None
 
 
 def channels_last(module: nn.Module) -> nn.Module:
-    """Convert a module to the memory layout that is fastest for convolutions on a CPU."""
+    """Convert a module to the memory format that is fastest for convolutions on a CPU."""
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
@@ -69,7 +69,7 @@ class Executor:
     own: Mapping[SiloId, nn.Module] = field(default_factory=dict)
     """The modules of personalized models; silos of one architecture share a module."""
     names: Sequence[SiloId] | None = None
-    """The names of the silos; None if `silos` can be listed cheaply."""
+    """The names of the silos; None if listing `silos` is cheap."""
     secret: int | None = None
     """Seed of the silos' noise; by default a function of the seed, which gives no protection."""
     device: torch.device = CPU
@@ -79,19 +79,19 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.initial = snapshot(self.module)
-        # The initial state of silos, once it is known to be without tensors.
+        # The initial state of silos, once it is known to have no tensors.
         self.empty_state: State | None = None
 
     @property
     def sorted_names(self) -> Sequence[SiloId]:
-        """The names of the silos, sorted. Sequences other than lists are created on demand, and sorted already."""
+        """The names of the silos, sorted. Sequences other than lists are created on demand and already sorted."""
         names = list(self.silos) if self.names is None else self.names
         return sorted(names) if isinstance(names, list) else names
 
     def state(self, silo: SiloId, kept: KeptState | None) -> State:
-        """Return the private state that a silo has kept, or its initial one.
+        """Return the stored private state of a silo, or its initial one.
 
-        Raises StateLost if the kept state is missing or differs.
+        Raises StateLost if the stored state is missing or differs.
         """
         if kept is not None and kept.sha256 is not None:
             return self.states.load(kept)
@@ -130,12 +130,12 @@ class Executor:
     def find_task(self, t: int, address: str) -> tuple[str, SiloTask]:
         """Return the name and the task for an address in round t.
 
-        Raises RunError if it is neither a round's task nor an evaluation, so that nobody can ask, for example, for the
+        Raises RunError if it is neither a round's task nor an evaluation, so a request cannot name, for example, the
         unprotected task inside a wrapper.
         """
         if address in self.method.evaluations:
             return address, self.method.evaluations[address]
-        # A silo may know of fewer rounds than its server, but not of fewer tasks.
+        # A silo may know fewer rounds than its server, but not fewer tasks.
         for step in chain(self.schedule[t : t + 1], self.schedule):
             if step.address == address:
                 return step.name, step.task
@@ -144,7 +144,7 @@ class Executor:
     def perform(
         self, t: int, address: str, payload: Payload, silo: SiloId, kept: KeptState | None, needed: Collection[int] = ()
     ) -> Performed:
-        """Run the task with that address in round t at a silo, from the state that it has `kept`.
+        """Run the task with that address in round t at a silo, from its stored state `kept`.
 
         The new state is saved; states of `needed` rounds stay on disk. Raises RunError for an unknown address,
         StateLost, or SiloError with silo, round, task and the payload's shapes if the task raises anything.
@@ -193,11 +193,11 @@ class Executor:
             except (TypeError, RuntimeError) as error:
                 if "float64" not in str(error) or has_double(self.device):
                     raise
-                why = f"{self.method.name!r} trains in float64, which {self.device.type!r} does not have"
+                why = f"{self.method.name!r} trains in float64, which {self.device.type!r} does not support"
                 raise ConfigurationError(f"engine.device: {why}; use cpu", "engine.device") from error
 
     def context_on_device(self, silo: SiloId, t: int = 0, evaluates: bool = False) -> SiloContext:
-        """Return `context`, or that of an evaluation, with workspaces and data on the device."""
+        """Return `context`, or the context of an evaluation, with workspaces and data on the device."""
         place = self.workplace
         data, own = place.silo(self.silos[silo]), place.own.get(silo)
         if evaluates:
@@ -205,7 +205,7 @@ class Executor:
         return self._with_secret(data.context(place.module, t, own))
 
     def _why(self, silo: SiloId) -> str:
-        """Return how the weights in the workspace explain an error of a task, or ""."""
+        """Return an explanation of a task's error by the weights in the workspace, or ""."""
         places: list[Executor | Workplace] = [self] if self.device.type == "cpu" else [self, self.workplace]
         modules = [m for place in places for m in (place.module, place.own.get(silo)) if m is not None]
         sizes = [float(p.detach().abs().max()) for module in modules for p in module.parameters() if p.numel()]

@@ -41,24 +41,24 @@ class Membership(Protocol):
 
     @property
     def cards(self) -> Mapping[SiloId, SiloInfo]:
-        """The metadata that each silo has reported."""
+        """The metadata that each silo reported."""
 
     @property
     def terms_text(self) -> str:
         """The terms of the federation, which are part of every request."""
 
     def hear(self, silo: SiloId, words: Words) -> None:
-        """Process what a silo's reply contains besides the update. Raises for invalid contents."""
+        """Process the contents of a silo's reply other than the update. Raises for invalid contents."""
 
     def meet(self, wire: GridMessages, until: float) -> None:
         """Register new nodes until a point in time: silos may join and come back at any time."""
 
     def close(self) -> None:
-        """Let no further silo join."""
+        """Stop accepting new silos."""
 
     @property
     def late(self) -> Collection[SiloId]:
-        """The silos that have come since then; they take no part."""
+        """The silos that connected after that; they take no part."""
 
 
 def accept_any(split: str, silo: SiloId, payload: Payload) -> None:
@@ -73,9 +73,9 @@ def silent(text: str) -> None:
 class FlowerEngine:
     """A transport to silos through a Grid.
 
-    A silo that is late, disconnected, fails, or sends an invalid update is left out of a round. The round continues if
-    `quorum` silos are left (or all that were asked, if fewer). Otherwise the missing silos are asked again for up to
-    `start_timeout` seconds, and then RunError is raised.
+    A silo that is late, is disconnected, fails, or sends an invalid update is excluded from a round. The round
+    continues if `quorum` silos are left (or all that were asked, if fewer). Otherwise, the missing silos are asked
+    again for up to `start_timeout` seconds, and then RunError is raised.
     """
 
     method: Method
@@ -91,13 +91,13 @@ class FlowerEngine:
     variances: frozenset[str] = VARIANCES
     """Name parts of tensors that must not be negative."""
     read: Callable[[str, SiloId, Payload], object] = accept_any
-    """Reads a silo's measurements on a split; the silo is left out if this raises anything."""
+    """Reads a silo's measurements on a split; the silo is excluded if this raises anything."""
     tell: Callable[[str], None] = silent
-    """Receives messages about which silos are asked or awaited."""
+    """Receives messages about the silos that are asked or awaited."""
     joining: bool = False
     """Whether the federation is finished, and silos run tasks only for themselves."""
     draws: bool = False
-    """Whether training rounds ask only some of the silos, so a silo may never train."""
+    """Whether a training round asks only some of the silos, so a silo may never train."""
     counted: dict[SiloId, int] = field(default_factory=dict)
     """The last round in which each silo's update was aggregated."""
     rollbacks: int = 0
@@ -125,7 +125,7 @@ class FlowerEngine:
         """Do nothing, because silos keep the states that may be needed."""
 
     def end_training(self) -> None:
-        """Ask only silos that took part in training from now on, because others lack local parameters."""
+        """From now on, ask only silos that took part in training, because others lack local parameters."""
         self.members.close()
         if self.counted and not self.draws:
             before, self.untrained = self.untrained, frozenset(self.silos) - self.counted.keys()
@@ -141,7 +141,7 @@ class FlowerEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let the silos of the cohort run the task; the replies name the silos left out, with reasons.
+        """Let the silos of the cohort run the task; the replies name the excluded silos, with reasons.
 
         Replies of linear rounds are stored too, because each is compared with the others before it is aggregated.
         """
@@ -193,7 +193,7 @@ class FlowerEngine:
     def _compared(self, step: Round | None, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         reasons = left_out(updates, sent, self.members.most, self.variances)
         sending = {silo: update for silo, update in updates.items() if update.payload}
-        # If all parameters stay at the silos, sending nothing is valid whatever others send.
+        # If all parameters stay at the silos, an empty update is valid.
         if not sending or sending.keys() - reasons.keys() or step is None or step.aggregate is keep:
             return reasons
         empty = dict.fromkeys(updates.keys() - sending.keys(), "sends nothing")
@@ -241,7 +241,7 @@ class FlowerEngine:
 
     @property
     def _remedy(self) -> str:
-        """What to do about silos that are late."""
+        """Return a remedy for late silos."""
         return (
             f"increase federation.round_timeout = {self.round_timeout:g} (seconds) if they are only slow, and restart"
         )
@@ -252,7 +252,7 @@ def _listed(silos: Iterable[SiloId]) -> str:
 
 
 class SiloHandler(Protocol):
-    """What a node's app needs from the silo."""
+    """The interface between a node's app and its silo."""
 
     def greet(self, context: Context, question: Words) -> Words:
         """Answer the server's questions before any task."""
@@ -261,7 +261,7 @@ class SiloHandler(Protocol):
         """Run a task, and store the state."""
 
     def says(self, context: Context, terms: str) -> Words:
-        """Return what is sent with the reply to a request: updated metadata, if rows were dropped."""
+        """Return the contents to send with the reply to a request: updated metadata, if rows were dropped."""
 
 
 def silo_app_of(handler: SiloHandler) -> ClientApp:

@@ -26,30 +26,30 @@ FLOWERS = re.compile(r"<class '[^']*'>:<'(.*)'>$", re.DOTALL)
 SLOW = 30.0
 """Seconds between two messages about silos that have not replied."""
 NEVER = -1
-"""Stands for the last aggregated round of a silo without any."""
+"""The last aggregated round of a silo that has none."""
 
 HASTE = 2.0
-"""Seconds in which a reply usually arrives once it is polled."""
+"""Seconds within which a polled reply usually arrives."""
 REST = 180.0
-"""Seconds after the time limit to wait for the rest of a reply: Flower keeps partial replies for so long."""
+"""Seconds after the time limit to wait for the rest of a reply, for which Flower keeps partial replies."""
 ONLINE = 1.0
 """Seconds between two checks of connections while waiting for the rest of a reply."""
 GONE = "disconnected while sending its reply"
 GRACE = 600.0
-"""Seconds after the time limit for which messages are still kept, because clocks differ."""
+"""Seconds for which messages are kept after the time limit, because clocks differ."""
 LONGEST = 500
-"""Maximum characters of a silo's message in a log."""
+"""Maximum length of a silo's message in a log."""
 UNREADABLE = (DecodeError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors that Flower raises for a reply that it cannot decode."""
 
 Words = Mapping[str, str | int]
-"""The contents of a message besides its arrays."""
+"""The contents of a message other than its arrays."""
 
 
 def comes_after(silo: SiloId) -> str:
-    """Return the message about a silo that came after training, or missed all of it."""
+    """Return the message about a silo that joined after training, or missed all of it."""
     remedy = f"add it with `caveat flower deliver RUN --silo {silo}` once the run is complete"
-    return f"silo {silo} {NO_PART}, and takes no part in later rounds; {remedy}"
+    return f"silo {silo} {NO_PART}, and is excluded from later rounds; {remedy}"
 
 
 class Order(NamedTuple):
@@ -81,13 +81,13 @@ def unpack(records: RecordDict) -> Payload:
     groups = records.config_records["order"]["groups"]
     if not isinstance(groups, list):
         raise ValueError(f"groups = {groups!r}, expected their names")
-    if len(set(groups)) != len(groups):  # otherwise groups would be decoded repeatedly
-        raise ValueError(f"{len(groups)} groups, expected each once")
+    if len(set(groups)) != len(groups):  # or groups would be decoded repeatedly
+        raise ValueError(f"{len(groups)} groups, expected no duplicates")
     return {group: dict(records.array_records[f"group.{group}"].to_torch_state_dict()) for group in map(str, groups)}
 
 
 def words_of(records: RecordDict) -> dict[str, str | int]:
-    """Return the contents besides the arrays; empty for a message not made by `pack`."""
+    """Return the contents other than the arrays; empty for a message not made by `pack`."""
     found: Mapping[str, object] = records.config_records.get("order", {})
     return {key: value for key, value in found.items() if isinstance(value, str | int)}
 
@@ -108,7 +108,7 @@ class GridMessages:
         return set(self.grid.get_node_ids())
 
     def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
-        """Send messages, to be answered within so many seconds; return the node of each message."""
+        """Send messages, to be answered within `seconds`; return the node of each message."""
         ttl = max(seconds, 0.0) + GRACE
         messages = [
             Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()
@@ -140,10 +140,10 @@ class GridMessages:
 
     def _look(self, message: str, look: Future[RecordDict | str | None]) -> None:
         try:
-            # One by one, because a reply that Flower cannot decode fails together with all others of the same pull.
+            # One by one, because a reply that Flower cannot decode makes the whole pull fail.
             replies = list(self.grid.pull_messages([message]))
         except UNREADABLE as error:
-            look.set_result(f"reply that Flower cannot decode: {type(error).__name__}")
+            look.set_result(f"Flower cannot decode the reply: {type(error).__name__}")
         except BaseException as error:  # raised in the waiting thread
             look.set_exception(error)
         else:

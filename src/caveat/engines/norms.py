@@ -1,9 +1,9 @@
-"""Norm bounding: limits how far one silo's update can move a mean, by the norms of earlier rounds.
+"""Norm bounding: limits how far one silo's update can move a mean, based on the norms of earlier rounds.
 
 Updates slightly above the bound are scaled down to it, and updates far above it count as no change, as in Hampel, The
 Influence Curve and Its Role in Robust Estimation, Journal of the American Statistical Association, 1974. The bound is
-known before a round begins, so updates can be summed on arrival. In the first round it follows from the first 64
-updates by name, which are awaited. Updates far from all others are reported.
+known before a round begins, so updates can be summed on arrival. In the first round, it is computed from the first 64
+updates by name, for which the others wait. Updates far from all others are reported.
 """
 
 import math
@@ -25,7 +25,7 @@ NOTHING = 4.0
 WINDOW = 5
 """Number of rounds for the usual norm: the median of their median norms, or the last of these if it is larger."""
 BUFFERED = 64
-"""Updates that are awaited in the first round; their median norm is the usual one there."""
+"""Number of updates whose median norm is the usual one in the first round."""
 FAR = 4.0
 """Distance from the center, as a multiple of the median silo's, beyond which an update is reported as far."""
 FEWEST = 4
@@ -39,7 +39,7 @@ Medians = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Noted:
-    """What is reported about a silo's update in a round."""
+    """A report about a silo's update in a round."""
 
     times_bound: float | None = None
     """Its norm divided by the bound, if above 1. Above `NOTHING` it counts as no change; infinite for an update that is
@@ -52,7 +52,7 @@ class Admission:
     """Admits the updates of one round, scaled down to the bound if necessary."""
 
     def __init__(self, step: Round, sent: Payload, buffers: frozenset[str], bounds: Mapping[str, float], scales: bool):
-        """`bounds` are the largest norms by part; parts without one get a bound from the first updates. Without
+        """`bounds` are the maximum norms by part; parts without one get a bound from the first updates. Without
         `scales`, updates are only measured.
         """
         self.origin, self.sent, self.buffers, self.scales = step.origin or same_names, sent, buffers, scales
@@ -69,7 +69,7 @@ class Admission:
         return self.scales and not self.bounds
 
     def admit(self, updates: Mapping[SiloId, Update]) -> dict[SiloId, Update]:
-        """Return the updates as they are aggregated. Those within the bound are the same objects."""
+        """Return the updates to aggregate. Updates within the bound are the same objects."""
         for silo, update in updates.items():
             self.look(silo, update.payload)
         return {silo: self.scaled(silo, update) for silo, update in updates.items()}
@@ -83,7 +83,7 @@ class Admission:
             squares.setdefault(part, []).append(float(torch.linalg.vector_norm(change, dtype=torch.float64)) ** 2)
             if not part.endswith(STATISTICS):
                 sketch += self._sketch(part, name, change)
-        # fsum does not depend on the order of tensors, which differs if they came over a network.
+        # fsum does not depend on the order of tensors, which differs if they were sent over a network.
         self.norms[silo] = {part: math.sqrt(math.fsum(each)) for part, each in squares.items()}
         self.sketches[silo] = sketch
 
@@ -117,8 +117,8 @@ class Admission:
         self.bounds = {part: max(bound, self.least) for part, bound in self.bounds.items()} or {"": math.inf}
 
     def _has_burst(self, silo: SiloId, payload: Payload) -> bool:
-        """Return whether an update is not finite, or far longer than the model itself. Successful training never is,
-        while silos of very different size may exceed each other's norms."""
+        """Return whether an update is not finite, or has a far larger norm than the model. This never happens in
+        successful training, while silos of very different size may exceed each other's norms."""
         squares: dict[str, list[float]] = {}
         for part, _, before, _ in self._changes(payload):
             squares.setdefault(part, []).append(float(torch.linalg.vector_norm(before.double())) ** 2)
@@ -127,7 +127,7 @@ class Admission:
         return any(not math.isfinite(norm) or 0 < TIMES * NOTHING * own[part] < norm for part, norm in norms)
 
     def check_burst(self, step: Round) -> None:
-        """Raise Diverged if this holds for more than half of the silos."""
+        """Raise Diverged if more than half of the silos have such updates."""
         if 2 * len(self.burst) > len(self.norms):
             raise Diverged(
                 f"{step.name!r} diverged: {len(self.burst)} of {len(self.norms)} silos sent updates with over "
@@ -140,7 +140,7 @@ class Admission:
         return {part: norm for part, norm in _medians(list(self.norms.values())).items() if norm > 0}
 
     def noted(self) -> dict[SiloId, Noted]:
-        """Return what is reported about the round's silos, by name."""
+        """Return the reports about the round's silos, by name."""
         far = _far(self.sketches)
         silos = sorted({*self.exceeded, *far})
         return {silo: Noted(self.exceeded.get(silo), far.get(silo)) for silo in silos}
@@ -175,14 +175,14 @@ class NormBound:
 
     scales: bool = True
     kept: dict[str, Medians] = field(default_factory=dict)
-    """By the address of a task; part of a run's checkpoint, so that a resumed run has the same bounds."""
+    """By the address of a task; part of a run's checkpoint, so a resumed run has the same bounds."""
 
     def admission(self, step: Round, sent: Payload, context: SiloContext) -> Admission | None:
         """Return the admission of a round's updates, or None if they are not checked."""
         if not step.trains and step.origin is None:
             return None
         buffers = frozenset(chain.from_iterable(_ends(name) for name, _ in context.module.named_buffers()))
-        # The last round too, so that norms can grow, and the others, so that one attack has no lasting effect.
+        # The last round is included so norms can grow, and the others so one attack has no lasting effect.
         usual = {p: max(median(found), found[-1]) for p, found in self.kept.get(step.address, {}).items() if found}
         least = step.honest_norm(sent)
         bounds = {part: max(TIMES * norm, least) for part, norm in usual.items()}

@@ -1,4 +1,4 @@
-"""Where client tasks run: on one device, with one thread, and with the data of as many silos as fit there."""
+"""Placement of client tasks: on one device, with one thread, and with the data of as many silos as fit there."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ from ..training.modules import on_device
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one intra-op thread: other numbers of threads sum in another order, with other rounding."""
+    """Use one intra-op thread, because the order of summation, and so rounding, depends on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -61,7 +61,7 @@ class Workplace:
 
     @contextmanager
     def working(self, *key: object) -> Iterator[None]:
-        """Use random numbers of that key and deterministic operations."""
+        """Use random numbers of this key and deterministic operations."""
         with seeded(*key, device=self.device), deterministic(self.device):
             yield
 
@@ -79,14 +79,14 @@ class Workplace:
         return home(update), home(state)
 
     def silo(self, silo: Silo) -> Silo:
-        """Return a silo with its data on the device, or with inputs that are moved there when accessed."""
+        """Return a silo with its data on the device, or with inputs that are moved there on access."""
         if id(silo) in self._kept:
             return self._kept[id(silo)][1]
         size = _size(silo)
         if size is None or (self.room is not None and size > self.room):
             return self._placed(silo, whole=False)
         placed = self._placed(silo, whole=True)
-        # A silo that is created on demand needs no memory once it is deleted.
+        # A silo created on demand needs no memory after it is deleted.
         gone = partial(_forget, weakref.ref(self), id(silo), size)
         self._kept[id(silo)] = weakref.ref(silo, gone), placed
         if self.room is not None:
@@ -109,7 +109,7 @@ def _forget(place: weakref.ref[Workplace], silo: int, size: int, of: object) -> 
 
 
 def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
-    """Return a split on a device, whole or with inputs moved in parts; lazy data are moved when accessed."""
+    """Return a split on a device, completely or with inputs moved in parts; lazy data are moved on access."""
     if isinstance(data, LateData):
         return LateData.of(lambda: placed_data(data.read(), device, whole))
     found = Data(placed_inputs(data.x, device, whole), brought(data.y, device))
@@ -117,7 +117,7 @@ def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
 
 
 def placed_inputs(x: Tensor, device: torch.device, whole: bool = True) -> Tensor:
-    """Return inputs on a device, or inputs that are moved there in parts, as data read on demand always are."""
+    """Return inputs on a device, or inputs that are moved there in parts, as is always done for lazy data."""
     if whole and not isinstance(x, PartedInputs):
         return brought(x, device)
     return StreamedInputs(x, device)  # type: ignore[return-value]  # supports all operations on inputs

@@ -51,7 +51,7 @@ class SingleMachineEngine:
         if isinstance(executor.silos, dict):
             self.examples = {name: len(silo.train) for name, silo in executor.silos.items()}
         self.states: dict[SiloId, KeptState] = {}
-        """The last state that each silo has kept, if any."""
+        """The last stored state of each silo, if any."""
         self.needed: list[int] = []
         """The rounds whose states stay on disk."""
         self.changed: dict[SiloId, KeptState] = {}
@@ -59,7 +59,7 @@ class SingleMachineEngine:
         self.count = workers if workers > 1 else 0
         self.workers: list[Worker] = []
         self.rebuild = rebuild
-        """What workers need to reconstruct a run in a process that cannot be forked."""
+        """The data from which workers reconstruct a run if the process cannot be forked."""
         self.aside: ThreadPoolExecutor | None = None
         """A thread that sums replies while workers run; started by the first sum, after the workers were forked."""
         if workers > 1:
@@ -106,12 +106,12 @@ class SingleMachineEngine:
         self.states = dict(kept)
 
     def kept(self) -> list[KeptState]:
-        """Return the states that silos have kept since the last call, by name."""
+        """Return the states that silos stored since the last call, by name."""
         changed, self.changed = self.changed, {}
         return [changed[silo] for silo in sorted(changed)]
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Keep only the states of these rounds on disk when later ones are saved."""
+        """Keep only the states of these rounds on disk when saving later ones."""
         self.needed = list(rounds)
 
     def end_training(self) -> None:
@@ -126,7 +126,7 @@ class SingleMachineEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let every silo of the cohort run the task; of a linear round, keep only means.
+        """Let every silo of the cohort run the task; in a linear round, keep only means.
 
         Raises SiloError if a task fails.
         """
@@ -149,8 +149,8 @@ class SingleMachineEngine:
         return collector.replies(len(self.silos))
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
-        """Return the order in which silos of a group are asked: largest first, if sizes are known, so that no worker is
-        left with a large silo at the end. Results do not depend on it.
+        """Return the order in which silos of a group are asked: largest first, if sizes are known, so no worker is left
+        with a large silo at the end. Results do not depend on it.
         """
         return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
 

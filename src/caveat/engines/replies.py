@@ -15,12 +15,12 @@ from .batched_executor import ChunkPart, one_of, stack
 from .norms import BUFFERED, Admission
 
 TOGETHER = 1 << 27
-"""Bytes of replies that are summed at once: enough to contain silos of all sizes, so that the largest can start first.
+"""Bytes of replies that are summed at once: enough to contain silos of all sizes, so the largest can start first.
 """
 FEWEST = 8
-"""Minimum number of replies that are summed at once: a sum passes through memory once for all of them."""
+"""Minimum number of replies that are summed at once, in one pass through memory."""
 BUFFERS = 2
-"""Number of groups of silos that are running or waiting to be summed."""
+"""Maximum number of groups of silos that are running or waiting to be summed."""
 
 
 class ReplyCollector(Protocol):
@@ -31,16 +31,16 @@ class ReplyCollector(Protocol):
         """The cohort in groups, in the order in which they are asked."""
 
     def ready(self, group: int) -> bool:
-        """Return whether silos of a group may be asked: only after replies of an earlier group have arrived.
+        """Return whether silos of a group may be asked, which requires the replies of an earlier group.
 
-        Waits until those are summed and raises their errors, but does not wait for replies.
+        Waits until those are summed and raises errors of the sums, but does not wait for replies.
         """
 
     def take(self, silo: SiloId, update: Update) -> None:
         """Take the reply of a silo."""
 
     def replies(self, population: int) -> Replies:
-        """Return the replies of a federation of so many silos, after the last one has arrived."""
+        """Return the replies of a federation with `population` silos, after the last one has arrived."""
 
 
 class BufferedReplies:
@@ -61,9 +61,9 @@ class BufferedReplies:
 
 
 class StreamingMean:
-    """Replies of a linear round. Needs memory for a few of them and one sum, whatever the size of the cohort.
+    """Replies of a linear round. Needs memory for a few of them and one sum, for any size of the cohort.
 
-    The sum is in the order of names, so it is bit-identical whichever silo replied first.
+    The sum is in the order of names, so it is bit-identical for any order of arrival.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class StreamingMean:
         admission: Admission | None = None,
     ) -> None:
         """`examples` are the weights of the cohort. `size` is the size in bytes of what was sent; replies are assumed
-        to be as large. `aside` computes the sums one after the other; if None, the caller does. Updates are admitted in
-        the order of groups, before they are summed.
+        to have the same size. `aside` computes the sums one after the other; if None, the caller does. Updates are
+        admitted in the order of groups, before they are summed.
         """
         self.examples, self.aside, self.admission = examples, aside, admission
         names, count = sorted(examples), max(FEWEST, 2 * workers, TOGETHER // max(size, 1))
@@ -108,7 +108,7 @@ class StreamingMean:
             self._add({name: self.waiting.pop(name) for name in self.groups[len(self.submitted)]})
 
     def _form(self, update: Update) -> Update:
-        """Return the form of an update, shared by updates of equal layout, because meta tensors need memory too."""
+        """Return the form of an update, shared by updates of equal layout, because meta tensors need memory, too."""
         layout = [
             (group, name, t.shape, t.dtype) for group, named in update.payload.items() for name, t in named.items()
         ]
@@ -132,15 +132,15 @@ class StreamingMean:
 
 def _add(sums: RunningSums, updates: dict[SiloId, Update], admission: Admission | None) -> None:
     sums.add(list((updates if admission is None else admission.admit(updates)).values()))
-    updates.clear()  # before the caller checks whether their memory can be reused
+    updates.clear()  # cleared before the caller checks whether their memory can be reused
 
 
 def check_weight(silo: SiloId, examples: int, expected: int) -> None:
     """Raise RunError for an update of a linear round with an unexpected weight."""
     if examples != expected:
         raise RunError(
-            f"silo {silo!r} sent an update of weight {examples}, expected {expected}: in a linear round all silos are "
-            "weighted by their training examples, or all by 1"
+            f"silo {silo!r} sent an update of weight {examples}, expected {expected}: in a linear round, silos are "
+            "weighted by their training examples, or equally"
         )
 
 
@@ -155,7 +155,7 @@ class SummedPart:
 
 
 def summed(part: ChunkPart) -> SummedPart:
-    """Return a part as float64 sums of n_k times the silos' tensors, and the tensors of the first silo by name."""
+    """Return a part as n_k-weighted float64 sums of the silos' tensors, and the tensors of the first silo by name."""
     shares = torch.tensor(part.examples, dtype=torch.float64)
     sums: Payload = {}
     for group, tensors in part.payload.items():
@@ -165,7 +165,7 @@ def summed(part: ChunkPart) -> SummedPart:
 
 
 def _sum(tensor: Tensor, shares: Tensor) -> Tensor:
-    # Not as a matrix product, whose order of summation depends on the library.
+    # No matrix product, because its order of summation depends on the library.
     return (tensor.double() * shares.view(-1, *[1] * (tensor.ndim - 1))).sum(0)
 
 
@@ -210,7 +210,7 @@ class ChunkReplies:
             check_weight(silo, examples, expected)
 
     def replies(self, population: int) -> Replies:
-        """Return the replies of a federation of so many silos, after the last chunk has arrived."""
+        """Return the replies of a federation with `population` silos, after the last chunk has arrived."""
         if self.admission is not None and self.admission.waits:
             held = [part for parts in self.parts for part in parts if isinstance(part, ChunkPart)]
             for held_part in held:
@@ -235,7 +235,7 @@ class ChunkReplies:
 
 def _means(parts: Sequence[SummedPart]) -> Payload:
     total = sum(sum(part.examples) for part in parts)
-    # Integer tensors have no mean: those of the first silo by name are taken, as in `Replies.mean`.
+    # Integer tensors are not averaged: those of the first silo by name are used, as in `Replies.mean`.
     first = min(parts, key=lambda part: min(part.silos)).first
     means: Payload = {}
     for group, tensors in first.items():

@@ -45,7 +45,7 @@ class Transport(Protocol):
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let the silos of the cohort run the task with that address in round t; `linear` is the round's.
+        """Let the silos of the cohort run the task with that address in round t; `linear` is `Round.linear`.
 
         Updates are admitted by `admission`, if given.
         """
@@ -53,19 +53,19 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class Participation:
-    """Selects the silos of a round: a fraction of them, drawn every round, and at least a minimum."""
+    """Selects the silos of a round: a fraction of them, drawn every round, with a minimum number."""
 
     seed: int
     share: float = 1.0
     least: int = 1
 
     def count(self, silos: int) -> int:
-        """Return the number of silos that a round asks, of so many."""
+        """Return the number of silos in a round, out of `silos`."""
         # Rounded first: 0.07 of 100 is 7.000000000000001 in floating point.
         return min(silos, max(math.ceil(round(self.share * silos, 9)), self.least))
 
     def cohort(self, t: int, step: Round, silos: Sequence[SiloId]) -> Sequence[SiloId]:
-        """Return the silos that round t asks, in the given order: a function of the seed and of t only."""
+        """Return the silos of round t, in the given order: a function of the seed and of t only."""
         count = self.count(len(silos))
         if step.everyone or count >= len(silos):
             return silos
@@ -85,7 +85,7 @@ class FinishedRound:
     sent: Payload
     cohort: Sequence[SiloId]
     replies: Replies
-    """The updates of the cohort; of a linear round maybe only their means and forms, see `Replies`."""
+    """The updates of the cohort; for a linear round maybe only their means and forms, see `Replies`."""
     noted: Mapping[SiloId, Noted] = field(default_factory=dict)
     """The silos whose updates exceeded the norm bound or were far from all others."""
 
@@ -126,7 +126,7 @@ def run(
             norms.remember(step, admission)
         noted = admission.noted() if admission is not None else {}
         after(FinishedRound(t, number, step, sent, cohort, replies, noted), server)
-        # Replies lie in the memory of workers, which is reused in the next round if no reference to them is left.
+        # Replies are in the memory of workers, which is reused in the next round if no reference to it is left.
         del sent, replies, admission, looks
     return server
 
@@ -146,7 +146,7 @@ def _aggregated(t: int, step: Round, server: State, replies: Replies, context: S
 
 
 def _largest(replies: Replies) -> float:
-    """Return the largest absolute value of the floating-point tensors that silos sent, in sums or one by one."""
+    """Return the largest absolute value of the floating-point tensors that silos sent, or of their sums."""
     payloads = [replies.means] if replies.means is not None else [each.payload for each in replies.updates.values()]
     tensors = (tensor for payload in payloads for group in payload.values() for tensor in group.values())
     return max((float(each.abs().max()) for each in tensors if each.is_floating_point() and each.numel()), default=0.0)

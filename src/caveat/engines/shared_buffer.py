@@ -14,20 +14,20 @@ from ..core import Payload
 ALIGNED = 64
 """Alignment of tensors in bytes."""
 MANY = 1000
-"""Number of windows on a buffer after which unused ones are removed."""
+"""Number of views of a buffer after which unused ones are removed."""
 BufferLayout = dict[str, list[list[Any]]]
-"""Name, type, shape and position of each tensor by group: what a reader needs, as JSON values."""
+"""Name, type, shape and position of each tensor by group, as JSON values for a reader."""
 
 
 class SharedBuffer:
     """Payloads in sequence, written by one process and read by others without a copy.
 
-    A payload is valid until the buffer is written from the start again; check `unread` before.
+    A payload is valid until the buffer is written from the start again; check `unread` first.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """`descriptor` is that of a buffer inherited from another process."""
-        # Neither file has a name, so nothing is left behind however the processes end.
+        """`descriptor` is the file descriptor of a buffer inherited from another process."""
+        # Neither file has a name, so nothing is left behind, however the processes end.
         if descriptor is not None:
             self.descriptor = descriptor
         elif hasattr(os, "memfd_create"):
@@ -38,7 +38,7 @@ class SharedBuffer:
         self.map: mmap.mmap | None = None
         self.end = 0
         self.windows: list[weakref.ref[memoryview]] = []
-        """The parts of the buffer that were read; each exists as long as a tensor in it."""
+        """The parts of the buffer that were read; each exists as long as one of its tensors."""
         self.many = MANY
 
     @property
@@ -52,7 +52,7 @@ class SharedBuffer:
         self.end = 0
 
     def write(self, payload: Payload) -> BufferLayout:
-        """Append a payload; return what a reader needs."""
+        """Append a payload; return its layout for a reader."""
         layout: BufferLayout = {}
         for group, tensors in payload.items():
             layout[group] = []
@@ -60,7 +60,7 @@ class SharedBuffer:
                 layout[group].append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), self.end])
                 self.end += math.ceil(tensor.nbytes / ALIGNED) * ALIGNED
         if os.fstat(self.descriptor).st_size < self.end:
-            # Much larger than needed, which costs nothing until used; every new mapping must find its pages again.
+            # Much larger than needed, which costs nothing until used, because a new mapping must load its pages again.
             os.ftruncate(self.descriptor, 64 * self.end)
         for group, there in self.read(layout).items():
             for name, tensor in there.items():
@@ -79,7 +79,7 @@ class SharedBuffer:
         os.close(self.descriptor)
 
     def _window(self) -> memoryview:
-        """Return a view of the whole file; an older, shorter mapping lives on in the tensors read from it."""
+        """Return a view of the whole file; an older, shorter mapping remains valid for tensors read from it."""
         size = os.fstat(self.descriptor).st_size
         if not size:
             return memoryview(b"")

@@ -1,6 +1,6 @@
-"""Which client tasks of a run are batched over silos, and which silos form a chunk.
+"""Decides which client tasks of a run are batched over silos, and which silos form a chunk.
 
-The rules are the same on every machine. A task is batched only if `check_same` finds the same numbers in float64.
+The rules are the same on every machine. A task is batched only if `check_same` finds equal results in float64.
 `engine.vectorized = "auto"` also requires many silos and a small training step (`SILOS`, `STEP`), as measured in
 docs/hardware.md. No rule depends on times or on the number of workers, so runs are bitwise reproducible.
 """
@@ -75,7 +75,7 @@ def check_same(sample: TaskSample) -> int:
 
 
 class _Saved:
-    """Counts the bytes that autograd stores for a training step."""
+    """Counts the bytes that autograd stores in a training step."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -88,7 +88,7 @@ class _Saved:
 
 
 class _Counted:
-    """Its bytes are counted as long as it exists."""
+    """A stored tensor whose bytes are counted while it exists."""
 
     def __init__(self, saved: _Saved, size: int) -> None:
         self.saved, self.size = saved, size
@@ -120,7 +120,7 @@ def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
     own = {id(module): deepcopy(module).double() for silo, module in executor.own.items() if silo in data}
     return replace(
         executor,
-        device=CPU,  # where single silos use the dropout masks of batched ones
+        device=CPU,  # single silos use the dropout masks of batched ones there
         module=deepcopy(executor.module).double(),
         silos={
             name: replace(
@@ -135,7 +135,7 @@ def _exact(executor: Executor, silos: Sequence[SiloId]) -> Executor:
 
 def _split(data: Data) -> Data:
     if type(data).batch is not Data.batch or not isinstance(data.x, Tensor):
-        return data  # which is not batched
+        return data  # not batched
     return Data(data.x.double() if data.x.is_floating_point() else data.x, data.y)
 
 
@@ -159,7 +159,7 @@ MOST = 64
 MEMORY = 1 << 28
 """Maximum bytes of the models of a chunk in training."""
 TIMES = 8
-"""Numbers in memory per parameter of a silo in training, including those of a step."""
+"""Numbers in memory per parameter of a silo in training, including a step's."""
 
 
 class Vectorization:
@@ -209,7 +209,7 @@ class Vectorization:
         return found, {name: record.padded for name, record in vectorized.items()}
 
     def _decision(self, sample: TaskSample, count: int) -> VectorizedRecord:
-        """Decide on a task by a few silos; `count` silos of their architecture take part in the round."""
+        """Decide on a task from a few silos; `count` silos of their architecture take part in the round."""
         if self.mode == "auto" and count < SILOS:
             reason = f"{count} silos of one architecture take part in a round, expected at least {SILOS}"
             return VectorizedRecord(vectorized=False, why=reason)
@@ -225,7 +225,7 @@ class Vectorization:
         return VectorizedRecord(vectorized=True, padded=padded, bytes=kept)
 
     def fell_back(self, t: int, reasons: Mapping[str, str]) -> None:
-        """Record why silos were run one by one in round t although their task was to be batched, by task."""
+        """Record why silos were run one by one in round t although their task should be batched, by task."""
         for name, reason in reasons.items():
             if not self.works[name].why:
                 self.works[name] = self.works[name].model_copy(update={"why": f"in round {t} of the schedule {reason}"})

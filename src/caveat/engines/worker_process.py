@@ -30,7 +30,7 @@ from .replies import BUFFERS, SummedPart, summed
 from .shared_buffer import SharedBuffer
 
 Rebuild = Mapping[str, Any]
-"""What the function `serve_respawned` of the module named by "by" needs to reconstruct a run, as JSON values."""
+"""The arguments with which `serve_respawned` of the module named by "by" reconstructs a run, as JSON values."""
 BEGIN = """
 import importlib, json, sys
 about = json.loads(sys.argv[1])
@@ -49,11 +49,11 @@ class Worker:
     ) -> None:
         self.pipe, theirs = Pipe()
         self.buffers = [SharedBuffer() for _ in range(BUFFERS)]
-        """One for the replies of a group of silos, and one for those of the next group while the first are summed."""
+        """One buffer for the replies of a group of silos, and one for the next group while the first is summed."""
         self.slot = 0
         self.order: dict[str, Any] = {}
         self.fresh = True
-        """Whether the current buffer has no replies in use."""
+        """Whether no replies in the current buffer are in use."""
         if rebuild is not None:
             self.process = respawn(rebuild, executor, down, self.buffers, theirs)
             theirs.close()
@@ -75,11 +75,11 @@ class Worker:
         theirs.close()
 
     def begin(self, slot: int) -> None:
-        """Write replies to this buffer, from its start if nothing in it is still needed."""
+        """Write replies to this buffer, from its start if nothing in it is needed any more."""
         self.slot, self.fresh = slot, self.buffers[slot].unread
 
     def ask(self, order: dict[str, Any]) -> None:
-        """Send a request. Raises RunError if the process has died."""
+        """Send a request. Raises RunError if the process died."""
         self.order = order | {"slot": self.slot, "fresh": self.fresh}
         self.fresh = False
         try:
@@ -88,7 +88,7 @@ class Worker:
             raise self._dead() from error
 
     def answer(self) -> tuple[SiloId, Performed]:
-        """Wait for the answer. Raises StateLost or SiloError if the silo failed, RunError if the process has died."""
+        """Wait for the answer. Raises StateLost or SiloError if the silo failed, RunError if the process died."""
         answer = self.receive()
         update = Update(self.buffers[self.order["slot"]].read(answer["up"]), answer["examples"])
         return self.order["silo"], Performed(update, _kept(answer["kept"]))
@@ -144,7 +144,7 @@ class WorkerQueue:
     """Hands requests to idle workers."""
 
     def __init__(self, workers: Sequence[Worker], take: Callable[[Worker], None]) -> None:
-        """`take` is called with every worker that has answered, and receives its answer."""
+        """`take` is called with every worker that has answered, to receive its answer."""
         self.idle, self.busy, self.take = list(workers), dict[object, Worker](), take
 
     def ask(self, order: dict[str, Any]) -> None:
@@ -230,7 +230,7 @@ def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer
 
 def can_fork(device: torch.device) -> bool:
     """Return whether a fork of this process could train, on the CPU and on a device. If this machine has a GPU, a
-    short-lived fork tries it, because torch has no function for it.
+    short-lived fork tries it, because torch has no function to test it.
     """
     kinds = [kind for kind in dict.fromkeys((device.type, *known_kinds())) if device_count(kind)]
     if not kinds:
@@ -262,7 +262,7 @@ def respawn(
 ) -> int:
     """Start a new Python process that serves the other end of a pipe; return its process id.
 
-    It gets what it needs to reconstruct the run as JSON, and inherits the buffers.
+    It gets the data to reconstruct the run as JSON, and inherits the buffers.
     """
     descriptors = [pipe.fileno(), down.descriptor, *(buffer.descriptor for buffer in buffers)]
     about = {
@@ -282,7 +282,7 @@ def respawn(
 
 
 def end_with_parent(parent: int) -> None:
-    """Ignore Ctrl-C, and end when the parent ends, for any reason; call it first in a child."""
+    """Ignore Ctrl-C, and exit when the parent exits for any reason; call this first in a child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":

@@ -1,8 +1,8 @@
 """Checkpoints and private states on disk: safetensors and JSON, replaced atomically and identified by hashes.
 
-A silo's state is one immutable file per round in which it changed. The files that a run may continue from are kept:
-those of its newest checkpoint, of the last checkpoint synced to disk, and of the training rounds that a run can be
-rolled back to.
+A silo's state is one immutable file per round in which it changed. The files that a run may continue from are kept: the
+files of its newest checkpoint, of the last checkpoint synced to disk, and of the training rounds to which a run can be
+rolled back.
 """
 
 import os
@@ -23,7 +23,7 @@ KEPT = "checkpoint-[0-9]*.json"
 
 
 class StateLost(RunError):
-    """A silo's private state is missing or damaged; names the silo, the round and the file."""
+    """A silo's private state is missing or damaged. The text names the silo, the round and the file."""
 
 
 class SiloStore:
@@ -36,7 +36,7 @@ class SiloStore:
         """Load a silo's state. Raise StateLost if it is missing or differs."""
         path = self._file(kept.silo, kept.t)
         if path.exists() and not path.is_file():
-            raise StateLost(f"{_whose(kept)}, {path}, is no file", kept.silo)
+            raise StateLost(f"{_whose(kept)}, {path}, is not a file", kept.silo)
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -46,13 +46,13 @@ class SiloStore:
         return payload_of(data, path)
 
     def save(self, silo: SiloId, t: int, state: State, needed: Collection[int] = ()) -> KeptState:
-        """Save the state after round t; keep the one before it and those that belong to the `needed` rounds."""
+        """Save the state after round t; keep the previous one and the states of the `needed` rounds."""
         folder, data = self._folder(silo), to_bytes(state)
         refuse_link(folder)
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the folder {folder}: {error.strerror}") from None
+            raise RunError(f"cannot create the folder {folder}: {error.strerror}") from None
         write_bytes(self._file(silo, t), data)
         older = [version for version in self.versions(silo) if version < t]
         stay = {max((version for version in older if version <= each), default=None) for each in needed}
@@ -92,7 +92,7 @@ class SiloStore:
     def sync(self, kept: KeptState) -> None:
         """Sync a state to disk."""
         path = self._file(kept.silo, kept.t)
-        if path.exists():  # a later one may have taken its place
+        if path.exists():  # a later one may have replaced it
             sync(path)
             sync(path.parent)
 
@@ -120,8 +120,8 @@ class Saved:
 class ServerStore:
     """The server's checkpoints: its state, the run's counters, and the hashes of the files that belong to them.
 
-    `root` is the folder "state" of a run's folder. The checkpoints of the last `keep` training rounds are kept, if that
-    is more than 1.
+    `root` is the folder "state" of a run's folder. If `keep` is more than 1, the checkpoints of that many training
+    rounds are kept.
     """
 
     def __init__(self, root: Path, keep: int = 1) -> None:
@@ -140,7 +140,7 @@ class ServerStore:
     ) -> None:
         """Save the checkpoint after round t, from which a run resumes; sync it to disk if `durable`.
 
-        `files` are the other files of the run's folder that belong to it; `trains`: whether it is a training round.
+        `files` are the other files of the run's folder that belong to it; `trains` says whether it is a training round.
         """
         name, data = server_place(t), to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ class ServerStore:
             "schema": SCHEMA, "t": t, "server": name, **run_state.model_dump(include=COUNTED),
             "files": {**files, f"{self.root.name}/{name}": sum_of_bytes(data)},
         })  # fmt: skip
-        if trains and self.keep > 1:  # before the newest one, so no earlier round is ever missing
+        if trains and self.keep > 1:  # saved before the newest one, so no earlier round is ever missing
             write_record(self.root / kept_place(t), checkpoint, durable)
         write_record(self.root / NEWEST, checkpoint, durable)
         if durable:
@@ -158,7 +158,7 @@ class ServerStore:
         self._forget_older(name)
 
     def tidy(self, saved: Saved) -> None:
-        """Clean up after a killed process; the checkpoint that the run continues from becomes the newest."""
+        """Clean up after a killed process, and make the checkpoint that the run continues from the newest."""
         if saved.damage:
             write_record(self.root / NEWEST, saved.checkpoint, lasting=True)
         forget_kept(self.root, saved.checkpoint.t)

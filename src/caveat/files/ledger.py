@@ -1,7 +1,8 @@
-"""The privacy ledger: what left which silo, and when, with name, shape, type and bytes of every tensor.
+"""The privacy ledger: every message that left a silo, with name, shape, type and bytes of its tensors.
 
-`ledger.jsonl` has a line per message, with "split" for evaluations, and a line per form (a set of tensors) before the
-first message of that form. `read_sent` aggregates lines as it reads them, because there may be very many.
+`ledger.jsonl` has a line per message, with "split" for evaluations, and a line per form (names, shapes and types of a
+set of tensors) before the first message of that form. `read_sent` aggregates lines while reading, because there may be
+many.
 """
 
 import hashlib
@@ -181,6 +182,6 @@ def read_sent(path: Path) -> Sent | None:
             continue
         message = checked(value, Message, where)
         if message.form not in sent.forms:
-            raise DataError(f"{where}: no line before it has the tensors of form {message.form[:40]!r}")
+            raise DataError(f"{where}: no earlier line describes the form {message.form[:40]!r}")
         sent.add(message)
     return sent if sent.total.messages else None

@@ -1,4 +1,4 @@
-"""Reading the files of runs: JSON and JSON lines as validated records, and the hashes of a folder's files."""
+"""Read the files of runs: JSON and JSON lines as validated records, and the hashes of a folder's files."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def read(path: Path, kind: type[RecordType]) -> RecordType:
 
 
 def read_plain(path: Path) -> Any:
-    """Read the value of a JSON file without validation. Raise DataError if there is none."""
+    """Read the value of a JSON file without validation. Raise DataError if it is missing."""
     value = decoded(text_of(path) or "", str(path))
     check_version(value, str(path))
     return value
@@ -83,7 +83,7 @@ def decoded(text: str | bytes, where: str) -> Any:
         return json.loads(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{where} cannot be read as UTF-8 text: {error}") from error
-    except (ValueError, RecursionError) as error:  # also for numbers with too many digits and for too deep nesting
+    except (ValueError, RecursionError) as error:  # also raised for too many digits and too deep nesting
         raise DataError(f"{where}: not valid JSON: {error}") from error
 
 
@@ -119,7 +119,7 @@ def _beyond(value: Any) -> str | None:
 
 
 def check_version(value: Any, where: str) -> None:
-    """Raise DataError for a schema of another version of caveat."""
+    """Raise DataError for the schema of another version of caveat."""
     version = value.get("schema") if isinstance(value, dict) else None
     if isinstance(version, int) and version != SCHEMA:
         raise DataError(f"{where}: schema {version} was written by another version; this one reads schema {SCHEMA}")
@@ -134,13 +134,13 @@ def _is_json(line: bytes) -> bool:
 
 
 BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Number of bytes read at once."""
 GROWING = ".jsonl"
-"""The suffix of append-only files: they may hold more than the checkpoint of an unfinished run knows."""
+"""The suffix of append-only files, which may have more than the checkpoint of an unfinished run knows."""
 APART = frozenset({"state", "baselines"})
 """Folders with their own hashes."""
 FREE = frozenset({"summary.json", "config.toml", "given.toml", "report.html", "started.json", "failure.json"})
-"""Files without a hash: they have a checksum, are compared as settings, or only display other files."""
+"""Files without a hash: they have a checksum, are compared as settings, or are derived from other files."""
 
 
 def sum_of_bytes(data: bytes) -> FileSum:
@@ -185,7 +185,7 @@ class Manifest:
             if known is not None:
                 check_file(self.folder / place, known, not self.finished and place.endswith(GROWING))
             elif self.finished and (self.folder / place).exists():
-                raise DataError(f"{self.folder / place} is not part of the run: it was added after it had finished")
+                raise DataError(f"{self.folder / place} is not part of the run: it was added later")
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -200,7 +200,7 @@ def manifest_of(folder: Path) -> Manifest:
 
 
 def sums_of_folder(folder: Path) -> dict[str, FileSum]:
-    """Return the hashes of a finished run's files, except those with their own hashes or without."""
+    """Return the hashes of a finished run's files, except for files without a hash or with their own."""
     found: dict[str, FileSum] = {}
     for place, folders, names in os.walk(folder):
         here = Path(place)
@@ -217,7 +217,7 @@ def sums_of_folder(folder: Path) -> dict[str, FileSum]:
 RUN = "run.json"
 """The description of a run."""
 STATES = "state/states.jsonl"
-"""The states that silos have stored, by round and hash."""
+"""The stored states of silos, by round and hash."""
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -228,5 +228,5 @@ def read_comparison(path: Path) -> Comparison:
     file = path / "comparison.json" if path.is_dir() else path
     record = record_of(file, Comparison)
     if record is None:
-        raise DataError(f"{file} does not exist; expected a comparison, as `caveat compare --out` writes it")
+        raise DataError(f"{file} does not exist; expected the file of a comparison, written by `caveat compare --out`")
     return record

@@ -1,7 +1,7 @@
 """Roll back a run to a recent training round, or to the last one to train for more rounds.
 
 The server's checkpoints of the last training rounds are kept, with the silo states that belong to them. Undone rows and
-ledger lines are moved to the run's folder `undone`, because their messages did leave the silos. A finished run keeps
+ledger lines are moved to the run's folder `undone`, because their messages have left the silos. A finished run keeps
 the states after its last training round in `state/trained`.
 """
 
@@ -22,7 +22,7 @@ UNDONE = "undone"
 """A run's folder with undone lines, in one folder per rollback."""
 LEDGER, ROWS = "ledger.jsonl", "rounds.jsonl"
 RESULT = ("summary.json", "report.html", "gallery.json", "features.json", "delivered")
-"""Results of a finished run, in addition to its model, that the next result replaces."""
+"""Results of a finished run that the next result replaces, in addition to its model."""
 
 
 def kept_rounds(run: Path) -> list[Checkpoint]:
@@ -45,7 +45,7 @@ def roll_back(run: Path, to: int) -> Rollback:
     """
     store = ServerStore(run / "state")
     if (saved := store.load()) is None:
-        raise ConfigurationError(f"{run}: no round is complete yet: there is nothing to roll back to")
+        raise ConfigurationError(f"{run}: no round is complete yet, so there is nothing to roll back to")
     now, kept = saved.checkpoint, {each.number: each for each in kept_rounds(run)}
     if to not in kept:
         raise ConfigurationError(f"--to {to}: {_there_are(run, sorted(kept))}")
@@ -77,14 +77,14 @@ def undone_messages(run: Path, run_state: RunState) -> list[Message]:
     for number, back in enumerate(run_state.rollbacks, 1):
         path = run / UNDONE / str(number) / LEDGER
         check_file(path, back.ledger)
-        apart = -number * 10**9  # not a position in the schedule
+        apart = -number * 10**9  # never a position in the schedule
         found += [each.model_copy(update={"t": apart + (each.t or 0)}) for each in read_ledger(path).messages]
     return found
 
 
 def _there_are(run: Path, rounds: list[int]) -> str:
     if not rounds:
-        return f"{run} keeps no round to roll back to: set engine.keep_checkpoints before a run starts"
+        return f"{run} keeps no round to roll back to: set engine.keep_checkpoints before starting a run"
     return f"{run} can be rolled back to the training rounds {', '.join(map(str, rounds))}"
 
 
@@ -163,7 +163,7 @@ class TrainedStore:
         self.run, self.state, self.root = run, run / "state", run / "state" / FOLDER
 
     def keep(self, states: Iterable[KeptState]) -> None:
-        """Store the newest checkpoint and its silo states, replacing those stored before."""
+        """Store the newest checkpoint and its silo states, replacing the stored ones."""
         refuse_link(self.root)
         if self.root.exists():
             refuse_links(self.root)
@@ -206,7 +206,7 @@ class TrainedStore:
         self.free(checkpoint)
 
     def free(self, checkpoint: Checkpoint) -> None:
-        """Make it the newest checkpoint; from now on the run's settings may differ."""
+        """Make this the newest checkpoint, after which the run's settings may change."""
         files = {place: known for place, known in checkpoint.files.items() if place != RUN}
         write_record(self.state / NEWEST, checkpoint.model_copy(update={"files": files}), lasting=True)
         (self.state / DURABLE).unlink(missing_ok=True)
@@ -242,4 +242,4 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, part)
     part.replace(target)
-    part.unlink(missing_ok=True)  # two links to one file: nothing was replaced
+    part.unlink(missing_ok=True)  # remains if both were links to one file

@@ -51,10 +51,10 @@ class RunFolder:
     rows: Sequence[RoundRow] = ()
     left_out: Sequence[LeftOut] = ()
     noted: Sequence[NotedUpdate] = ()
-    """Silos that were asked in a round but are not included, and remarkable updates."""
+    """Silos that took part in a round but are not included, and unusual updates."""
     summary: Summary | None = None
     failure: Failure | None = None
-    """The error of a run that failed and has not continued."""
+    """The error of a run that failed and was not continued."""
     gallery: Gallery | None = None
     features: Features | None = None
     sent: Sent | None = None
@@ -88,12 +88,12 @@ class RunFolder:
 
     @property
     def federated(self) -> bool:
-        """Whether it is a federation over Flower, which its project continues."""
+        """Whether it is a federation over Flower, which is continued from its project."""
         return self.record is not None and self.record.federated
 
     @property
     def plugins(self) -> list[str]:
-        """The `--plugin` options the run was started with: for display, never executed."""
+        """The `--plugin` options of the run, for display; they are never executed."""
         return self._options("--plugin", "plugins")
 
     @property
@@ -172,7 +172,7 @@ class RunFolder:
 
     @property
     def worst(self) -> Worst | None:
-        """The silo of lowest accuracy."""
+        """The silo with the lowest accuracy."""
         if self.summary and self.summary.worst:
             return self.summary.worst
         known = [(silo.test.accuracy, silo.name) for silo in self.silos if silo.test.accuracy is not None]
@@ -202,19 +202,19 @@ def read_run(path: Path) -> RunFolder:
     """Read a run's folder, and those of its baselines.
 
     Raises MissingError if it is not the folder of a run, DataError for a file that caveat did not write. An incomplete
-    run is no error: `complete` is false, and parts are missing.
+    run is not an error: `complete` is false, and parts are missing.
     """
     if not path.is_dir():
-        raise MissingError(f"{path} is not a folder; expected the folder of a run, as `caveat run --out` writes it")
+        raise MissingError(f"{path} is not a folder; expected the folder of a run, written by `caveat run --out`")
     if not _is_run(path):
-        about = other_kind(path) or f"is not a run's folder: it holds none of {', '.join(_FILES)}"
+        about = other_kind(path) or f"is not a run's folder: it contains none of {', '.join(_FILES)}"
         raise MissingError(f"{path} {about}")
     manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
     summary = record_of(path / "summary.json", Summary)
     return RunFolder(
-        path=path.resolve(),  # resolved, so "." has a name too
+        path=path.resolve(),  # so "." has a name
         config=config,
         record=record_of(path / RUN, RunFile),
         joined=record_of(path / "join.json", JoinFile),
@@ -236,9 +236,9 @@ def read_run(path: Path) -> RunFolder:
 def other_kind(folder: Path) -> str:
     """Describe a folder that is not a run's, in words that follow its name; "" for an unknown folder."""
     if (folder / "grid.json").exists():
-        return "is a comparison: the command that started it continues it, and its runs are in the folders below runs"
+        return "is a comparison: repeat the command that started it to continue it; its runs are in its folder runs"
     if (folder / "plan.json").exists():
-        return "is an audit: the command that started it continues it, and audit.html is its page"
+        return "is an audit: repeat the command that started it to continue it; its page is audit.html"
     if (folder / "silo.toml").exists():
         return "is the folder of a silo; its copy of a run is in STATE/FEDERATION/METHOD"
     if methods := sorted(path.parent.name for path in folder.glob("*/silo.json")):
@@ -250,13 +250,13 @@ def _beside(folder: Path, main: Path) -> RunFolder:
     """Read a baseline. Raise DataError if it belongs to another run."""
     splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, RunFile)
     if (folder / splits).exists() and text_of(folder / splits) != text_of(main / splits):
-        raise DataError(f"{folder / splits} differs from that of {main}: it belongs to another run")
+        raise DataError(f"{folder / splits} differs from the one in {main}: it belongs to another run")
     if found.record is not None and of_main is not None:
         for name in _COMMON:
             if found.record.spec.get(name) != of_main.spec.get(name):
                 raise DataError(f"{folder / RUN}: {name} differs from {main}: it belongs to another run")
     if found.summary is not None and found.summary.method != folder.name:
-        raise DataError(f"{folder / 'summary.json'} is of {found.summary.method}, expected {folder.name}")
+        raise DataError(f"{folder / 'summary.json'} belongs to {found.summary.method}, expected {folder.name}")
     return found
 
 
@@ -271,7 +271,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpdate]]:
-    """Read `rounds.jsonl`: metrics, silos that were left out, and remarkable updates. Raise DataError if damaged."""
+    """Read `rounds.jsonl`: metrics, excluded silos, and unusual updates. Raise DataError if damaged."""
     rows, left_out, noted = list[RoundRow](), list[LeftOut](), list[NotedUpdate]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:

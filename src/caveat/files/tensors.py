@@ -37,7 +37,7 @@ def from_bytes(data: bytes) -> Payload:
 
 
 def payload_of(data: bytes, path: Path) -> Payload:
-    """Return the payload in a file's bytes. Raise RunError, naming the file, if there is none."""
+    """Return the payload in a file's bytes. Raise RunError, naming the file, if they are invalid."""
     try:
         return from_bytes(data)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -56,7 +56,7 @@ def read_payload(path: Path) -> Payload:
 
 
 HASH = 16
-"""Bytes of the hash of an input."""
+"""Number of bytes of an input's hash."""
 Rows = npt.NDArray[np.float32]
 
 
@@ -71,7 +71,7 @@ class FeatureCache:
 
     The encoder's folder holds blocks that never change: `BLOCK.npy` with rows, and `BLOCK.ids.npy` with the hashes of
     their inputs. A block's name is a hash of both, which reveals damage when a process first reads it. Rows are read
-    through a memory map. Two processes that compute the same rows write two blocks, which does no harm.
+    through a memory map. Two processes that compute the same rows write two blocks, which is harmless.
     """
 
     def __init__(self, folder: Path, width: int) -> None:
@@ -93,13 +93,13 @@ class FeatureCache:
             here, there = map(list, zip(*pairs, strict=True))
             try:
                 into[here] = np.load(block, mmap_mode="r", allow_pickle=False)[there]
-            except (OSError, ValueError, IndexError):  # deleted or changed since
+            except (OSError, ValueError, IndexError):  # deleted or changed in the meantime
                 missing |= set(here)
         return sorted(missing)
 
     def add(self, ids: list[bytes], rows: Rows) -> None:
         """Store rows (N, width) of inputs. Raise OSError or RunError on failure."""
-        for folder in (self.folder.parent, self.folder):  # the user has named the folders above them
+        for folder in (self.folder.parent, self.folder):  # the parent folders are the user's
             refuse_link(folder)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # derived from private data
         block = self.folder / f"{self._sum(ids, rows)}.npy"

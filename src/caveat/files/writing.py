@@ -1,4 +1,4 @@
-"""Writing files: atomically or by appending, never through links, owner-only if asked, and one process at a time."""
+"""Write files: atomically or by appending, never through links, owner-only if requested, and one process at a time."""
 
 import contextlib
 import fcntl
@@ -53,7 +53,7 @@ _PART = re.compile(r"\..+\.(\d+)\.part")
 
 
 Opener = Callable[[str, int], int]
-"""Opens a file for writing and sets its permissions."""
+"""A function that opens a file for writing and sets its permissions."""
 
 
 def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener = without_following) -> None:
@@ -71,7 +71,7 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener =
             sync(path.parent)
     except OSError as error:
         _drop(part)
-        raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; earlier files are kept") from error
 
 
 def sync(path: Path) -> None:
@@ -89,7 +89,7 @@ def append(path: Path, text: str) -> None:
         with open(path, "ab", opener=without_following) as file:
             file.write(text.encode())
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; what was saved before is kept") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; earlier files are kept") from error
 
 
 def forget_parts(folder: Path) -> None:
@@ -139,7 +139,7 @@ def lines_of_records(records: Iterable[Record]) -> str:
 def _drop(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)
-    except OSError:  # such as a deleted folder: the first error is the one to report
+    except OSError:  # such as a deleted folder; the first error is more informative
         return
 
 
@@ -149,9 +149,9 @@ OTHERS = 0o077
 
 @contextlib.contextmanager
 def owner_only() -> Iterator[None]:
-    """Create files with mode 600 and folders with mode 700 at most, in all threads of this process."""
+    """Limit new files to mode 600 and new folders to mode 700, in all threads of this process."""
     before = os.umask(OTHERS)
-    os.umask(before | OTHERS)  # never more than allowed before
+    os.umask(before | OTHERS)  # never more permissive than before
     try:
         yield
     finally:
@@ -167,7 +167,7 @@ def close_to_others(path: Path) -> None:
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Characters at the start of a cell that a spreadsheet takes for a formula, or skips before one."""
+"""Characters at the start of a cell that begin a formula in a spreadsheet, or that it skips before one."""
 
 
 def as_text(cell: str) -> str:
@@ -216,7 +216,7 @@ class AppendLog:
             after = file.read()
         whole = after[: after.rfind(b"\n") + 1]
         if b"\0" in after:
-            raise RunError(f"{self.path}: there are zero bytes after the first {self.bytes}: the file is damaged")
+            raise RunError(f"{self.path}: zero bytes follow the first {self.bytes} bytes: the file is damaged")
         self._digest.update(whole)
         self.bytes += len(whole)
         self._cut()
@@ -226,7 +226,7 @@ class AppendLog:
         if known is None:
             return
         if not self.path.is_file():
-            raise RunError(f"{self.path} is missing: put it back from a copy")
+            raise RunError(f"{self.path} is missing: restore it from a copy")
         with open(self.path, "rb", opener=without_following) as file:
             while block := file.read(min(BLOCK, known.bytes - self.bytes)):
                 self._digest.update(block)
@@ -234,11 +234,11 @@ class AppendLog:
         if self.bytes < known.bytes:
             raise RunError(f"{self.path}: {self.bytes} bytes, expected the {known.bytes} of completed rounds")
         if known.sha256 != self._digest.hexdigest():
-            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from those written: the file is damaged")
+            raise RunError(f"{self.path}: its first {known.bytes} bytes differ from what was written: it is damaged")
 
     def _cut(self) -> None:
         try:
-            if self.path.stat().st_nlink > 1:  # a copy of the folder shares the file and must not change
+            if self.path.stat().st_nlink > 1:  # a hard link in a copy of the folder must not change
                 write_bytes(self.path, self.path.read_bytes())
             with open(self.path, "r+b", opener=without_following) as file:
                 file.truncate(self.bytes)
@@ -272,7 +272,7 @@ LOCKED = ("state", "runs")
 PAUSE = 0.2
 """Seconds between two attempts to take a lock."""
 _held: set[Path] = set()
-"""The locks of this process, which the system would grant it again."""
+"""The locks of this process, which the system would grant again."""
 _mutex = threading.Lock()
 
 
@@ -287,7 +287,7 @@ def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot make the folder {lock.parent}: {error.strerror}") from error
+        raise RunError(f"cannot create the folder {lock.parent}: {error.strerror}") from error
     lock, until = lock.resolve(), time.monotonic() + wait
     while not _taken(lock):
         _pause(busy, until)
@@ -295,7 +295,7 @@ def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
         with open(lock, "ab", opener=without_following) as file:
             while True:
                 try:
-                    # A record lock: it belongs to this process alone, so workers that are about to end do not hold it.
+                    # A record lock belongs to this process only, so workers that are still ending do not hold it.
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except (BlockingIOError, PermissionError):
@@ -324,13 +324,13 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises RunError if another process holds the lock, and for links in the folder, before anything is written.
     """
-    refuse_links(folder.parent, unread={"silos"})  # possibly a million, checked one by one later
+    refuse_links(folder.parent, unread={"silos"})  # may have a million files, checked one by one later
     with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield
 
 
 def nothing_begun(folder: Path) -> bool:
-    """Return whether a folder is missing, or has only remains of a killed process: partial files and locks."""
+    """Return whether a folder is missing or has only partial files and locks of a killed process."""
     if not folder.exists():
         return True
     return folder.is_dir() and all(_left_behind(path) for path in folder.iterdir())

@@ -58,7 +58,7 @@ class APFL(FedAvg):
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
             self.training.leave(
-                "apfl", "a silo trains two models at once; 'keep' keeps what is of both", "optimizer_state"
+                "apfl", "a silo trains two models at once; 'keep' keeps the state of both", "optimizer_state"
             )
 
     def init_silo(self, context: SiloContext) -> State:
@@ -78,7 +78,7 @@ class APFL(FedAvg):
         shared, mixed = self.objective(mixture.shared, down), self.objective(mixture, down)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            clip(mixture.alpha)  # after the step before this one
+            clip(mixture.alpha)  # clip after the previous step
             return shared(x, y) + mixed(x, y)
 
         return loss

@@ -1,7 +1,7 @@
 """FedALA: before training, every silo mixes its model with the global model, with learned element-wise weights.
 
-Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. For
-the lower layers a silo takes those of the global model w. For the upper layers it takes v + (w - v) * W, element-wise,
+Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning, AAAI 2023, Algorithm 1. For the
+lower layers, a silo uses those of the global model w. For the upper layers, it uses v + (w - v) * W, element-wise,
 where v is the silo's model after its last round. W starts at 1, which is FedAvg. It is learned by gradient descent on
 the loss of the mixture over a fraction of the training data, is clipped to [0, 1] after every step, and stays at the
 silo with v. The first time it is learned until the loss has converged, later in one pass. Then the silo trains the
@@ -45,7 +45,7 @@ class FedALA(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     upper: Literal["last", "head", "all"] = "last"
-    """What is mixed: last (the last linear layer; paper), head (all layers after the encoder), or all."""
+    """The mixed layers: last (the last linear layer; paper), head (all layers after the encoder), or all."""
     share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """s: fraction of the training data on which the mixture is learned, drawn again in every round."""
     eta: Annotated[float, Field(ge=0, le=LARGE)] = 1.0
@@ -73,7 +73,7 @@ class FedALA(FedAvg):
         return Update({"model": model}, context.examples), state | kept | {"own": model}
 
     def mix(self, w: Tensors, state: State, context: SiloContext) -> Tensors:
-        """Learn W and load the mixture into the workspace, which holds w; return W."""
+        """Learn W and load the mixture into the workspace, which contains w; return W."""
         names, v = self.mixed(context.module), state["own"]
         weights = state.get("weights") or {name: torch.ones_like(w[name]) for name in names}
         part = torch.randperm(context.examples)[: max(1, round(self.share * context.examples))]

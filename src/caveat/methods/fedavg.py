@@ -60,7 +60,7 @@ class FedAvg(Method):
 
     @property
     def softmax(self) -> bool:
-        """True for the `answer` and `ask` below; a subclass that overrides one of them may override this."""
+        """True for the `answer` and `ask` below; a subclass that overrides one of them may override this, too."""
         return type(self).answer is FedAvg.answer and type(self).ask is FedAvg.ask
 
     def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:

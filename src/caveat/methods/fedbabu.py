@@ -25,9 +25,9 @@ class FedBABU(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
 
     stays: Literal["head", "last"] = "head"
-    """What is fixed during training: head (everything after the encoder), or last (the last linear layer only)."""
+    """The fixed part in training: head (everything after the encoder), or last (the last linear layer only)."""
     fine_tune: Literal["all", "head"] = "all"
-    """What a silo fine-tunes after the last round: the whole model, or the head only."""
+    """The part that a silo fine-tunes after the last round: the whole model, or the head only."""
     fine_tune_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 5
     """Epochs of fine-tuning, at the final learning rate of training."""
 
@@ -76,10 +76,10 @@ class FedBABU(FedAvg):
 
 
 def fit_alone(training: Training, context: SiloContext, loss: Loss, path: str) -> None:
-    """Train one part of the site's module.
+    """Train one part of the silo's module.
 
-    Everything else stays bit-identical, including BatchNorm statistics: it runs in evaluation mode, so the part learns
-    from the features that it gets at prediction.
+    Everything else stays bit-identical, including BatchNorm statistics: it runs in evaluation mode, so the part is
+    trained on the same features as in prediction.
     """
     module = context.module
     rest = frozenset(name for name, _ in module.named_parameters()) - names_below(module, path)

@@ -23,7 +23,7 @@ class FedPer(FedAvg):
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
 
     stays: Literal["head", "last"] = "head"
-    """What stays at the silo: head (everything after the encoder), or last (the last linear layer only)."""
+    """The part that stays at the silo: head (everything after the encoder), or last (the last linear layer only)."""
 
     def private(self, module: nn.Module) -> frozenset[str]:
         return names_below(module, path_of_part(module, self.stays, self.name))
@@ -37,8 +37,8 @@ def path_of_part(module: nn.Module, part: str, method: str, setting: str = "stay
     if part == "head":
         if not isinstance(getattr(module, "head", None), nn.Module):
             raise ConfigurationError(
-                f"{method} needs to know a model's head, and {type(module).__name__} shows none: give it attributes "
-                f'`encoder` and `head`, and have it compute head(encoder(x)), or set method.{setting} = "last", for '
+                f"{method} needs to know a model's head, and {type(module).__name__} has none: give it attributes "
+                f'`encoder` and `head`, let it compute head(encoder(x)), or set method.{setting} = "last", for '
                 "its last linear layer",
                 "model",
             )
@@ -60,7 +60,7 @@ def names_below(module: nn.Module, path: str) -> frozenset[str]:
     for name in sorted(inside & every.keys()):
         if id(every[name]) in outside:
             raise ConfigurationError(
-                f"{name!r} is tied to {outside[id(every[name])]!r}, so that it cannot be kept apart from it; use a "
+                f"{name!r} is tied to {outside[id(every[name])]!r}, so it cannot stay at the silo alone; use a "
                 "method that sends the whole model (fedavg), or a model without tied weights",
                 "model",
             )

@@ -74,14 +74,14 @@ class FedPN(Method):
     training: Training = Training()
     """Local training of a silo in one round."""
     layers: Annotated[int, Field(gt=0, le=10_000)] = 30
-    """Number of radial flow layers of each class density."""
+    """Number of radial flow layers per class density."""
     gamma: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of -log p(z), the negative log-likelihood of embeddings."""
     entropy: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
     """lambda: weight of the entropy of the Dirichlet distribution, which keeps evidence small."""
     stop_gradient: Literal["densities", "embedding", "none"] = "densities"
-    """What gets no gradient of the expected cross-entropy through the evidence: the densities (eq. 8), densities and
-    embedding, or none of them, which is the loss of NatPN (eq. 6) if gamma is 0."""
+    """The parts that get no gradient of the expected cross-entropy through the evidence: the densities (eq. 8),
+    densities and embedding, or none, which is the loss of NatPN (eq. 6) if gamma is 0."""
     floor: float = 0.0
     """Minimum log-evidence of an input in training, because the head learns nothing from inputs that the densities do
     not cover yet. Paper: none; set it to -50, for example."""
@@ -98,7 +98,7 @@ class FedPN(Method):
     personal_epochs: Annotated[int, Field(gt=0, le=MAX_COUNT)] = 10
     """Epochs with Adam in which a silo trains its local head and densities, with the encoder frozen."""
     personal_steps: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 300
-    """Minimum number of steps of this training: a small silo takes more epochs. Paper: none."""
+    """Minimum number of steps of this training; a small silo trains for more epochs. Paper: none."""
     personal_lr: Annotated[float, Field(gt=0, le=LARGE)] = 0.001
     """Learning rate of these epochs, and of `density_rounds`, which have one epoch each."""
 
@@ -167,7 +167,7 @@ class FedPN(Method):
         return Update({"model": trained, "classes": {"examples": counts}}, context.examples)
 
     def embedded(self, context: SiloContext, tokens: Tensor, module: nn.Module) -> SiloContext:
-        """A site whose training inputs are features of the encoder, and whose workspace is the rest of the model."""
+        """Context whose training inputs are features of the encoder, and whose workspace is the rest of the model."""
         data = Data(tokens, context.train.y)
         return SiloContext(context.id, data, context.validation, context.calibration, module, round=context.round)
 
@@ -233,7 +233,7 @@ class FedPN(Method):
         return Update({}, context.examples), state | {"own": snapshot(own), "classes": {"shares": shares}}
 
     def of_its_own(self, epochs: int) -> Training:
-        """Training of the parts after the frozen encoder: with Adam, whatever optimizer stage 1 uses."""
+        """Training of the parts after the frozen encoder, with Adam for any optimizer of stage 1."""
         return Training(local_epochs=epochs, lr=self.personal_lr, batch_size=self.training.batch_size)
 
     # Prediction: both models share one pass of the encoder.
@@ -248,7 +248,7 @@ class FedPN(Method):
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         network = self.network(down, context)
         posterior, tokens = network.posterior, in_batches(network.eval().encoder, x)
-        uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # on the CPU, as `ask` expects it
+        uniform = torch.full((posterior.classes,), 1 / posterior.classes)  # `ask` expects it on the CPU
         answers = {Decision.GLOBAL: self.ask(posterior, tokens, uniform, Decision.GLOBAL)}
         if "own" in state:
             load(posterior, state["own"])
@@ -267,5 +267,5 @@ class FedPN(Method):
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
     def network(self, down: Payload, context: SiloContext) -> PosteriorNetwork:
-        """Load the global model into the site's workspace."""
+        """Load the global model into the silo's workspace."""
         return expect(PosteriorNetwork, load(context.module, down["model"]))

@@ -9,10 +9,10 @@ A silo sends no prototype of a class with fewer than five examples: the mean of 
 Where paper and released code differ or are silent: the distance is the mean square over examples and units (code; the
 paper sums distances between prototypes over classes); silos are weighted by their examples of the class (eq. 6, whose
 further division by the number of silos would shrink prototypes; the code: uniform); a silo predicts with the logits of
-its model (code; the paper: or with the nearest prototype, which gives no probabilities).
-Our choices: a representation is the first hidden layer of the head, before its dropout, so models must have equal
-numbers of hidden units and nothing else in common; prototypes are those of the trained model in evaluation mode (code:
-of the last epoch's batches); and a class that no silo sends in a round keeps its prototype.
+its model (code; the paper: or with the nearest prototype, which gives no probabilities). Our choices: a representation
+is the first hidden layer of the head, before its dropout, so models must have equal numbers of hidden units but may
+differ in everything else; prototypes are those of the trained model in evaluation mode (code: of the last epoch's
+batches); and a class that no silo sends in a round keeps its prototype.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ class FedProto(FedAvg):
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
             self.training.leave(
-                "fedproto", "no model is sent; 'keep' keeps what is of the silo's own", "optimizer_state"
+                "fedproto", "no model is sent; 'keep' keeps the state of the silo's model", "optimizer_state"
             )
 
     def build(self, model: nn.Module) -> nn.Module:
@@ -54,9 +54,7 @@ class FedProto(FedAvg):
 
     def mismatch(self, module: nn.Module, own: nn.Module) -> str:
         (_, ours), (_, theirs) = sizes(module, self.name), sizes(own, self.name)
-        return (
-            "" if ours == theirs else f"has {theirs} hidden units, and [model] {ours}: prototypes need as many in all"
-        )
+        return "" if ours == theirs else f"has {theirs} hidden units, and [model] {ours}: prototypes need equal numbers"
 
     def init_server(self, context: SiloContext) -> State:
         classes, units = sizes(context.module, self.name)
@@ -109,8 +107,8 @@ class FedProto(FedAvg):
 
 
 def prototypes(own: nn.Module, context: SiloContext, classes: int) -> Tensors:
-    """What a silo sends: mean representations (C, H) of its training data by class, and the counts (C,) behind them; 0
-    for a class with fewer than `LEAST` examples.
+    """Mean representations (C, H) of a silo's training data by class, and the counts (C,) behind them, which it sends;
+    0 for a class with fewer than `LEAST` examples.
     """
     z, y = representations(own, context.train.x), context.train.y
     counts = torch.bincount(y, minlength=classes)

@@ -40,9 +40,9 @@ class FedRoD(FedAvg):
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
             self.training.leave(
-                "fedrod", "a silo trains two last layers; 'keep' keeps what is of both", "optimizer_state"
+                "fedrod", "a silo trains two last layers; 'keep' keeps the state of both", "optimizer_state"
             )
-        self.training.leave("fedrod", "its two losses weigh classes each in its own way", *LABELS)
+        self.training.leave("fedrod", "its two losses weight classes in different ways", *LABELS)
 
     def init_server(self, context: SiloContext) -> State:
         self.check_last(context)
@@ -58,7 +58,7 @@ class FedRoD(FedAvg):
             ends = False
         if not ends:
             raise ConfigurationError(
-                f"{self.name} needs a model that ends in a trainable linear layer, which {type(module).__name__} "
+                f"{self.name} needs a model that ends in a trainable linear layer, but {type(module).__name__} "
                 "does not",
                 "model",
             )
@@ -90,7 +90,7 @@ class FedRoD(FedAvg):
         return Update({"model": snapshot(module)}, context.examples), state | {"layer": snapshot(own)}
 
     def both(self, module: nn.Module, own: nn.Linear, hidden: list[Tensor], counts: Tensor) -> Loss:
-        """Sum of both losses of a batch; `hidden` holds the input of the generic layer."""
+        """Sum of both losses of a batch; `hidden` has the input of the generic layer."""
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             generic = module(x)

@@ -1,4 +1,4 @@
-"""FedSR: a stochastic representation, regularized to hold little except what separates the classes.
+"""FedSR: a stochastic representation, regularized to contain little except what separates the classes.
 
 Nguyen et al., FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS 2022. The
 encoder outputs the mean and standard deviation of a Gaussian representation z; a sample of z is classified by a linear

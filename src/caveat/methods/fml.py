@@ -42,7 +42,7 @@ class FML(FedAvg):
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
             self.training.leave(
-                self.name, "a silo trains two models at once; 'keep' keeps what is of both", "optimizer_state"
+                self.name, "a silo trains two models at once; 'keep' keeps the state of both", "optimizer_state"
             )
         self.training.leave(self.name, "each model learns from the other's loss, too", *LABELS)
 

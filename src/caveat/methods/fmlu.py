@@ -43,18 +43,18 @@ class FMLU(FML):
         super().__post_init__()
         if self.weigh_loss and (self.alpha, self.beta) != (FML.alpha, FML.beta):
             raise ConfigurationError(
-                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no meaning while weigh_loss = true",
+                f"method.alpha = {self.alpha} and method.beta = {self.beta} have no effect while weigh_loss = true",
                 "method.alpha",
             )
         if self.scaled and not self.weigh_loss:
-            raise ConfigurationError("method.scaled = true has no meaning while weigh_loss = false", "method.scaled")
+            raise ConfigurationError("method.scaled = true has no effect while weigh_loss = false", "method.scaled")
         if self.entropy_on != FMLU.entropy_on and not self.weigh_mean:
             raise ConfigurationError(
-                f"method.entropy_on = {self.entropy_on!r} has no meaning while weigh_mean = false", "method.entropy_on"
+                f"method.entropy_on = {self.entropy_on!r} has no effect while weigh_mean = false", "method.entropy_on"
             )
         if self.shuffled and not (self.weigh_loss or self.weigh_mean):
             raise ConfigurationError(
-                "method.shuffled = true has no meaning while weigh_loss = false and weigh_mean = false",
+                "method.shuffled = true has no effect while weigh_loss = false and weigh_mean = false",
                 "method.shuffled",
             )
 

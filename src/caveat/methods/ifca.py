@@ -37,7 +37,7 @@ class IFCA(FedAvg):
     """k, the number of models; 1 is FedAvg. Every silo receives all of them and sends one."""
 
     def __post_init__(self) -> None:
-        self.training.leave("ifca", "a silo may train another model than in the round before", "optimizer_state")
+        self.training.leave("ifca", "a silo may train a different model in every round", "optimizer_state")
 
     def init_server(self, context: SiloContext) -> State:
         """Models (the first one as built), and how many silos selected each."""

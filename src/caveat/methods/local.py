@@ -1,6 +1,6 @@
 """Local: every silo trains alone, for the same rounds and steps as in federated methods.
 
-This is the baseline that a federation has to beat. The only traffic of a round is the number of examples.
+This is the baseline that a federation should beat. The only traffic of a round is the number of examples.
 """
 
 from typing import ClassVar

@@ -47,7 +47,7 @@ class PerFedAvg(FedAvg):
         if self.order == "hessian-free" and self.training.precision != "float32":
             raise ConfigurationError(
                 f"perfedavg with order = 'hessian-free' needs training.precision = 'float32', not "
-                f"{self.training.precision!r}, in whose rounding a difference of two gradients drowns; "
+                f"{self.training.precision!r}, because rounding would dominate a difference of two gradients; "
                 "or use order = 'first'",
                 "training.precision",
             )
@@ -59,7 +59,7 @@ class PerFedAvg(FedAvg):
         )
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
-        """Loss whose gradient is that of Per-FedAvg; its value has no meaning."""
+        """Loss whose gradient is that of Per-FedAvg; its value is meaningless."""
 
         def surrogate(x: Tensor, y: Tensor) -> Tensor:
             w = learning(module)
@@ -84,7 +84,7 @@ class PerFedAvg(FedAvg):
         seed = int(torch.randint(2**62, ()))
         sides = []
         for side in (delta, -delta):
-            with seeded("hessian-free", seed):  # with other dropout masks the masks would dominate the difference
+            with seeded("hessian-free", seed):  # different dropout masks would dominate the difference
                 sides.append(self.gradient(module, moved(w, v, side), *parts[2]))
         return {name: v[name] - self.adapt_lr * (sides[0][name] - sides[1][name]) / (2 * delta) for name in v}
 

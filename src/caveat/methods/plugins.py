@@ -1,4 +1,4 @@
-"""Methods from a user's files, modules and packages: imported only if the user names them."""
+"""Methods from a user's files, modules and packages, imported only if the user names them."""
 
 import hashlib
 import importlib
@@ -52,9 +52,9 @@ def named() -> list[str]:
 
 
 def use_typed(name: str) -> None:
-    """Import the installed package with the method of a name that the user typed, if there is one.
+    """Import the installed package that has a method with a name that the user typed, if any.
 
-    Only for names on the command line: what a file or folder names is never imported.
+    Only for names on the command line: code named by a file or folder is never imported.
     """
     if name not in METHODS and name in installed():
         use(name)
@@ -76,19 +76,19 @@ def installed() -> dict[str, EntryPoint]:
 
 
 SERVER_OPTIMIZERS = {"fedavgm": "momentum", "fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
-"""Names of FedAvg with an optimizer at the server, which caveat has for every method, and the optimizers."""
+"""Names of FedAvg with a server optimizer, which caveat has for every method, and the optimizers."""
 
 
 def advice(name: str) -> str:
-    """Return what to type if no method has a name: the keys, the package that has it, or to name its file."""
+    """Return advice for an unknown method name: the keys to set, the package that has it, or how to name its file."""
     if optimizer := SERVER_OPTIMIZERS.get(name.lower()):
         return f'set method.name = "fedavg" and server.optimizer = "{optimizer}", which is {name}'
     point = installed().get(name)
     if point is not None:
         return f"{_package(point)} has it: add --plugin {name}"
     if _NAMED:
-        return f"{cut(', '.join(_NAMED), 200)} registers no method of that name: put @caveat.register above its class"
-    return "if it is your own, name the file that has it: --plugin my.py (in Python, import it)"
+        return f"{cut(', '.join(_NAMED), 200)} registers no method with that name: put @caveat.register above its class"
+    return "for a custom method, name its file: --plugin my.py (in Python, import it)"
 
 
 def about(point: EntryPoint) -> str:
@@ -105,12 +105,12 @@ def import_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise ConfigurationError(f"no such file in {Path.cwd()}" if not file.is_absolute() else "no such file")
     digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
-    name = f"caveat_plugin_{file.stem}_{digest}"  # under its own name, a file random.py would hide Python's
+    name = f"caveat_plugin_{file.stem}_{digest}"  # with its own name, a file random.py would hide Python's
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
         raise ConfigurationError("expected a Python file, such as my.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where type hints of its classes are looked up
+    sys.modules[name] = module  # type hints of its classes are looked up there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -134,12 +134,12 @@ def _import_module(named: str) -> ModuleType:
         raise ConfigurationError("expected a file such as my.py, or the name of a module that is installed")
     if importlib.util.find_spec(named.partition(".")[0]) is None:
         hint = f"; for the file use {named}.py" if Path(f"{named}.py").is_file() else ""
-        raise ConfigurationError(f"no module of that name is installed{hint}")
+        raise ConfigurationError(f"no module with that name is installed{hint}")
     return importlib.import_module(named)
 
 
 def told(error: Exception) -> str:
-    """Return an error of custom code in one line, with the last line of a file that it came from."""
+    """Return an error of custom code in one line, with the file and line that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     own = [frame for frame in frames if not frame.filename.startswith((PACKAGE, importlib.__file__))]
     where = f"{own[-1].filename}:{own[-1].lineno}: " if own else ""

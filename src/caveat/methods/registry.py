@@ -1,4 +1,4 @@
-"""The methods by name: caveat's own, and those that users register. Nothing else in the package knows one by name."""
+"""The methods by name: built-in methods, and methods that users register. Nothing else in the package names one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ..core import Method
 
 NEEDED = ("schedule", "broadcast", "answer")
-"""Methods that subclasses of `Method` have to define."""
+"""Methods that subclasses of `Method` must define."""
 Registered = TypeVar("Registered", bound="type[Method]")
 """A class that `register` returns unchanged."""
 
 
 class Methods(Mapping[str, "type[Method]"]):
-    """The methods by the name that a configuration gives them; `register` adds one. A lookup imports no plugin.
+    """The methods by the names used in configurations; `register` adds one. A lookup imports no plugin.
 
-    Caveat's own are given as "module.Class" of this folder, and imported on lookup.
+    Built-in methods are listed as "module.Class" of this folder, and imported on lookup.
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
@@ -43,7 +43,7 @@ class Methods(Mapping[str, "type[Method]"]):
         return name in self._own or name in self._added
 
     def about(self, name: str) -> str:
-        """Return the first line of a method's docstring; caveat's own are not imported."""
+        """Return the first line of a method's docstring; built-in methods are not imported."""
         if name not in self._own:
             return _first_line(self._added[name].__doc__)
         module, _, kind = self._own[name].partition(".")
@@ -59,7 +59,7 @@ class Methods(Mapping[str, "type[Method]"]):
 
     @property
     def added(self) -> list[type[Method]]:
-        """Methods that are not caveat's own."""
+        """Methods that are not built in."""
         return list(self._added.values())
 
     def add(self, cls: type[Method]) -> None:
@@ -69,10 +69,10 @@ class Methods(Mapping[str, "type[Method]"]):
         """
         name = _checked(cls)
         if name in self._own:
-            raise ConfigurationError(f"{_place(cls)}: {name!r} is one of caveat's own methods; rename the class")
+            raise ConfigurationError(f"{_place(cls)}: {name!r} is a built-in method; rename the class")
         other = self._added.get(name)
         if other is not None and _place(other) != _place(cls):
-            raise ConfigurationError(f"{_place(cls)}: {_place(other)} has registered {name!r} already; rename one")
+            raise ConfigurationError(f"{_place(cls)}: {_place(other)} already registered {name!r}; rename one")
         self._added[name] = cls
 
 
@@ -91,7 +91,7 @@ def _checked(cls: object) -> str:
         raise ConfigurationError(f"{place}: its settings are not frozen; put @caveat.frozen_settings above the class")
     first = _first_line(cls.__doc__)
     if not first or first.startswith((f"{cls.__name__}(", "Settings:")):
-        raise ConfigurationError(f"{place}: no docstring; its first line is what `caveat list methods` shows")
+        raise ConfigurationError(f"{place}: no docstring; `caveat list methods` shows its first line")
     if lacking := [name for name in NEEDED if getattr(cls, name) is getattr(Method, name)]:
         raise ConfigurationError(f"{place}: no {lacking[0]}(); every method needs {', '.join(NEEDED)}")
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
-"""Functions for the local part of custom methods, in one place.
+"""Functions for the client tasks of custom methods.
 
-The vocabulary (`Method`, `Round`, `SiloContext`, `Update` and so on) and the methods to start from are in `caveat`
-itself.
+`Method`, `Round`, `SiloContext`, `Update` and so on, and the built-in methods, are in `caveat` itself.
 """
 
 from ..core import Aggregate, SiloTask, Weights, always, evaluation, keep

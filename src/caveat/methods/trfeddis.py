@@ -81,12 +81,12 @@ class TrFedDis(FedBN):
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
             self.training.leave(
-                "trfeddis", "a silo trains two heads at once; 'keep' keeps what is of both", "optimizer_state"
+                "trfeddis", "a silo trains two heads at once; 'keep' keeps the state of both", "optimizer_state"
             )
-        self.training.leave("trfeddis", "its losses are of evidence, too", *LABELS)
+        self.training.leave("trfeddis", "its losses also use evidence", *LABELS)
         if self.trust is not None and self.fusion != "discounted":
             raise ConfigurationError(
-                f"method.trust = {self.trust} has no meaning for fusion {self.fusion!r}", "method.trust"
+                f"method.trust = {self.trust} has no effect for fusion {self.fusion!r}", "method.trust"
             )
         if not (self.evidential or self.cross_entropy):
             raise ConfigurationError(
@@ -111,7 +111,7 @@ class TrFedDis(FedBN):
         return frozenset(kept | {f"own.{name}" for name in own.state_dict()})
 
     def remark(self, module: nn.Module) -> str:
-        return ""  # the method is about local heads
+        return ""  # the method differs by its local heads
 
     def init_server(self, context: SiloContext) -> State:
         return super().init_server(replace(context, module=two_heads(context).common))
@@ -136,7 +136,7 @@ class TrFedDis(FedBN):
             evidence = opinions.softplus_log_evidence(logits)
             value = self.cross_entropy * sum(F.cross_entropy(each, y) for each in logits)
             if self.evidential:
-                # All three together: the time of such a small loss is mostly the number of its operators.
+                # All three together, because the time of such a small loss depends on the number of operators.
                 three = torch.stack((*evidence, self.fuse(evidence)))
                 for each in evidential_loss(three.flatten(0, 1), y.repeat(3), annealed).view(3, -1):
                     value = value + self.evidential * each.mean()
@@ -168,7 +168,7 @@ class TrFedDis(FedBN):
     def load(self, down: Payload, state: State, context: SiloContext) -> TwoHeads:
         """Load the broadcast and the silo's state into its workspace.
 
-        If the silo has no local head yet, the weights of that head have no meaning.
+        If the silo has no local head yet, the weights of that head are undefined.
         """
         module = two_heads(context)
         load(module.common, down["model"] | state["model"])
@@ -178,7 +178,7 @@ class TrFedDis(FedBN):
 
 
 def two_heads(context: SiloContext) -> TwoHeads:
-    """Return the site's workspace, which `TrFedDis.build` has made."""
+    """Return the silo's workspace, built by `TrFedDis.build`."""
     return expect(TwoHeads, context.module)
 
 

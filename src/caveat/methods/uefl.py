@@ -48,7 +48,7 @@ SEGMENTS = 16
 """Default number of segments of a token: with fewer, codebooks of the paper's size have too few codes."""
 
 COLLAPSED, EACH = 0.1, 4
-"""Share of used codewords up to which a codebook has collapsed, and segments that a used codeword should have."""
+"""Share of used codewords up to which a codebook counts as collapsed, and segments per used codeword."""
 
 
 @frozen_settings
@@ -104,11 +104,11 @@ class UEFL(FedAvg):
         if self.domains and self.iterations > 1:
             raise ConfigurationError(
                 f"method.iterations = {self.iterations} extends codebooks, which method.domains fixes; "
-                "expected method.iterations = 1 beside it",
+                "expected method.iterations = 1",
                 "method.iterations",
             )
         if len(set(self.domains)) < len(self.domains):
-            raise ConfigurationError(f"method.domains = {list(self.domains)} has a name twice", "method.domains")
+            raise ConfigurationError(f"method.domains = {list(self.domains)} contains a name twice", "method.domains")
 
     def build(self, model: nn.Module) -> nn.Module:
         reach = self.codewords * (self.iterations if self.growth == "add" else 2 ** (self.iterations - 1))
@@ -153,7 +153,7 @@ class UEFL(FedAvg):
             return {}
         if context.domain not in self.domains:
             raise ConfigurationError(
-                f"silo {context.id!r} is of domain {context.domain!r}; expected one of method.domains = "
+                f"silo {context.id!r} belongs to domain {context.domain!r}; expected one of method.domains = "
                 f"{list(self.domains)}",
                 "method.domains",
             )
@@ -291,9 +291,9 @@ class UEFL(FedAvg):
             return {"encoder": tokens, "discretised": module.codebook(tokens)}
 
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
-        """Warn of a collapsed codebook: hardly any codewords are used, the silos' own included.
+        """Warn of a collapsed codebook: hardly any codewords are used, including the silos' own.
 
-        A codeword per class suffices: a good encoder may need no more.
+        One codeword per class suffices, because a good encoder may need no more.
         """
         use = torch.stack([sums["use"] for sums in silos.values()])
         shared, own = use[:, : self.shared].sum(0), use[:, self.shared :]

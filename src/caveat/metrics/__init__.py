@@ -1,7 +1,7 @@
-"""Metrics of predictions as sums that can be merged; a mean is taken once, at the end.
+"""Metrics of predictions from sums that can be merged; a mean is taken once, at the end.
 
-A silo sends sums, so metrics over several silos are exact. Sums over few inputs reveal much about each of them: nothing
-here is differentially private.
+A silo sends sums, so metrics over several silos are exact. Sums over few inputs reveal much about each of them, and
+nothing here is differentially private.
 """
 
 from .calibration import BINS, EceTest, ece, ece_classwise, ece_null, ece_test, reliability

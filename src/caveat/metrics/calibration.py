@@ -1,4 +1,4 @@
-"""Calibration: whether classes with a probability of p are correct in a share p of cases."""
+"""Calibration: whether predictions with a probability of p are correct in a fraction p of cases."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from torch import Tensor
 from ..core import Tensors
 
 BINS = 15
-"""Equal-width bins of a probability, for the expected calibration errors."""
+"""Number of equal-width bins of a probability, for expected calibration errors."""
 
 
 def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
-    """Return the additive sums of (N, C) float64 class probabilities for labels (N,) that are classes of the model.
+    """Return additive sums of (N, C) float64 class probabilities, for labels (N,) that are classes of the model.
 
     Per bin of the top probability (`bin_...`, (15,)) and, for every class, per bin of its own probability
     (`class_bin_...`, (C, 15)): the count, the sum of the probabilities, and how often the class was correct.
@@ -29,7 +29,7 @@ def calibration_sums(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def _binned(probs: Tensor, correct: Tensor) -> list[Tensor]:
-    """Return three (K, 15) sums of (N, K) probabilities and whether each is of the correct class."""
+    """Return three (K, 15) sums of (N, K) probabilities, and of whether each belongs to the correct class."""
     columns = probs.shape[1]
     bins = (probs * BINS).long().clamp_max(BINS - 1) + BINS * torch.arange(columns, device=probs.device)
     weights, none = (torch.ones_like(probs), probs, correct.double()), probs.new_zeros(columns * BINS)
@@ -54,10 +54,10 @@ def ece_classwise(sums: Tensors) -> float:
 
 
 def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
-    """Return the ECE that a perfectly calibrated model with the same confidences would show for so few examples.
+    """Return the ECE that a perfectly calibrated model with the same confidences shows on this number of examples.
 
-    Its mean and 95 % quantile over `draws` redrawn sets of labels, with equal confidences within a bin. An ECE below
-    `upper` is no evidence of miscalibration. Empty if no label is a class of the model.
+    Mean and 95 % quantile over `draws` redrawn sets of labels, with equal confidences within a bin. An ECE below
+    `upper` is not evidence of miscalibration. Empty if no label is a class of the model.
     """
     count, confidence = sums["bin_count"].numpy(), sums["bin_confidence"].numpy()
     if not count.any():
@@ -67,14 +67,14 @@ def ece_null(sums: Tensors, draws: int = 2000) -> dict[str, float]:
 
 
 class EceTest(NamedTuple):
-    """An ECE compared with that of a perfectly calibrated model with the same confidences."""
+    """An ECE compared with the ECE of a perfectly calibrated model with the same confidences."""
 
     excess: float
-    """By how much it exceeds the mean of the latter, which is due to chance alone."""
+    """Difference between the ECE and the mean of the latter, which is due to chance."""
     deviation: float
     """Standard deviation of the latter."""
     p: float
-    """The probability that the latter is as large."""
+    """Probability that the latter is as large."""
 
 
 def ece_test(

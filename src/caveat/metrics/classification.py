@@ -1,13 +1,13 @@
-"""Classification metrics that clinicians and engineers ask for, and the threshold of two classes, from sums that merge.
+"""Classification metrics (AUROC, sensitivity, F1, ...) and the threshold for two classes, from sums that merge.
 
-Everything is computed from `class_sums`, so metrics over several silos need no score of any input. Within a bin scores
-are tied, as in scikit-learn, whose metrics of the binned scores these are. Those of the exact scores differ by at most
-the tolerance that is reported with them, which follows from the same sums.
+Everything is computed from `class_sums`, so metrics over several silos need no score of any input. Scores in the same
+bin are tied, and metrics equal scikit-learn's for the binned scores. Metrics of the exact scores differ by at most the
+reported tolerance, which follows from the same sums.
 
-Of two classes one is positive, and metrics are of it. Of several each is compared with the rest, and a metric is the
-mean over classes with inputs. Undefined metrics, of classes without inputs, are absent. The threshold is chosen by the
-histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its results for other
-inputs follow from histograms of these as well.
+With two classes, metrics are about the positive one. With more, each class is compared with the rest, and a metric is
+the mean over classes with inputs. Undefined metrics, for classes without inputs, are absent. The threshold is chosen on
+the histograms of calibration inputs, `ranks` of `class_sums`, and lies between two of their bins, so its results for
+other inputs also follow from histograms.
 """
 
 import math
@@ -24,17 +24,17 @@ from .sums import edges
 
 
 def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
-    """Return metrics of predictions, from `class_sums` and, for two classes, the counts `called` of a threshold.
+    """Return metrics of predictions, from `class_sums` and, for two classes, the counts `called` at a threshold.
 
-    `auroc`: the probability that an input of a class has a higher probability of it than one of others, ties half;
-    `average_precision`: as scikit-learn's, without interpolation. Each with the maximum effect of binning:
-    `auroc_tolerance`, `average_precision_tolerance`. `balanced_accuracy`: the mean over classes of recall; `f1`: the
-    harmonic mean of recall and precision. Both are of the most probable class. `sensitivity` and `specificity`: the
-    share of inputs of a class that is predicted as such, and of others the share that is not: for two classes at the
-    threshold, for several by the most probable class.
+    `auroc`: the probability that an input of a class gets a higher probability for it than an input of another class,
+    ties half; `average_precision`: as in scikit-learn, without interpolation. Each has the maximum effect of binning:
+    `auroc_tolerance`, `average_precision_tolerance`. `balanced_accuracy`: the mean recall over classes; `f1`: the
+    harmonic mean of recall and precision. Both use the most probable class. `sensitivity` and `specificity`: the
+    fraction of a class's inputs that are predicted as this class, and of other inputs that are not; for two classes at
+    the threshold, for more by the most probable class.
 
     For two classes, metrics that compare them are absent without inputs of both. `positive` is the index of the
-    positive one, and ignored for several.
+    positive class, and ignored for more than two.
     """
     found = dict[str, float]()
     confusion = sums["confusion"].numpy()
@@ -54,7 +54,8 @@ def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
 
 
 def by_class(sums: Tensors, positive: int = 1) -> list[tuple[Counts, Counts]]:
-    """Return for each ranked class the (B,) histograms of inputs of others and of its own, lowest log-odds first."""
+    """Return for each ranked class the (B,) histograms of inputs of other classes and of this class, lowest log-odds
+    first."""
     ranks = sums["ranks"].double().numpy()
     if len(ranks) == 1 and positive == 0:
         return [(ranks[0, 1, ::-1], ranks[0, 0, ::-1])]
@@ -62,7 +63,7 @@ def by_class(sums: Tensors, positive: int = 1) -> list[tuple[Counts, Counts]]:
 
 
 def _one_against_rest(confusion: Counts, present: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """Return means over classes with inputs, if these are two or more."""
+    """Return means over classes with inputs, if there are at least two."""
     if present.sum() < 2:
         return {}
     own, right = confusion.sum(1), np.diag(confusion)
@@ -86,7 +87,7 @@ def _ranked(others: Counts, own: Counts) -> dict[str, float]:
 
 
 def _precision_tolerance(own: Counts, others: Counts, found: float) -> float:
-    """Return the maximum difference between the average precision of the exact scores and that of bins, highest first.
+    """Return the maximum difference between the average precision of the exact and of the binned scores, highest first.
 
     In a bin with p inputs of the class and q others, after P and N: at best all p are tied ahead of the q, so each is
     found at a precision of (P + p) / (P + p + N). At worst they come one by one after the q, the j-th at (P + j) / (P +
@@ -102,36 +103,36 @@ def _precision_tolerance(own: Counts, others: Counts, found: float) -> float:
 
 
 ENOUGH = 50
-"""Calibration inputs of either class with which a silo has its own threshold."""
+"""Minimum number of calibration inputs of either class for a silo to have its own threshold."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """A threshold, and the inputs it was chosen by."""
+    """A threshold, and the number of inputs that it was chosen on."""
 
     cut: int
     """The lowest bin that is predicted positive."""
     threshold: float
     """The probability of the positive class above which an input is predicted positive."""
     positives: int
-    """Calibration inputs of either class that it was chosen by."""
+    """Number of calibration inputs of either class that it was chosen on."""
     negatives: int
 
     @property
     def enough(self) -> bool:
-        """Whether it rests on enough inputs of the silo alone."""
+        """Whether a silo has enough inputs for its own threshold."""
         return min(self.positives, self.negatives) >= ENOUGH
 
 
 def operating_point(negative: Counts, positive: Counts, sensitivity: float | None = None) -> OperatingPoint | None:
-    """Return the threshold by (B,) histograms of calibration inputs of either class, lowest log-odds of the positive
-    first.
+    """Return the threshold for (B,) histograms of calibration inputs of either class, lowest log-odds of the positive
+    class first.
 
-    Without a `sensitivity` it is where Youden's J, sensitivity plus specificity minus 1, is largest; of several such
-    places the middle of the longest stretch of them. With one it is the highest threshold that a new positive input,
-    exchangeable with the P of calibration, reaches with at least this probability: the bin of the k-th lowest of them,
-    k = floor((P + 1) (1 - sensitivity)), as in split conformal prediction. None if k = 0, P being too small, and if
-    there are no inputs of one class.
+    Without a `sensitivity`, it maximizes Youden's J, sensitivity plus specificity minus 1; if tied, it is the middle of
+    the longest tied range. With one, it is the highest threshold that a new positive input, exchangeable with the P of
+    calibration, reaches with at least this probability: the bin of the k-th lowest of them, k = floor((P + 1) (1 -
+    sensitivity)), as in split conformal prediction. None if k = 0, because P is too small, and if a class has no
+    inputs.
     """
     if not (positive.any() and negative.any()):
         return None
@@ -148,7 +149,7 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
 
 
 def _youden(negative: Counts, positive: Counts) -> int:
-    """Return the cut in 0 to B; J is compared in whole numbers, so rounding decides nothing."""
+    """Return the cut in 0 to B; J is compared in integers, so rounding has no effect."""
     below = [np.concatenate([[0.0], each.cumsum()]) for each in (negative, positive)]
     gained = below[0] * positive.sum() - below[1] * negative.sum()
     best = np.flatnonzero(gained == gained.max())
@@ -157,17 +158,17 @@ def _youden(negative: Counts, positive: Counts) -> int:
 
 
 def called(point: OperatingPoint, negative: Counts, positive: Counts) -> Tensors:
-    """Return `called` (2, 2): for inputs of either class, the negative first, how many are predicted negative and
+    """Return `called` (2, 2): how many inputs of either class (rows, the negative first) are predicted negative and
     positive.
 
-    From their (B,) histograms. It merges, whatever thresholds silos have.
+    From their (B,) histograms. The counts of silos with different thresholds can be merged.
     """
     counts = [[each[: point.cut].sum(), each[point.cut :].sum()] for each in (negative, positive)]
     return {"called": torch.tensor(np.array(counts), dtype=torch.float64)}
 
 
 def shares(sums: Tensors) -> dict[str, float]:
-    """Return `sensitivity` and `specificity` of the threshold, if they are defined."""
+    """Return `sensitivity` and `specificity` at the threshold, if they are defined."""
     if "called" not in sums:
         return {}
     negative, positive = sums["called"].tolist()

@@ -1,4 +1,4 @@
-"""Custom metrics, which a silo computes on its test split: only one number each leaves the silo."""
+"""Custom metrics, which a silo computes on its test split: one number per metric leaves the silo."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,12 +42,12 @@ def metric(*, name: str | None = None, higher_is_better: bool = True) -> Callabl
 def metric(
     function: Callable[..., Any] | None = None, *, name: str | None = None, higher_is_better: bool = True
 ) -> Callable[..., Any]:
-    """Register a function as a metric, under its name or the one given, for `evaluation.metrics`; a decorator.
+    """Register a function as a metric for `evaluation.metrics`, under its own name or `name`; a decorator.
 
-    It takes labels (N,) int64 and probabilities (N, C) float64, NumPy arrays, of the N inputs of a silo's test split,
-    and returns a number; NaN if it is not defined, as with one class only. `higher_is_better` defines the worst silo. A
-    metric that was registered before under this name is replaced. Raises ConfigurationError for anything but a
-    function.
+    The function takes labels (N,) int64 and probabilities (N, C) float64, NumPy arrays, of the N inputs of a silo's
+    test split, and returns a number; NaN if it is undefined, for example with one class only. `higher_is_better`
+    defines the worst silo. A metric registered under the same name before is replaced. Raises ConfigurationError for
+    anything but a function.
     """
 
     def registered(function: Any) -> Any:
@@ -65,7 +65,7 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
             f"metrics: name {short_repr(name)}, expected text of 1 to {LONGEST} characters without /", "metrics"
         )
     if name in TAKEN:
-        raise ConfigurationError(f"metrics: {name!r} is one of caveat's own metrics, expected another name", "metrics")
+        raise ConfigurationError(f"metrics: {name!r} is a built-in metric, expected another name", "metrics")
     if not callable(function):
         kind = type(function).__name__
         raise ConfigurationError(
@@ -75,12 +75,12 @@ def own_metric(name: object, function: object, higher_is_better: bool = True) ->
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Return whether it is a valid name of a metric."""
+    """Return whether a name is valid for a metric."""
     return isinstance(name, str) and bool(name.strip()) and name.isprintable() and len(name) <= LONGEST
 
 
 def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
-    """Return the metrics of a mapping from names to functions; registered functions keep which side is better."""
+    """Return the metrics of a mapping from names to functions; registered functions keep their `higher_is_better`."""
     if not isinstance(metrics, Mapping):
         raise ConfigurationError(
             f"metrics = {short_repr(metrics)}: expected a mapping from names to functions", "metrics"
@@ -90,7 +90,7 @@ def given_metrics(metrics: object) -> tuple[OwnMetric, ...]:
 
 
 def known_metrics(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> tuple[OwnMetric, ...]:
-    """Return the metrics of these names that are given or registered; others are left out."""
+    """Return the metrics with these names that are given or registered, without the others."""
     known = METRICS | {own.name: own for own in given}
     return tuple(known[name] for name in names if name in known)
 
@@ -107,10 +107,9 @@ def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
 
 
 def own_values(metrics: Iterable[OwnMetric], prediction: Prediction, y: Tensor) -> Tensors:
-    """Return the values of metrics of N predictions for labels `y` (N,), by name, () float64; those that are NaN are
-    left out.
+    """Return the values of metrics of N predictions for labels `y` (N,), by name, () float64, without NaN.
 
-    Raises ConfigurationError, naming the metric, for one that fails, or returns no finite number.
+    Raises ConfigurationError, naming the metric, if one fails or returns neither a finite number nor NaN.
     """
     found = {}
     for own in metrics:
@@ -129,7 +128,7 @@ def _number(own: OwnMetric, labels: NDArray[Any], probs: NDArray[Any]) -> float:
     number = number_of(value, f"metric {own.name!r}", "evaluation.metrics")
     if math.isinf(number):
         raise ConfigurationError(
-            f"metric {own.name!r} gave {number}, expected a finite number, or NaN where it is not defined",
+            f"metric {own.name!r} returned {number}, expected a finite number, or NaN if it is undefined",
             "evaluation.metrics",
         )
     return number
@@ -140,4 +139,4 @@ def number_of(value: Any, who: str, key: str, where: str = "") -> float:
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ConfigurationError(f"{who} gave a {type(value).__name__}{where}, expected a number", key) from None
+        raise ConfigurationError(f"{who} returned a {type(value).__name__}{where}, expected a number", key) from None

@@ -1,4 +1,4 @@
-"""What every input contributes to a metric, for intervals and tests that treat inputs as a random sample."""
+"""The contribution of every input to a metric, for intervals and tests that treat inputs as a random sample."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from .calibration import BINS
 
 
 def contributions(prediction: Prediction, y: Tensor) -> Tensors:
-    """Return, by metric, (N,) float64 values of N inputs with labels y (N,), all of them classes of the model.
+    """Return, by metric, (N,) float64 values of N inputs with labels y (N,), which are all classes of the model.
 
     Of metrics that are means over inputs (accuracy, nll, brier, entropy, aleatoric, epistemic, coverage,
     unfamiliar, novel, unsure, set_coverage, set_size) these are the inputs' values. Of ece, auroc_error, aurc and augrc
@@ -51,27 +51,27 @@ def _ece(confidence: Tensor, right: Tensor) -> Tensor:
 
 
 def _below(values: Tensor, among: Tensor) -> Tensor:
-    """Return the share of `among` below each value, equal ones half."""
+    """Return the share of `among` below each value, counting ties half."""
     ordered = among.sort().values
     return (torch.searchsorted(ordered, values) + torch.searchsorted(ordered, values, right=True)) / (2 * len(among))
 
 
 def _auroc(score: Tensor, right: Tensor) -> Tensor:
-    """DeLong, DeLong & Clarke-Pearson, 1988: the mean is that of wrong and right answers, each with its own weight."""
+    """DeLong, DeLong & Clarke-Pearson, 1988; wrong and right answers are weighted so that the mean is the AUROC."""
     placed = torch.where(right, 1 - _below(score, score[~right]), _below(score, score[right]))
     share, found = right.double().mean(), placed[right].mean()
     return found + (placed - found) / torch.where(right, share, 1 - share)
 
 
 def _augrc(score: Tensor, wrong: Tensor) -> Tensor:
-    """Return contributions to the mean over pairs of inputs of: the second is wrong and more certain than the first."""
+    """Return contributions to the share of pairs of inputs whose second is wrong and more certain than the first."""
     some = score[wrong.bool()]
     found = wrong * (1 - _below(score, score))
     return found + (_below(score, some) * len(some) / len(score) if len(some) else 0) - found.mean()
 
 
 def _aurc(score: Tensor, wrong: Tensor) -> Tensor:
-    """Return contributions to the mean risk over coverages k/n: its derivatives by the weights of inputs.
+    """Return contributions to the mean risk over coverages k/n: its derivatives with respect to the weights of inputs.
 
     With ranks r by score, the metric is the mean of e_i (1/r_i + ... + 1/n) for errors e; an input also dilutes the
     risk at all coverages from its own on. Inputs with equal scores share their mean.

@@ -1,9 +1,8 @@
 """How well an uncertainty score ranks: errors above correct answers, unknown inputs above known ones.
 
 Everything is computed from the additive histograms `score.NAME`, so metrics over several silos need no score of any
-input. Within a bin scores are tied, so no metric depends on the order of inputs. Scores that differ by less than a bin
-are not ranked, so an AUROC has a tolerance: half the share of pairs in a bin, the maximum difference from that of the
-exact scores.
+input. Scores in the same bin are tied, so no metric depends on the order of inputs. An AUROC has a tolerance: half the
+share of pairs in the same bin, the maximum difference from the AUROC of the exact scores.
 """
 
 import numpy as np
@@ -23,14 +22,14 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
 
     `auroc_error`: the probability that a wrong answer has a higher score than a correct one, ties half. `fpr95_error`:
     as `fpr95` of `ood_detection`, with wrong answers to be flagged. Both, and `auroc_error_tolerance`, are absent
-    unless there are answers of either kind. `aurc`: the mean selective risk (share of wrong answers among those given)
-    over the n coverages 1/n ... 1, its expectation if a tie is broken at random. `eaurc`: minus that of a score that
-    ranks all wrong answers last (Geifman et al., ICLR 2019, without their approximation). `augrc`: the area under the
-    generalized risk, the share of inputs that are answered and wrong, over coverage (Traub et al., NeurIPS 2024, arXiv
-    2407.01032); for an error rate of e, e^2 / 2 is best and e / 2 is chance. `coverage_at_1`, `coverage_at_5`: the
-    largest share of inputs that a threshold can answer at a selective risk of at most 1 % or 5 %; 0 if none can.
-    `risk_at_80`: the selective risk of the strictest threshold that answers 80 % or more. A threshold answers a bin or
-    not: no interpolation.
+    unless there are both wrong and correct answers. `aurc`: the mean selective risk (share of wrong answers among those
+    given) over the n coverages 1/n ... 1, its expectation if a tie is broken at random. `eaurc`: `aurc` minus its value
+    for a score that ranks all wrong answers last (Geifman et al., ICLR 2019, without their approximation). `augrc`: the
+    area under the generalized risk, the share of inputs that are answered and wrong, over coverage (Traub et al.,
+    NeurIPS 2024, arXiv 2407.01032); for an error rate of e, the best value is e^2 / 2, and chance gives e / 2.
+    `coverage_at_1`, `coverage_at_5`: the largest share of inputs that a threshold can answer at a selective risk of at
+    most 1 % or 5 %; 0 if none can. `risk_at_80`: the selective risk of the strictest threshold that answers 80 % or
+    more. A threshold answers whole bins, without interpolation.
 
     Empty without examples. Raises ValueError for a score that was not measured.
     """
@@ -50,7 +49,7 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
     coverage, risk = _curve(correct, wrong)
     return found | {
         "aurc": aurc,
-        "eaurc": max(aurc - best, 0.0),  # rounding may put the best an ulp above
+        "eaurc": max(aurc - best, 0.0),  # `best` may be larger by rounding
         "augrc": float((correct + wrong) @ (wrong.cumsum() - wrong / 2)) / n**2,
         "coverage_at_1": float(coverage[risk <= 0.01].max(initial=0)),
         "coverage_at_5": float(coverage[risk <= 0.05].max(initial=0)),
@@ -59,15 +58,15 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
 
 
 def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> dict[str, float]:
-    """Return how well a score separates inputs from outside (positive: they should be flagged) from those inside.
+    """Return how well a score separates outside inputs (positive: they should be flagged) from inside inputs.
 
     `auroc`: the probability that an outside input has a higher score than an inside one, ties half; and
-    `auroc_tolerance`. `fpr95`: the smallest share of inside inputs that is flagged along with 95 % or more of the
-    outside ones, by any threshold "flag this score and higher"; no interpolation. `aupr_out`: average precision for
-    outside inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside ones, the most certain first. Both
-    depend on `share_out`, the share of outside inputs, which is their value by chance.
+    `auroc_tolerance`. `fpr95`: the smallest share of inside inputs flagged by a threshold "flag this score and higher"
+    that flags 95 % or more of the outside inputs, without interpolation. `aupr_out`: average precision for outside
+    inputs (no interpolation, as in scikit-learn); `aupr_in`: for inside inputs, the most certain first. They depend on
+    `share_out`, the share of outside inputs: chance gives `share_out` and 1 - `share_out`.
 
-    Empty if there are no inputs of either kind. Raises ValueError for a score that was not measured.
+    Empty unless there are inputs of both kinds. Raises ValueError for a score that was not measured.
     """
     known, unknown = _histograms(inside_sums, score).sum(0), _histograms(outside_sums, score).sum(0)
     if not known.any() or not unknown.any():
@@ -85,7 +84,7 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
 def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
     """Return the selective risk over coverage, for plots: at most 100 points; empty lists without examples.
 
-    Of all thresholds, the first at or above each percent of coverage; the last has a coverage of 1.
+    Points are the first thresholds at or above each percent of coverage; the last has a coverage of 1.
     """
     correct, wrong = _occupied(sums, score)
     if not len(correct):
@@ -104,7 +103,7 @@ def _histograms(sums: Tensors, score: str) -> Counts:
 
 
 def _occupied(sums: Tensors, score: str) -> Counts:
-    """Return (2, B): these histograms without empty bins, the most certain first."""
+    """Return (2, B): the same histograms without empty bins, the most certain first."""
     counts = _histograms(sums, score)
     return counts[:, counts.any(0)]
 
@@ -122,7 +121,7 @@ def auroc(negative: Counts, positive: Counts) -> float:
 
 
 def tie_tolerance(negative: Counts, positive: Counts) -> float:
-    """Return the maximum difference from the AUROC of the exact scores: half the share of pairs in a bin."""
+    """Return the maximum difference from the AUROC of the exact scores: half the share of pairs in the same bin."""
     return float(positive @ negative / (positive.sum() * negative.sum())) / 2
 
 
@@ -133,7 +132,7 @@ def _fpr95(negative: Counts, positive: Counts) -> float:
 
 
 def average_precision(positive: Counts, negative: Counts) -> float:
-    """Return average precision, from bins in the order in which they are predicted positive."""
+    """Return the average precision, from bins in the order in which they are predicted positive."""
     filled = (positive + negative) > 0
     positive, negative = positive[filled], negative[filled]
     precision = positive.cumsum() / (positive + negative).cumsum()

@@ -1,8 +1,8 @@
 """The skill of a silo's predictions: compared with chance, the most frequent class, and a ridge classifier.
 
-A comparison is a triple of sums: what was observed, what is expected without skill, and the variance of the observed
-number in that case. Triples of several silos add up. Silos are thus strata of one test, so it is no skill to know how
-frequent classes are at a silo.
+A comparison is a triple of sums: the observed number, its expectation without skill, and its variance without skill.
+Triples of several silos add up. Silos are thus strata of one test, so knowing the class frequencies of a silo is not
+skill.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ..uncertainty.distributions import Array, ranks
 ROWS, FEATURES = 500, 4096
 """Maximum numbers of training inputs and of features that the ridge classifier uses."""
 RIDGE = 1.0
-"""Its penalty, in mean eigenvalues of the inputs' products."""
+"""Its penalty, in units of the mean eigenvalue of the inputs' Gram matrix."""
 DECIMALS = 6
 """Decimals to which scores are rounded before they are ranked, because smaller differences come from rounding."""
 NO_EVIDENCE = 0.9
@@ -29,15 +29,15 @@ Flags = npt.NDArray[np.bool_]
 def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
     """Return the comparisons (3,) float64 of the predictions of N inputs with labels, all 0 for N = 0.
 
-    agreement: correct predictions, compared with permuted labels. ranking: pairs of an input of a class and one of
-    another class that the probability of the class ranks correctly, ties half, over all classes (of two, the second
-    one). predictable: the same for training inputs, ranked by a ridge classifier of the other half of them. errors:
-    pairs of a wrong and a correct prediction of which the wrong one has the higher total uncertainty. majority: of the
-    inputs that only one of the prediction and the most frequent class of `train` gets right, those that the prediction
-    gets right; reference: the same for `ridge_labels`.
+    agreement: correct predictions, compared with permuted labels. ranking: pairs of an input of a class and an input of
+    another class that the probability of the class ranks correctly, ties half, over all classes (of two classes, for
+    the second). predictable: the same for training inputs, ranked by a ridge classifier fitted to the other half.
+    errors: pairs of a wrong and a correct prediction in which the wrong one has the higher total uncertainty. majority:
+    of the inputs for which either only the prediction or only the most frequent class of `train` is right, how many the
+    prediction gets right; reference: the same for `ridge_labels`.
 
-    Also `inputs` (), the number N; for predictions with vacuity `no_evidence` (), how many inputs have hardly any; for
-    predictions with sets `in_sets` (C,), how many sets hold each class.
+    Also `inputs` (), the number N; for predictions with vacuity `no_evidence` (), the number of inputs with hardly any
+    evidence; for predictions with sets `in_sets` (C,), how many sets contain each class.
     """
     probs, label, y = (each.cpu().numpy() for each in (prediction.probs.double(), prediction.label, data.y))
     right, classes = label == y, probs.shape[1]
@@ -64,7 +64,7 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
 def _permuted(values: Array, y: npt.NDArray[np.int64]) -> Array:
     """Return the sum over inputs of `values` (N, C) of their classes, with its mean and variance over permutations.
 
-    The variance is that of a linear permutation statistic (Hoeffding, 1951).
+    The variance of a linear permutation statistic is from Hoeffding (1951).
     """
     n = len(y)
     if n < 2:
@@ -111,7 +111,7 @@ def _pairs(sums: Array, own: npt.NDArray[np.int64]) -> Array:
 
 
 def _paired(right: Flags, other: Flags) -> Array:
-    """Return how many inputs only the first gets right, with mean and variance if either is as likely to."""
+    """Return how many inputs only the first gets right, with mean and variance if both are equally likely to."""
     differing = (right != other).sum()
     return np.array([(right & ~other).sum(), differing / 2, differing / 4])
 
@@ -119,8 +119,8 @@ def _paired(right: Flags, other: Flags) -> Array:
 def ridge_labels(train: Data, x: Tensor, classes: int) -> npt.NDArray[np.int64] | None:
     """Return the labels (N,) of inputs by ridge regression on the classes of training inputs; None for token ids.
 
-    A cheap classifier of a silo's own data, without settings and randomness. Of more than 4,096 features it uses means
-    of consecutive ones.
+    A cheap classifier on a silo's own data, without settings and randomness. If there are more than 4,096 features, it
+    uses means of consecutive ones.
     """
     if not x.is_floating_point() or not len(train):
         return None

@@ -1,9 +1,9 @@
-"""The sums that a silo sends, how those of several silos are merged, and their metrics.
+"""The sums that a silo sends, how sums of several silos are merged, and metrics from sums.
 
 Sums by class: confusion counts, and histograms of probabilities. A class is ranked by the log-odds of its probability
-p, ln(p / (1 - p)), against all others. The bins of these never depend on data. They are finest at log-odds of -ln(C -
-1), the output of an uninformative model of C classes, and widen in proportion to the distance from there. A metric that
-is undefined is absent, never zero and never NaN.
+p, ln(p / (1 - p)). The bins do not depend on data. They are finest at log-odds of -ln(C - 1), the output of an
+uninformative model of C classes, and widen in proportion to the distance from there. Undefined metrics are absent,
+never zero or NaN.
 """
 
 import math
@@ -20,7 +20,7 @@ from .calibration import calibration_sums, ece, ece_classwise
 
 
 def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
-    """Return the additive sums of N predictions for labels `y` (N,), float64.
+    """Return additive sums of N predictions for labels `y` (N,), float64.
 
     A label of -1 is no class of the model: every prediction for such an input is wrong, and its label has no
     likelihood. `known` counts the others, which nll (nats), brier (over all classes, range 0 to 2) and the bins of
@@ -70,7 +70,7 @@ def _alarms(prediction: Prediction) -> Tensors:
 
 
 def subgroup_sums(prediction: Prediction, y: Tensor, subgroups: int) -> Tensors:
-    """Return the sums of `measure` without scores by subgroup, (G, ...); inputs without a subgroup are left out."""
+    """Return the sums of `measure` without scores by subgroup, (G, ...), omitting inputs without a subgroup."""
     of = prediction.subgroup
     parts = [torch.zeros_like(y, dtype=torch.bool) if of is None else of == g for g in range(subgroups)]
     found = [measure(prediction.part(rows), y[rows], scores=False) for rows in parts]
@@ -78,14 +78,14 @@ def subgroup_sums(prediction: Prediction, y: Tensor, subgroups: int) -> Tensors:
 
 
 def subgroup_figures(sums: Tensors, names: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the number of inputs and the metrics by name of each subgroup with inputs, from sums by subgroup."""
+    """Return the number of inputs and the metrics of each subgroup with inputs, by name, from sums by subgroup."""
     each = {name: {kind: tensor[g] for kind, tensor in sums.items()} for g, name in enumerate(names)}
     return {name: {"examples": float(own["examples"]), **figures(own)} for name, own in each.items()
             if own["examples"]}  # fmt: skip
 
 
 def _sets(prediction: Prediction, y: Tensor) -> Tensors:
-    """Return, for predictions with sets, how many hold the label, and how many there are of each size."""
+    """Return, for predictions with sets, how many sets contain the label, and how many sets there are of each size."""
     if prediction.sets is None:
         return {}
     known = y >= 0
@@ -95,7 +95,7 @@ def _sets(prediction: Prediction, y: Tensor) -> Tensors:
 
 
 def _quadrants(prediction: Prediction) -> Tensor:
-    """Return (2, 2) counts: whose answer, GLOBAL or LOCAL, and whether the prediction abstains."""
+    """Return (2, 2) counts: which model answered, GLOBAL or LOCAL, and whether the prediction abstains."""
     cell = 2 * prediction.answered_by + (prediction.decision == Decision.ABSTAIN)
     return torch.bincount(cell, minlength=4).view(2, 2).double()
 
@@ -110,9 +110,9 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:
-    """Return the merged sums of several silos. The parts stay as they are.
+    """Return the merged sums of several silos. The parts are not modified.
 
-    Raises ValueError without parts, and for parts with other names, or another number of classes.
+    Raises ValueError without parts, and for parts that differ in names or in the number of classes.
     """
     total: Tensors = {}
     for part in parts:
@@ -120,7 +120,7 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
             total = {name: tensor.clone() for name, tensor in part.items()}
             continue
         if part.keys() != total.keys():
-            raise ValueError(f"sums of different things: {sorted(part.keys() ^ total.keys())} are not in all parts")
+            raise ValueError(f"parts have different sums: {sorted(part.keys() ^ total.keys())} are not in all parts")
         for name, tensor in part.items():
             if tensor.shape != total[name].shape:
                 raise ValueError(f"{name}: shapes {tuple(total[name].shape)} and {tuple(tensor.shape)} do not add up")
@@ -131,9 +131,11 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
 
 
 MOST_CLASSES = 100
-"""Models of more classes have no class sums: their size grows with the classes, and the table with the square."""
+"""Models with more classes have no class sums: histograms grow with the number of classes, the confusion matrix with
+its square."""
 BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 8192, 4096, 131_072
-"""Bins of the one histogram that ranks two classes, of one of several, and the maximum of all of these together."""
+"""Number of bins of the histogram for two classes, of one for several classes, and the maximum of all of the latter
+together."""
 
 
 def bins_of(classes: int) -> int:
@@ -145,10 +147,11 @@ def bins_of(classes: int) -> int:
 def edges(classes: int) -> Tensor:
     """Return (B + 1,) float64: the edges of the bins of log-odds, ascending.
 
-    A bin holds its upper edge and not its lower one; the outermost edges are infinite. For two classes they are
-    symmetric about 0, where bins are 2.9e-6 wide, and elsewhere .29 % of their distance from 0, up to 60. For several a
-    quarter of them is below -ln(C - 1), where almost all inputs are of other classes, and which hardly affects
-    precision; above bins are .3 % of their distance from there (with up to 32 classes), and 3e-5 wide next to it.
+    A bin includes its upper edge but not its lower one; the outermost edges are infinite. For two classes, edges are
+    symmetric about 0, where bins are 2.9e-6 wide; elsewhere they are .29 % of their distance from 0 wide, up to 60. For
+    more classes, a quarter of them is below -ln(C - 1), where almost all inputs belong to other classes, so precision
+    is hardly affected; above, bins are .3 % of their distance from there wide (with up to 32 classes), and 3e-5 next to
+    it.
     """
     count = bins_of(classes)
     below, unit, farthest = (count // 2, 1e-3, 60.0) if classes == 2 else (count // 4, 1e-2, 45.0)
@@ -161,12 +164,12 @@ def edges(classes: int) -> Tensor:
 
 
 def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
-    """Return the additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
+    """Return additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
 
-    `confusion` (C, C) float64: how often a class (row) was predicted as another (column), the most probable one.
-    `ranks` (R, 2, B) int32: per class, for inputs of other classes and for its own, the histogram of its log-odds; of
-    two classes only the second has one (R = 1), since the other's is its mirror image. Inputs with label -1 are left
-    out.
+    `confusion` (C, C) float64: how often inputs of a class (row) had a class (column) as the most probable one. `ranks`
+    (R, 2, B) int32: per class, the histograms of its log-odds for inputs of other classes and for its own; of two
+    classes only the second has them (R = 1), because the first one's are their mirror image. Inputs with label -1 are
+    omitted.
     """
     known = y >= 0
     probs, label, y = prediction.probs.double()[known], prediction.label[known], y[known]
@@ -180,7 +183,7 @@ def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
 def _ranks(probs: Tensor, y: Tensor) -> Tensor:
     classes = probs.shape[1]
     ranked = torch.arange(1 if classes == 2 else 0, classes, device=y.device)
-    # For two classes the other's probability has more digits than the difference from 1.
+    # With two classes, the other class's probability is more exact than the difference from 1.
     against = probs[:, :1] if classes == 2 else 1 - probs
     odds = probs[:, ranked].log() - against.clamp_min(0).log()
     count = bins_of(classes)
@@ -200,7 +203,7 @@ LOWER_IS_BETTER = frozenset({
 
 
 def figures(sums: Tensors) -> dict[str, float]:
-    """Return means per example, and calibration errors.
+    """Return means over examples, and calibration errors.
 
     An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
     score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
@@ -235,9 +238,10 @@ def decisions(sums: Tensors) -> dict[str, float]:
 
 
 def across(per_silo: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return metrics over silos: `mean`, in which every silo counts once, and `worst`, of those with a better side.
+    """Return metrics over silos: `mean`, with equal weights, and `worst`, for metrics that are better if higher or
+    lower.
 
-    A silo for which a metric is undefined is left out of that metric only.
+    A silo for which a metric is undefined is excluded from that metric only.
     """
     names = dict.fromkeys(name for found in per_silo.values() for name in found)
     values = {name: [found[name] for found in per_silo.values() if name in found] for name in names}

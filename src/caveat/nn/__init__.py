@@ -1,1 +1,1 @@
-"""Parts of architectures; nothing here knows of federation."""
+"""Parts of architectures, independent of federations."""

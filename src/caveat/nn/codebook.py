@@ -1,4 +1,4 @@
-"""A growing codebook: features are replaced by their nearest codewords, some shared and some a silo's own.
+"""A growing codebook: replaces features by their nearest codewords, which are shared or private to a silo.
 
 van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017 (VQ-VAE).
 """
@@ -16,11 +16,11 @@ class Quantised(NamedTuple):
 
     tokens: Tensor  # (N, T, D), with the straight-through gradient
     loss: Tensor  # scalar
-    words: Tensor  # (N, T, S) int64: which codeword each segment became
+    words: Tensor  # (N, T, S) int64: the codeword of each segment
 
 
 class Codebook(nn.Module):
-    """Shared codewords, followed by the silo's own.
+    """Shared codewords, followed by private ones of the silo.
 
     Tokens of `features` are cut into `segments` equal parts, which all use the same codewords of `features / segments`
     numbers. `private` has room for `capacity` codewords, of which the first `used` exist.
@@ -41,11 +41,11 @@ class Codebook(nn.Module):
         self.register_buffer("used", torch.zeros((), dtype=torch.int64))
         self.used: Tensor
         self._count: tuple[Tensor, int, int] | None = None
-        """The buffer `used`, which of its versions was read last, and what it was."""
+        """The buffer `used`, its version when it was last read, and its value then."""
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the shared codewords again, and remove the silo's own."""
+        """Draw the shared codewords again, and remove the private ones."""
         self.shared.normal_()
         self.private.zero_()
         self.used.zero_()
@@ -56,7 +56,7 @@ class Codebook(nn.Module):
         return torch.cat([shared, self.private[: self.count()]])
 
     def count(self) -> int:
-        """Return the number in `used`; wait for a device only if it has changed."""
+        """Return the number in `used`; synchronizes with a device only if it has changed."""
         known, version = self._count, self.used._version
         if known is None or known[0] is not self.used or known[1] != version:
             known = self._count = self.used, version, int(self.used)
@@ -69,8 +69,8 @@ class Codebook(nn.Module):
     def quantise(self, tokens: Tensor) -> Quantised:
         """Replace every segment by its nearest codeword.
 
-        The loss is ||c - sg(z)||^2 + beta ||sg(c) - z||^2, mean over all elements: beta weights the commitment, as in
-        VQ-VAE and the authors' code; the text of UEFL (eq. 5) weights the other term.
+        The loss is ||c - sg(z)||^2 + beta ||sg(c) - z||^2, averaged over all elements: beta weights the commitment, as
+        in VQ-VAE and the authors' code; the paper on UEFL (eq. 5) weights the other term.
         """
         z, words = self.cut(tokens), self.words()
         index = nearest(z.detach(), words.detach())
@@ -85,7 +85,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def extend(self, centers: Tensor) -> None:
-        """Append codewords of the silo. Raises ValueError if there is no room for them."""
+        """Append private codewords. Raises ValueError if they exceed the capacity."""
         used, grown = self.count(), self.count() + len(centers)
         if grown > len(self.private):
             raise ValueError(f"{grown} private codewords in a codebook with room for {len(self.private)}")
@@ -106,8 +106,8 @@ class Discretised(nn.Sequential):
 
 
 def nearest(z: Tensor, words: Tensor) -> Tensor:
-    """Return (M,) indices of the (V, D) words nearest to the (M, D) vectors."""
-    # |z|^2 is the same for every word, and the large |z|^2 and |c|^2 would cancel: distances are taken about a centre.
+    """Return (M,) indices of the words, of (V, D), that are nearest to (M, D) vectors."""
+    # |z|^2 is the same for every word and omitted. Vectors are centered, because large |z|^2 and |c|^2 would cancel.
     center = words.mean(0)
     z, words = z - center, words - center
     distances: Tensor = torch.addmm(words.square().sum(1), z, words.T, beta=1, alpha=-2)
@@ -115,10 +115,10 @@ def nearest(z: Tensor, words: Tensor) -> Tensor:
 
 
 def kmeans(points: Tensor, count: int, seed: int, limit: int = 20_000) -> Tensor:
-    """Return at most `count` cluster centers (V, D) of (M, D) points, by scikit-learn's K-means, on the CPU.
+    """Return at most `count` cluster centers (V, D) of (M, D) points, by scikit-learn's k-means, on the CPU.
 
-    Fewer distinct points than centers give one center per distinct point. More than `limit` points are subsampled. The
-    same points and seed give the same centers.
+    If there are fewer distinct points than `count`, each is a center. More than `limit` points are subsampled. The
+    result is deterministic.
     """
     generator, points = torch.Generator().manual_seed(seed), points.cpu()
     if len(points) > limit:

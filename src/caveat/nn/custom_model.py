@@ -1,16 +1,17 @@
-"""Models of one's own: what a `torch.nn.Module` has to be, and how it becomes a `Model` where it has the parts of one.
+"""Custom models: the requirements on a `torch.nn.Module`, and its conversion to a `Model` if it has an encoder and a
+head.
 
-The contract. A module takes a batch of inputs (N, ...) and gives logits (N, C). Methods that need no more than that
-train it as it is. The others need to know which part is the encoder and which the head: attributes `encoder` and
-`head`, such that the module computes head(encoder(x)), with a flatten between them or without. The encoder gives
-features (N, D), feature maps (N, D, H, W) or tokens (N, T, D); the head takes what the encoder gives. An
-`nn.Sequential` that ends in a linear layer has these parts without naming them: all before that layer, and the layer.
+The contract: a module maps a batch of inputs (N, ...) to logits (N, C). Methods that need no more train it unchanged.
+Others need the attributes `encoder` and `head`, such that the module computes head(encoder(x)), with or without a
+flatten in between. The encoder returns features (N, D), feature maps (N, D, H, W) or tokens (N, T, D), which the head
+takes. In an `nn.Sequential` that ends in a linear layer, the parts need no names: the head is that layer, and the
+encoder everything before it.
 
-A module begins with the weights that it has; what a function draws at random is drawn anew where a method or an
-ensemble needs another beginning. A module that is given is copied, and never changed.
+A module starts with its current weights; weights that a function draws at random are drawn again if a method or an
+ensemble needs another initialization. A given module is copied and never changed.
 
-A configuration names code as "package.module:name" or "file.py:name". Such a name is only ever looked up among what
-this process was told to use: a folder that names code has none imported.
+A configuration names code as "package.module:name" or "file.py:name". Such a name is only looked up among the code that
+the user of this process named: code named by a folder is never imported.
 """
 
 import inspect
@@ -33,28 +34,29 @@ from .encoders import Head, Model, Tokens
 from .probe import check_calls, name_of_dtype, probe_output, sample
 
 Make = Callable[..., nn.Module]
-"""A module, or a function that makes one: of nothing, or of an input's shape and the number of classes."""
+"""A module, or a function that returns one: without arguments, or of an input's shape and the number of classes."""
 
 KNOWN: dict[str, Make] = {}
-"""By its name in configurations, the code that the user of this process named."""
+"""The code that the user of this process named, by its name in configurations."""
 
 SHIPPED: dict[str, Make] = {f"{make.__module__}:{make.__name__}": make for make in (lite0, lite0_128)}
-"""By their names, encoders that come with caveat: a folder may name them without its reader naming them too."""
+"""Built-in encoders by name, which a folder may name without the user naming them, too."""
 
 
 def make_known(name: str, code: Make) -> None:
-    """Say what a name in configurations stands for: code that a program imports itself."""
+    """Register the code for a name in configurations: code that a program imports itself."""
     KNOWN[name] = code
 
 
 def code_of(code: str | Make, key: str) -> Make:
-    """What a name in a configuration stands for. Raises ConfigurationError unless this process allows it."""
+    """Return the code for a name in a configuration. Raises ConfigurationError unless the user of this process named
+    it."""
     if not isinstance(code, str):
         return code
     found = KNOWN.get(code, SHIPPED.get(code))
     if found is None:
         raise ConfigurationError(
-            f"{{key}} = {code!r} is code of your own, and what a folder names is never imported: name it yourself, "
+            f"{{key}} = {code!r} is custom code, and code named by a folder is never imported: name it yourself, "
             f"with --model {code} on the command line or caveat.load(RUN, model=...) in Python",
             key,
         )
@@ -62,7 +64,7 @@ def code_of(code: str | Make, key: str) -> Make:
 
 
 def name_of(code: str | Make | None) -> str | None:
-    """What code is called in files: the name by which it was given, or that of the function or class."""
+    """Return the name of code in files: the name under which it was given, or that of the function or class."""
     if code is None or isinstance(code, str):
         return code
     named: Any = type(code) if isinstance(code, nn.Module) else code
@@ -70,9 +72,9 @@ def name_of(code: str | Make | None) -> str | None:
 
 
 def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: int, seed: int, key: str) -> nn.Module:
-    """A module by code of one's own, as a copy where the code is a module; what it begins with is marked (`remember`).
+    """Return a module made by custom code, or a copy if the code is a module; initial tensors are marked (`remember`).
 
-    Raises ConfigurationError if it is none, or fails.
+    Raises ConfigurationError if the code fails or returns no module.
     """
     make = code_of(code, key)
     given = None if isinstance(make, nn.Module) else _takes(make, key)
@@ -81,19 +83,19 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
         with seeded(seed, "init", *purpose):
             module: Any = make if given is None else make(*(shape, classes)[:given])
             if not isinstance(module, nn.Module):
-                text = f"{{key}}: {name_of(code)} gave {short_repr(module)}, expected a torch.nn.Module"
+                text = f"{{key}}: {name_of(code)} returned {short_repr(module)}, expected a torch.nn.Module"
                 raise ConfigurationError(text, key)
             for part in module.modules():
                 scripted = isinstance(part, torch.jit.ScriptModule)
                 if scripted or "_orig_mod" in part._modules:
                     name = type(part if scripted else part._modules["_orig_mod"]).__name__
                     text = f"{name} is compiled ({'torch.jit' if scripted else 'torch.compile'})"
-                    raise ConfigurationError(f"{{key}}: {text}, expected the module before that", key)
-            # A function, too, may give what others use. Torch does not copy buffers without a size.
+                    raise ConfigurationError(f"{{key}}: {text}, expected the original module", key)
+            # A function, too, may return a module that others use. Torch does not copy buffers without a size.
             unsized = {id(buffer): UninitializedBuffer() for buffer in module.buffers() if is_lazy(buffer)}
             copy: nn.Module = deepcopy(module, unsized)
             if any(map(is_lazy, (*copy.parameters(), *copy.buffers()))):
-                copy.eval()(sample(shape, dtype))  # lazy modules see their inputs' size
+                copy.eval()(sample(shape, dtype))  # lazy modules infer their inputs' size
             return copy
 
     try:
@@ -110,10 +112,11 @@ def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: 
 
 
 def remember(module: nn.Module, other: nn.Module | None = None) -> None:
-    """Note in each part of a module the tensors that it begins with, where they are not to be drawn anew.
+    """Store in each part of a module the initial tensors that must not be drawn again.
 
-    Those are all if `other` is None. Else it is the module as another seed makes it: what is the same in both was not
-    drawn at random, but given. What cannot be drawn, since a part has no `reset_parameters`, is noted too.
+    These are all tensors if `other` is None. Otherwise `other` is the module made with another seed: tensors that are
+    equal in both were not drawn at random. Tensors of parts without `reset_parameters`, which cannot be drawn again,
+    are stored, too.
     """
     others = dict(other.named_modules()) if other is not None else {}
     for path, part in module.named_modules():
@@ -125,13 +128,13 @@ def remember(module: nn.Module, other: nn.Module | None = None) -> None:
 
 
 def forget(module: nn.Module) -> None:
-    """Have none of a module's parts note what it begins with."""
+    """Remove the stored initial tensors from all parts of a module."""
     for part in module.modules():
         vars(part).pop(GIVEN, None)
 
 
 def _own_tensors(part: nn.Module) -> dict[str, Tensor]:
-    """A part's parameters and buffers without those of the parts in it."""
+    """Return a part's own parameters and buffers, without its submodules'."""
     return dict(part.named_parameters(recurse=False)) | dict(part.named_buffers(recurse=False))
 
 
@@ -147,7 +150,7 @@ def _check_tensors(module: nn.Module, key: str) -> None:
             wrong += '.to_empty(device="cpu") on it and load its weights' if tensor.is_meta else ".cpu() on it"
         elif tensor.dtype != torch.float32 if learns else tensor.is_complex():
             wrong = f"{name!r} in {name_of_dtype(tensor.dtype)}, expected float32: "
-            wrong += "keep real and imaginary part apart" if tensor.is_complex() else "call .float() on it"
+            wrong += "store real and imaginary part separately" if tensor.is_complex() else "call .float() on it"
         elif learns and not tensor.isfinite().all():
             wrong = f"NaN or infinity in {name!r}" + ("" if tensor.requires_grad else ": make a constant a buffer")
         else:
@@ -156,7 +159,7 @@ def _check_tensors(module: nn.Module, key: str) -> None:
 
 
 def _takes(make: Make, key: str) -> int:
-    """How many of an input's shape and the number of classes a function asks for."""
+    """Return how many of the two arguments, input shape and number of classes, a function takes."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):
@@ -164,35 +167,35 @@ def _takes(make: Make, key: str) -> int:
     needed = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(needed) > 2:
         raise ConfigurationError(
-            f"{{key}}: {name_of(make)} asks for {len(needed)} arguments ({', '.join(p.name for p in needed)}), "
-            "expected a function of nothing, or of an input's shape and the number of classes",
+            f"{{key}}: {name_of(make)} takes {len(needed)} arguments ({', '.join(p.name for p in needed)}), "
+            "expected a function without arguments, or of an input's shape and the number of classes",
             key,
         )
     return len(needed)
 
 
 def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, classes: int, key: str) -> nn.Module:
-    """A module as a `Model`, where it has an encoder and a head; any other as it is.
+    """Return a module as a `Model` if it has an encoder and a head, otherwise unchanged.
 
-    Raises ConfigurationError for a module that does not give logits (N, classes) float32 for inputs of this shape.
+    Raises ConfigurationError for a module that does not return logits (N, classes) float32 for inputs of this shape.
     """
     x = sample(shape, dtype)
     logits = probe_output(module, x, key)
     if logits.shape != (len(x), classes) or logits.dtype != torch.float32:
         raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} gives {tuple(logits.shape)} {name_of_dtype(logits.dtype)} "
+            f"{{key}}: {type(module).__name__} returns {tuple(logits.shape)} {name_of_dtype(logits.dtype)} "
             f"for {len(x)} inputs, expected ({len(x)}, {classes}) float32: a logit for each class",
             key,
         )
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigurationError(
-            f"{{key}}: {type(module).__name__} has no parameter that requires a gradient, so that nothing can learn",
+            f"{{key}}: {type(module).__name__} has no parameter that requires a gradient, so nothing can be trained",
             key,
         )
     if bool((logits >= 0).all()) and torch.allclose(logits.sum(1), torch.ones(len(x)), rtol=0, atol=1e-4):
         warnings.warn(
-            f"{key}: {type(module).__name__} gives probabilities, as by a softmax at its end, expected logits: it "
-            "learns badly, and its uncertainties are too large; leave the softmax out",
+            f"{key}: {type(module).__name__} returns probabilities, expected logits: with a softmax at its end it "
+            "learns badly, and its uncertainties are too large; remove the softmax",
             DataWarning,
             stacklevel=2,
         )
@@ -204,11 +207,11 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
     for between in (head, nn.Sequential(nn.Flatten(), head)):
         if (model := _alike(encoder, between, x, logits, key)) is not None:
             return model
-    return module  # as one without these parts; a method that needs them says so
+    return module  # like a module without these parts; a method that needs them raises
 
 
 def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: str) -> Model | None:
-    """An encoder and a head as a `Model`, if it gives these logits for inputs."""
+    """Return an encoder and a head as a `Model`, if it computes these logits for inputs."""
     try:
         model = joined(encoder, head, x, key)
         found = probe_output(model, x, key)
@@ -219,9 +222,9 @@ def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: 
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> None:
-    """Have images come to a module as (N, C, H, W) in memory too, where its code cannot take them otherwise.
+    """Convert images to channels-first memory before a module whose code cannot take them otherwise.
 
-    Silos have images with channels last, in which convolutions are fastest.
+    Silos store images with channels last, which is the fastest format for convolutions.
     """
     if x.ndim != 4:
         return
@@ -238,7 +241,7 @@ def _channels_first(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
-    """A module's encoder and head, if it has them."""
+    """Return a module's encoder and head, if it has them."""
     encoder, head = getattr(module, "encoder", None), getattr(module, "head", None)
     if isinstance(encoder, nn.Module) and isinstance(head, nn.Module):
         return encoder, head
@@ -249,11 +252,11 @@ def parts_of(module: nn.Module) -> tuple[nn.Module, nn.Module] | None:
 
 
 def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
-    """An encoder and the head behind it as a `Model`. Raises ConfigurationError if no tokens lie between them."""
+    """Return an encoder and its head as a `Model`. Raises ConfigurationError unless there are tokens between them."""
     features = probe_output(encoder, x, key)
     if features.ndim not in (2, 3, 4) or not features.is_floating_point():
         raise ConfigurationError(
-            f"{{key}}: the encoder gives {tuple(features.shape)} for {len(x)} inputs, expected features (N, D), "
+            f"{{key}}: the encoder returns {tuple(features.shape)} for {len(x)} inputs, expected features (N, D), "
             "feature maps (N, D, H, W) or tokens (N, T, D)",
             key,
         )
@@ -263,7 +266,8 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
 
 
 def _halved(head: nn.Module, features: Tensor) -> Head:
-    """A head on tokens, in halves: up to the units before its last linear layer and their dropout, and from there."""
+    """Return a head on tokens in two halves: up to the units before its last linear layer, and from their dropout
+    on."""
     shape = tuple(features.shape[1:])
     stages = list(flat(head))
     last = next((i for i in reversed(range(len(stages))) if isinstance(stages[i], nn.Linear)), 0)
@@ -271,13 +275,13 @@ def _halved(head: nn.Module, features: Tensor) -> Head:
         last -= 1
     if (
         not last or probe_output(nn.Sequential(*stages[:last]), features, "").ndim != 2
-    ):  # nothing hidden: the tokens themselves
+    ):  # no hidden units: the tokens themselves
         return Head([nn.Flatten()], [Shaped(shape), *stages] if len(shape) > 1 else stages)
     return Head([Shaped(shape), *stages[:last]], stages[last:])
 
 
 class Shaped(nn.Module):
-    """Tokens (N, T, D), flattened or not, in the shape in which a head takes them: (D,), (D, H, W) or (T, D) each."""
+    """Reshapes tokens (N, T, D), flattened or not, to the input shape of a head: (D,), (D, H, W) or (T, D)."""
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""Monte Carlo dropout: only layers that drop units are sampled, and everything before the first of them runs once.
+"""Monte Carlo dropout: only layers that drop units are sampled, and everything before the first one runs once.
 
 Gal & Ghahramani, Dropout as a Bayesian Approximation, ICML 2016. A pass draws one mask per layer for all inputs, so a
-pass is one sampled network, and the same networks are sampled every time. So a prediction depends neither on when it is
-made nor on other inputs, and silos are compared under common random numbers.
+pass is one sampled network, and the same networks are sampled every time. Predictions therefore do not depend on other
+inputs or earlier calls, and silos are compared with common random numbers.
 
 Dropout inside a stage with its own forward (a block, attention, a recurrent layer, or `F.dropout` in code that reads
 `self.training`) is sampled too: such a stage computes each input separately, with the masks of the pass.
 `GaussianUnits` are sampled in such passes, too. A part that does more in training than drop units (noise, auxiliary
-logits, a counter) stays in evaluation mode with its calls of dropout functions switched on (`DROPS`).
+logits, a counter) stays in evaluation mode, but its calls of dropout functions are active (`DROPS`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ from ..core.random import seeded_device
 
 
 class GaussianUnits(nn.Module):
-    """Map (N, 2 Z) numbers to (N, Z) units: drawn for each input in training, their means in evaluation.
+    """Map (N, 2 Z) numbers to (N, Z) Gaussian units: drawn for each input in training, their means in evaluation.
 
-    A pass of `mc_dropout` draws once for all inputs. The stage also holds a Gaussian of the units of each class, with
-    which those of inputs can be compared.
+    A pass of `mc_dropout` draws once for all inputs. The stage also has a Gaussian of the units for each class, with
+    which the units of inputs can be compared.
     """
 
     def __init__(self, units: int, classes: int) -> None:
@@ -54,7 +54,7 @@ class GaussianUnits(nn.Module):
         return mean, F.softplus(spread)
 
     def drawn(self, h: Tensor, noise: Tensor) -> Tensor:
-        """Return (..., Z) units that are `noise` standard deviations from their means."""
+        """Return (..., Z) units, `noise` standard deviations from their means."""
         mean, deviation = self.moments(h)
         return mean + deviation * noise
 
@@ -71,7 +71,7 @@ class GaussianUnits(nn.Module):
 
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
-"""Stages for which the order of the axes of units and inputs makes no difference."""
+"""Stages for which units and inputs can be swapped as axes."""
 
 
 def has_dropout(module: nn.Module) -> bool:
@@ -80,7 +80,7 @@ def has_dropout(module: nn.Module) -> bool:
 
 
 DROPS = "calls_dropout"
-"""The attribute of a part that does more in training than drop units: whether it calls functions of dropout."""
+"""Attribute of a part that does more in training than drop units: whether it calls dropout functions."""
 
 
 def _drops(part: nn.Module) -> bool:
@@ -97,7 +97,7 @@ def _drops(part: nn.Module) -> bool:
 
 
 def reads_training(part: nn.Module) -> bool:
-    """Whether code of a module, torch's own and normalisation aside, asks whether the module is in training."""
+    """Return whether code of a module reads `training`, except in torch's own modules and in normalization."""
     return not isinstance(part, _NormBase) and _reads_training(type(part))  # type: ignore[arg-type]  # torch types hashes of modules otherwise
 
 
@@ -115,7 +115,7 @@ def _reads_training(kind: type) -> bool:
 
 
 def _is_plain(stage: nn.Dropout) -> bool:
-    """Whether a stage drops units as torch does, by no forward of its own."""
+    """Return whether a stage drops units with torch's forward rather than its own."""
     return type(stage).forward is nn.Dropout.forward
 
 
@@ -135,7 +135,8 @@ BERNOULLI = (torch.bernoulli, Tensor.bernoulli, Tensor.bernoulli_)
 
 
 class DropoutFunctions(TorchFunctionMode):
-    """Switches functions of dropout on, or off: masks that code draws itself by `bernoulli` are then their mean."""
+    """Switches dropout functions on or off; if off, masks that code draws with `bernoulli` are replaced by their
+    mean."""
 
     def __init__(self, on: bool) -> None:
         super().__init__()
@@ -161,10 +162,10 @@ class DropoutFunctions(TorchFunctionMode):
 def mc_dropout(module: nn.Module, x: Tensor, samples: int, seed: int = 0, shared: bool = True) -> Tensor:
     """Return (S, N, C) outputs of `samples` networks drawn by dropout, for (N, ...) inputs.
 
-    The module is used as in evaluation: BatchNorm keeps its statistics. Without dropout the result has one sample,
-    since all would be equal. The networks are a function of `seed` and the module's layers only. If masks are not
+    The module is used as in evaluation: BatchNorm keeps its statistics. Without dropout, all samples would be equal,
+    and the result has only one. The networks are a function of `seed` and the module's layers only. If masks are not
     `shared`, a pass is not one network: each input has its own masks, as with torch's dropout, which are a function of
-    `seed` and of its position among the N. The distribution of a single input's outputs is the same.
+    `seed` and of its position in the batch. The distribution of a single input's outputs is the same.
     """
     if any(part.training for part in module.modules()):
         module.eval()
@@ -195,9 +196,7 @@ def _run(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
 
 
 def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """Run stages; store the units of a final linear layer and its activation one after the other, as `_thinned` reads
-    them.
-    """
+    """Run stages; store the units of a final linear layer and its activation contiguously, as `_thinned` reads them."""
     if len(parts) < 2 or not (isinstance(linear := parts[-2], nn.Linear) and isinstance(parts[-1], ELEMENTWISE)):
         return _run(parts, x)
     x = _run(parts[:-2], x)
@@ -205,7 +204,7 @@ def _hidden(parts: Sequence[nn.Module], x: Tensor) -> Tensor:
         return _run(parts[-2:], x)
     activation = parts[-1]
     units: Tensor = activation.forward(_columns(linear, x.T)).T
-    for hook in activation._forward_hooks.values():  # hooks expect inputs on the first axis, as in any other pass
+    for hook in activation._forward_hooks.values():  # hooks expect inputs on the first axis
         hook(activation, (), units)
     return units
 
@@ -218,18 +217,18 @@ def _columns(linear: nn.Linear, columns: Tensor, scale: float = 1) -> Tensor:
 
 
 class Missing(NamedTuple):
-    """The units that S passes drop, listed for each pass and each of C outputs."""
+    """The units that S passes drop, listed by pass and by the C outputs."""
 
-    units: Tensor  # (M,) int64, pass by pass, in a pass output by output
-    weights: Tensor  # (M,) int64, where the weight from that unit to that output is among all
-    begins: Tensor  # (S * C,) int64, where the list of a pass and output begins
+    units: Tensor  # (M,) int64, by pass, then by output
+    weights: Tensor  # (M,) int64, position of the weight from that unit to that output
+    begins: Tensor  # (S * C,) int64, where the list of each pass and output begins
     generator: Tensor
     """State of torch's generator after the masks were drawn."""
 
 
 @lru_cache(maxsize=16)
 def _missing_on(device: torch.device, samples: int, outputs: int, units: int, p: float, seed: int) -> Missing:
-    """Return the same units on all devices: they are drawn on the CPU."""
+    """Draw dropped units on the CPU, so they are the same on all devices."""
     found = _missing(samples, outputs, units, p, seed)
     unit, weights, begins = (brought(each, device) for each in found[:3])
     return Missing(unit, weights, begins, found.generator)
@@ -248,15 +247,16 @@ def _missing(samples: int, outputs: int, units: int, p: float, seed: int) -> Mis
 
 @lru_cache(maxsize=16)
 def _generator(seed: int) -> Tensor:
-    """Return the state of torch's generator from which the networks of a seed are drawn."""
+    """Return the state of torch's generator for drawing the networks of a seed."""
     with seeded("mc-dropout", seed):
         return torch.get_rng_state()
 
 
 def _thinned(linear: nn.Linear, x: Tensor, p: float, missing: Missing) -> Tensor:
-    """Pass (N, H) hidden units, of which each pass drops some, through a linear layer; return (S, N, C).
+    """Pass (N, H) hidden units through a linear layer, with some units dropped in each pass; return (S, N, C).
 
-    The output of all units, computed once, minus the contributions of dropped ones: S p layers' work instead of S.
+    The output of all units is computed once, minus the contributions of dropped ones: the cost of S p layers instead of
+    S.
     """
     columns, keep = x.T.contiguous(), 1 / (1 - p)
     weights = linear.weight.flatten().index_select(0, missing.weights)
@@ -276,7 +276,7 @@ def _pass(part: nn.Module, x: Tensor, shared: bool) -> Tensor:
         y: Tensor = part(x.flatten(0, 1))
     elif not shared:
         y = _with_dropout(part, x.flatten(0, 1))
-    else:  # only the stage knows which units belong to which input: one input at a time, with the masks of the pass
+    else:  # only the stage knows which units belong to which input: one input at a time, with the same masks
         number = int(torch.randint(1 << 62, ()))
         found = []
         for each in x.unbind(1):
@@ -287,7 +287,7 @@ def _pass(part: nn.Module, x: Tensor, shared: bool) -> Tensor:
 
 
 FUSED = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-"""Layers with a faster path in evaluation, which ignores dropout."""
+"""Layers with a fast path in evaluation that ignores dropout."""
 
 
 def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
@@ -296,7 +296,7 @@ def _with_dropout(part: nn.Module, x: Tensor) -> Tensor:
     live = [each for each in part.modules() if each not in more and (_drops(each) or isinstance(each, FUSED))]
     try:
         for each in live:
-            each.training = True  # not train(), which would reach normalisation within
+            each.training = True  # not train(), which would also affect normalization layers
         with DropoutFunctions(on=True) if more else nullcontext():
             y: Tensor = part(x)
     finally:

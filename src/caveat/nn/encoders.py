@@ -1,6 +1,6 @@
-"""Encoders and heads: a model is an encoder from inputs to tokens and a head from tokens to logits.
+"""Encoders and heads: a model consists of an encoder from inputs to tokens and a head from tokens to logits.
 
-Tokens are (N, T, D): codebooks, flows and evidence work on them, whatever the encoder.
+Tokens are (N, T, D). Codebooks, flows and evidence use them, independently of the encoder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lenet5(shape: tuple[int, ...], features: int) -> nn.Sequential:
 def cnn(channels: int, width: int) -> nn.Sequential:
     """Return two 3x3 convolutions, each with ReLU and 2x2 pooling, as in FMLU's CNN: 28x28 images become 49 tokens.
 
-    The widths are `width` and 2 `width`; the paper does not state them.
+    The widths are `width` and 2 `width`, because the paper does not state them.
     """
     stages: list[nn.Module] = []
     for out in (width, 2 * width):
@@ -92,7 +92,7 @@ def mlp(shape: tuple[int, ...], hidden: int, features: int) -> nn.Sequential:
 
 
 class Head(nn.Sequential):
-    """A classifier on all tokens, which can be run in two halves, before and after its first hidden layer."""
+    """A classifier on all tokens, which can be run in two halves: up to its hidden units, and from there."""
 
     def __init__(self, inner: Sequence[nn.Module], outer: Sequence[nn.Module]) -> None:
         super().__init__(*inner, *outer)
@@ -124,14 +124,14 @@ def head(
 ) -> Head:
     """Return a classifier on all tokens: hidden layers of `hidden` and `second` units, if given, with GELU and dropout.
 
-    With `norm` their units are batch normalized. The authors of UEFL also drop logits; so does `dropout_logits`. With
-    `hidden` = 0 there is no hidden layer: the logits are linear in the tokens, of which some are dropped.
+    With `norm`, the units are batch normalized. `dropout_logits` also drops logits, as the authors of UEFL do. With
+    `hidden` = 0 there is no hidden layer: the logits are linear in the tokens, some of which are dropped.
     """
 
     def layer(inputs: int, outputs: int) -> list[nn.Module]:
         return [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.GELU()]
 
-    # In order of the layers, since initial weights are drawn in this order.
+    # In the order of the layers, because initial weights are drawn in this order.
     inner: list[nn.Module] = [nn.Flatten(), *(layer(tokens * features, hidden) if hidden else [])]
     hidden = hidden or tokens * features
     outer: list[nn.Module] = [nn.Dropout(dropout)]
@@ -144,39 +144,40 @@ def head(
 
 
 def linear(shape: tuple[int, ...], classes: int, dropout: float) -> Linear:
-    """Return logistic regression: logits that are linear in the inputs, of which some are dropped in training."""
+    """Return a logistic regression: logits are linear in the inputs, some of which are dropped in training."""
     return Linear(math.prod(shape), classes, dropout)
 
 
 class Linear(nn.Sequential):
-    """A linear layer without an encoder: methods that send features of an encoder would send the inputs."""
+    """A linear layer without an encoder, because methods that send an encoder's features would send the inputs."""
 
     def __init__(self, inputs: int, classes: int, dropout: float) -> None:
         super().__init__(nn.Flatten(), nn.Dropout(dropout), nn.Linear(inputs, classes))
 
 
 def parts(module: nn.Module, method: str) -> Model:
-    """Return a module with encoder and head. Raises ConfigurationError, naming what is missing, for any other."""
+    """Return a module that has an encoder and a head. Raises ConfigurationError, naming what is missing, for any other
+    module."""
     if isinstance(module, Model):
         return module
     if isinstance(module, Linear):
         raise ConfigurationError(
-            f"{method} needs a model of an encoder and a head, and model 'linear' has no encoder; use 'mlp'", "model"
+            f"{method} needs a model with an encoder and a head, but model 'linear' has no encoder; use 'mlp'", "model"
         )
     name = type(module).__name__
     has_both = all(isinstance(getattr(module, part, None), nn.Module) for part in ("encoder", "head"))
     raise ConfigurationError(
-        f"{method} needs a model that computes head(encoder(x)), and {name}, which has both, computes something else: "
-        "move what is between or behind them into `encoder` or `head` (a flatten between them may stay)"
+        f"{method} needs a model that computes head(encoder(x)), but {name}, which has both, computes something else: "
+        "move all other steps into `encoder` or `head` (a flatten between them may stay)"
         if has_both
-        else f"{method} needs a model of an encoder and a head, and {name} shows none: give it attributes "
-        "`encoder` and `head`, and have it compute head(encoder(x))",
+        else f"{method} needs a model with an encoder and a head, but {name} has none: give it attributes "
+        "`encoder` and `head`, and let it compute head(encoder(x))",
         "model",
     )
 
 
 class Model(nn.Sequential):
-    """An encoder and a head. Attributes `tokens`, `features` give the shape between them."""
+    """An encoder and a head. Attributes `tokens` and `features` give the shape between them."""
 
     encoder: nn.Module
     head: Head

@@ -1,8 +1,8 @@
-"""Encoders that stay as they are: what they say of an input is computed once, and everything else begins there.
+"""Frozen encoders: their outputs are computed once per input and replace the inputs.
 
-Of a `Model` the first stages that have nothing to learn are taken off. What they say of an input, and what familiarity
-takes from the input itself and from the stages within (`caveat.nn.stages`), becomes one row of numbers: the new input.
-What is left of the model takes such rows.
+The first stages of a `Model` that are not trained are removed. Their output, and the features that familiarity uses of
+the input and of these stages (`caveat.nn.stages`), become one row of numbers: the new input. The rest of the model
+takes such rows.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from .stages import Numbers, input_numbers, recording, stages
 
 
 class Unpacked(Numbers):
-    """Rows (N, W) of a frozen encoder: to its tokens (N, T, D), and the numbers beside them by name."""
+    """Maps rows (N, W) of a frozen encoder to its tokens (N, T, D), and to the features stored with them by name."""
 
     def __init__(self, tokens: int, features: int, widths: dict[str, int]) -> None:
         super().__init__()
@@ -30,34 +30,34 @@ class Unpacked(Numbers):
         return x[:, : self.tokens * self.features].reshape(len(x), self.tokens, self.features)
 
     def numbers(self, x: Tensor) -> dict[str, Tensor]:
-        """By name, (N, d) numbers that describe the inputs which the rows are of."""
+        """Return (N, d) features of the original inputs, by name."""
         parts = torch.split(x[:, self.tokens * self.features :], list(self.widths.values()), 1)
         return dict(zip(self.widths, parts, strict=True))
 
 
 @dataclass(frozen=True)
 class FrozenEncoder:
-    """What makes rows of inputs."""
+    """Computes rows from inputs."""
 
     module: nn.Module
     shape: tuple[int, ...]
-    """Of one input."""
+    """Shape of one input."""
     unpacked: Unpacked
     digest: str
-    """Of its weights and of its architecture: two with the same one make the same rows."""
+    """Hash of weights and architecture: encoders with the same hash compute the same rows."""
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
-        """Inputs (N, ...) as rows (N, W) float32.
+        """Return inputs (N, ...) as rows (N, W) float32.
 
-        One by one and each in memory of its own, since what a layer gives of an input may depend in its last bits on
-        how many are beside it and where it lies, and a row that is kept has to be the row that would be computed anew.
+        Each input is computed separately in newly allocated memory, because the last bits of a layer's output may
+        depend on the batch size and on memory alignment, and a cached row must equal a recomputed one.
         """
         return torch.cat([rows(self.module, x[i : i + 1].clone()) for i in range(len(x))])
 
 
 class Whole(nn.Module):
-    """A frozen encoder and the module behind it, as one module of inputs (N, ...)."""
+    """A frozen encoder and the module after it, as one module of inputs (N, ...)."""
 
     def __init__(self, encoder: FrozenEncoder, behind: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Whole(nn.Module):
 
 
 def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[FrozenEncoder | None, nn.Module]:
-    """The frozen first stages of a model's encoder, and the model behind them; None and the model where none is."""
+    """Return the frozen first stages of a model's encoder, or None, and the rest of the model."""
     if not isinstance(model, Model):
         return None, model
     parts = list(flat(model.encoder))
@@ -81,7 +81,7 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
     x = sample(shape, dtype, 1)
     with torch.no_grad():
         tokens = frozen(x)
-    if tokens.ndim != 3:  # feature maps within the encoder: the stages up to its tokens are needed
+    if tokens.ndim != 3:  # feature maps inside the encoder: the stages up to its tokens are needed
         return None, model
     widths = {name: h.shape[1] for name, h in _numbers(frozen, x)[1].items()}
     unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
@@ -92,7 +92,8 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
 
 
 def _samples(stage: nn.Module) -> bool:
-    """Whether a stage drops units in training, though nothing in it learns; parts with weights are used as they are."""
+    """Return whether a stage without weights drops units in training; parts with frozen weights run in evaluation
+    mode."""
     return not any(True for _ in stage.parameters()) and has_dropout(stage)
 
 
@@ -106,13 +107,14 @@ def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def rows(module: nn.Module, x: Tensor) -> Tensor:
-    """The rows (N, W) of inputs (N, ...), computed together."""
+    """Return the rows (N, W) of inputs (N, ...), computed in one batch."""
     tokens, numbers = _numbers(module, x)
     return torch.cat([tokens.flatten(1), *numbers.values()], 1)
 
 
 def _code_of(module: nn.Module) -> bytes:
-    """The compiled code of a module's classes, torch's own aside: one sample does not show all that they compute."""
+    """Yield the compiled code of a module's classes, except torch's: one sample does not reveal all that they
+    compute."""
     kinds = {
         kind for part in module.modules() for kind in type(part).__mro__ if not kind.__module__.startswith("torch.")
     }
@@ -125,7 +127,7 @@ def _code_of(module: nn.Module) -> bytes:
     found = hashlib.sha256()
     while codes:
         code = codes.pop()
-        # Sets have no order, by which every process would have another hash.
+        # Sets have no order, so the hash would differ between processes.
         plain = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in code.co_consts]
         plain = [each for each in plain if not isinstance(each, CodeType)]
         found.update(code.co_code + repr((code.co_names, plain)).encode())
@@ -134,11 +136,12 @@ def _code_of(module: nn.Module) -> bytes:
 
 
 def digest_of(module: nn.Module, bits: bool = True) -> str:
-    """SHA-256 of the text of a module, and of names, shapes and bits of all that it holds.
+    """Return SHA-256 of the text of a module, and of the names, shapes and bits of all its tensors.
 
-    Without `bits` those of what learns are left out: they travel, and machines may draw them with other last bits.
+    Without `bits`, the values of trained tensors are left out: they are sent, and their last bits may differ between
+    machines.
     """
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # where a function lies in memory
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # memory address of a function
     found, learns = hashlib.sha256(text.encode()), {name for name, p in module.named_parameters() if p.requires_grad}
     for name, tensor in module.state_dict().items():
         found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())

@@ -1,4 +1,4 @@
-"""Models by name: what a configuration's `[model]` section builds, with weights from files."""
+"""Models by name, built from a configuration's `[model]` section, with weights from files."""
 
 import dataclasses
 import math
@@ -35,15 +35,15 @@ OWN = {
 }
 """The fields of `ModelSettings` that only some models read, by model."""
 HEAD = {"layer_norm", "hidden", "second", "norm", "dropout", "dropout_logits"}
-"""Fields of the head, which a custom model has already."""
+"""Fields of the head, which custom models do not read."""
 LACKS = {"own": HEAD, "linear": HEAD - {"dropout"}}
-"""The fields of `HEAD` that a model does not read; a linear one, without encoder and hidden units, drops inputs."""
+"""The fields of `HEAD` that a model does not read; a linear model, without encoder and hidden units, drops inputs."""
 CONVOLUTIONS = {"residual": residual, "cnn": cnn, "normed": normed}
 """Encoders that are built from the channels of images and a width only."""
 WIDE = 2048
-"""Number of features of a layer up to which memory is not checked."""
+"""Maximum number of features of a layer for which memory is not checked."""
 KEPT = 4
-"""Numbers in memory per trained parameter: itself, its gradient, and two moments of Adam."""
+"""Numbers in memory per trained parameter: the parameter, its gradient, and two moments of Adam."""
 
 
 @frozen_settings
@@ -89,25 +89,25 @@ class ModelSettings:
         usual = {field.name: field.default for field in dataclasses.fields(ModelSettings)}
         for name, code in (("own", self.factory), ("encoder", self.encoder)):
             if code is not None and self.name == usual["name"]:
-                object.__setattr__(self, "name", name)  # the code implies the name; the settings are frozen otherwise
+                object.__setattr__(self, "name", name)  # the code implies the name
         for name in dict.fromkeys(field for fields in OWN.values() for field in fields) | dict.fromkeys(HEAD):
             value = getattr(self, name)
             foreign = name not in OWN.get(self.name, ()) if name not in HEAD else name in LACKS.get(self.name, ())
             if value != usual[name] and foreign:
-                raise FieldError(f"{{key}} = {short_repr(value)} has no meaning for model {self.name!r}", name)
+                raise FieldError(f"{{key}} = {short_repr(value)} has no effect for model {self.name!r}", name)
         for name, needed in (("own", "factory"), ("encoder", "encoder")):
             if self.name == name and getattr(self, needed) is None:
-                raise ConfigurationError(f"model {name!r} needs model.{needed}, the code that makes it", "model.name")
+                raise ConfigurationError(f"model {name!r} needs model.{needed}, the name of its code", "model.name")
 
     @property
     def described(self) -> dict[str, Any]:
-        """The settings as plain values; code is represented by its name."""
+        """Return the settings as plain values; code is represented by its name."""
         found = plain(self)
         return found | {key: name_of(found[key]) for key in ("factory", "encoder") if key in found}
 
     @property
     def text(self) -> str:
-        """The settings in a line."""
+        """Return the settings in one line."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.described.items())})"
 
     @property
@@ -126,7 +126,7 @@ class PersonalModel(ModelSettings):
     """The architecture of local models, for methods in which every silo has its own."""
 
     silos: tuple[str, ...] = ()
-    """Silos with this architecture; silos that no entry names get the entries without names, in turn."""
+    """Silos with this architecture. Silos that no entry names get the entries without names, in turn."""
 
 
 def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Sequence[str]) -> dict[str, ModelSettings]:
@@ -161,8 +161,8 @@ def build_model(
         return _with_encoder(settings, shape, classes, seed, dtype)
     if not dtype.is_floating_point:
         raise ConfigurationError(
-            f"model {settings.name!r} takes numbers, but inputs are {str(dtype).removeprefix('torch.')}; give a model "
-            "of your own (model.factory)"
+            f"model {settings.name!r} takes float32 inputs, but inputs are {str(dtype).removeprefix('torch.')}; "
+            "pass a custom model (model.factory)"
         )
     images = settings.name not in ("mlp", "linear")
     if images and len(shape) != 3:
@@ -198,14 +198,14 @@ def _with_encoder(
 
 
 def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
-    """Raise ConfigurationError for a model that does not fit in memory, without making it."""
+    """Raise ConfigurationError for a model that does not fit in memory, without building it."""
     widest = max(settings.width or 0, settings.features or 0, settings.hidden, settings.second or 0)
     if widest <= WIDE and widest * math.prod(shape) <= WIDE**2:
-        return  # fits anywhere, and the check takes a second to import
+        return  # small enough, and the check takes a second to import
     with torch.device("meta"):
         numbers = sum(each.numel() for each in _model(settings, shape, classes).parameters())
     check_memory(
-        KEPT * FLOAT * numbers, f"a model {settings.name!r} of {numbers:,} parameters takes to be trained", "model"
+        KEPT * FLOAT * numbers, f"training a model {settings.name!r} with {numbers:,} parameters takes", "model"
     )
 
 
@@ -219,7 +219,7 @@ def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> nn.
 
 
 def _behind(encoder: nn.Module, settings: ModelSettings, tokens: int, features: int, classes: int) -> Model:
-    """Return the encoder with the head of the settings."""
+    """Return the encoder with the head that the settings describe."""
     classifier = head(
         tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
         settings.second,
@@ -246,19 +246,19 @@ def own_encoder(
 ) -> nn.Sequential:  # fmt: skip
     """Return a custom encoder from inputs to tokens (N, T, D).
 
-    Raises ConfigurationError for code that makes none, and for weights of another module.
+    Raises ConfigurationError for code that returns no encoder, and for weights of another module.
     """
     encoder = made(code, shape, dtype, classes, seed, "model.encoder")
     if weights is not None:
         begin_with(encoder, weights)
     if frozen:
         encoder.requires_grad_(False)
-        forget(encoder)  # copies of tensors that never change
+        forget(encoder)  # these tensors never change
     x = sample(shape, dtype)
     features = probe_output(encoder, x, "model.encoder")
     if features.ndim not in (2, 3, 4) or features.dtype != torch.float32:
         raise ConfigurationError(
-            f"{{key}}: {type(encoder).__name__} gives {tuple(features.shape)} for {len(x)} inputs, expected features "
+            f"{{key}}: {type(encoder).__name__} returns {tuple(features.shape)} for {len(x)} inputs, expected features "
             "(N, D), feature maps (N, D, H, W) or tokens (N, T, D) in float32",
             "model.encoder",
         )
@@ -267,7 +267,7 @@ def own_encoder(
 
 
 def begin_with(module: nn.Module, file: str) -> None:
-    """Load weights from a file into a module. Raises ConfigurationError for an invalid file, or one of another
+    """Load weights from a file into a module. Raises ConfigurationError for an invalid file, or the weights of another
     module.
     """
     tensors = _read(file)
@@ -289,7 +289,7 @@ def begin_with(module: nn.Module, file: str) -> None:
 
 
 def _read(file: str) -> dict[str, Tensor]:
-    """Read the tensors of a file, safetensors or torch's own; nothing else in it is read."""
+    """Read the tensors of a file, safetensors or torch's format, and nothing else in it."""
     places = [Path(file).expanduser(), *([Path(data) / file] if (data := os.environ.get("CAVEAT_DATA")) else [])]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
@@ -300,15 +300,15 @@ def _read(file: str) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         raise ConfigurationError(f"{{key}} = {file!r} cannot be read: {message_of(error)}", "model.weights") from None
-    except Exception as error:  # torch raises the errors of pickle, which this project does not import
+    except Exception as error:  # torch raises errors of pickle, which this project does not import
         raise ConfigurationError(
-            f"{{key}} = {file!r} holds more than tensors, or is damaged ({type(error).__name__}); none of its code "
+            f"{{key}} = {file!r} contains more than tensors, or is damaged ({type(error).__name__}); none of its code "
             "was run: save only the state_dict",
             "model.weights",
         ) from None
     if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
         raise ConfigurationError(
-            f"{{key}} = {file!r} does not hold a state_dict, which is tensors by name: save only that",
+            f"{{key}} = {file!r} does not contain a state_dict (tensors by name): save only that",
             "model.weights",
         )
     return dict(found)

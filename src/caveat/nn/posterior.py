@@ -1,4 +1,4 @@
-"""Posterior networks: an encoder, a classifier head, and densities of embeddings that give the amount of evidence.
+"""Posterior networks: an encoder, a classifier head, and densities of embeddings that determine the evidence.
 
 Charpentier et al., Posterior Network, NeurIPS 2020, and Natural Posterior Network, ICLR 2022; as in FedPN.
 
@@ -6,9 +6,9 @@ The densities are radial flows, one normalizing flow per class over embeddings, 
 Mohamed, Variational Inference with Normalizing Flows, ICML 2015, section 4.1 and appendix A.2. A flow here maps the
 embedding to the standard normal, so a density needs no inverse.
 
-A density needs only an embedding's squared distances from the centers and from the origin, and so does the output of a
-layer: it moves an embedding on the line through a center, which changes distances from all other points by Stewart's
-theorem. Many flows are evaluated this way, at a cost per layer that does not depend on D.
+A density needs only an embedding's squared distances from the centers and from the origin. A layer moves an embedding
+along the line through a center, which changes the distances from all other points by Stewart's theorem. So many flows
+are evaluated at a cost per layer that does not depend on D.
 """
 
 import math
@@ -27,14 +27,14 @@ from .encoders import Model
 NEAREST = 1e-3
 """The smallest alpha and alpha + beta: without a bound the gradient at a center is unbounded."""
 BLOCK = 2**19
-"""Distances that are held at a time, so that they stay in a core's cache."""
+"""Number of distances processed at a time, so they stay in a core's cache."""
 TOGETHER = 6
-"""Layers after which the distances from later centers are updated, by a product of matrices; few enough that a product
-of their ratios stays within float64, whatever their float32 parameters are."""
+"""Number of layers after which distances from later centers are updated, by a matrix product; few enough that a product
+of their ratios stays within float64 for any float32 parameters."""
 
 
 class RadialFlows(nn.Module):
-    """K densities over embeddings of D numbers, each a stack of L radial layers before N(0, I)."""
+    """K densities over embeddings (D,), each a stack of L radial layers before N(0, I)."""
 
     def __init__(self, flows: int, features: int, layers: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class RadialFlows(nn.Module):
     def log_prob(self, z: Tensor, wanted: Tensor | None = None) -> Tensor:
         """Return (N, K) log-densities in nats of (N, D) embeddings, computed in float64 and without gradients.
 
-        -inf for flows that are not `wanted`, (K,) bool, if that is given; at least one is.
+        -inf for flows that are not `wanted`, (K,) bool, of which at least one must be.
         """
         if wanted is not None and not wanted.all():
             found, at = z.new_full((len(z), len(wanted)), -math.inf), beside(wanted.nonzero()[:, 0], z)
@@ -81,7 +81,8 @@ class RadialFlows(nn.Module):
         return _log_prob(z, *self._chosen(flow))
 
     def log_prob_twice(self, z: Tensor, fixed: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `log_prob_of` for `z`, and for `fixed`, which passes gradients to itself but not to the flows."""
+        """Return `log_prob_of` for `z` and for `fixed`, whose result passes gradients to `fixed` but not to the
+        flows."""
         chosen = [torch.cat([p, p.detach()]) for p in self._chosen(flow)]
         first, second = _log_prob(torch.cat([z, fixed]), *chosen).chunk(2)
         return first, second
@@ -125,7 +126,7 @@ def density(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features
 
 
 def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
-    """Return `density` up to rounding, without changes in place: for exports to operators."""
+    """Return `density` up to rounding, without in-place operations, for export."""
     log_det = torch.zeros_like(squares[0])
     for start in range(0, len(alpha), TOGETHER):
         stop = min(start + TOGETHER, len(alpha))
@@ -154,10 +155,10 @@ def density_directly(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor,
 def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: int) -> Tensor:
     """Move N embeddings through K stacks of L layers, using only their squared distances from points.
 
-    `squares` (L + 1, K, N) are those from the centers and from one more point, and are changed in place; `between` (K,
-    L + 1, L + 1) are those of the points from each other; alpha and s are (L, K, 1). Returns the (K, N) logarithms of
-    the Jacobians, see `_Layers`. Differences of squares have half the digits close to a center, in float64 as many as
-    float32 has.
+    `squares` (L + 1, K, N) are the squared distances from the centers and from one more point, and are changed in
+    place; `between` (K, L + 1, L + 1) are those between the points; alpha and s are (L, K, 1). Returns the (K, N)
+    logarithms of the Jacobians, see `_Layers`. Close to a center, differences of squares lose half of the digits, which
+    leaves the precision of float32.
     """
     log_det = torch.zeros_like(squares[0])
     for start in range(0, len(alpha), TOGETHER):
@@ -166,7 +167,8 @@ def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: 
         own, a, b = squares[now], alpha[now], s[now]
         r = _distances(own, between[:, now, now], a, b)
         reach = a + r
-        # What a layer leaves of the distance from its centre, and of the distance between neighbours on a line to it.
+        # Factors by which a layer scales the distance from its center, and the distance between neighbors on a line to
+        # it.
         along = (b + r).div_(reach)
         across = torch.addcmul(r, a, along).div_(reach)
         kept = torch.ones_like(log_det)
@@ -175,7 +177,7 @@ def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: 
             shares[layer].mul_(kept)
             kept.mul_(along[layer])
         log_det += kept.log().mul_(features - 1).add_(across.prod(0).log_())
-        # After these layers an embedding is `kept` of what it was and `shares` of the centres, weights that sum to 1.
+        # After these layers, an embedding is `kept` of itself plus `shares` of the centers, weights that sum to 1.
         lost = along.mul_(own).mul_(shares).sum(0)
         squares[later].mul_(kept).sub_(lost)
         squares[later].transpose(0, 1).baddbmm_(between[:, later, now], shares.transpose(0, 1))
@@ -185,13 +187,13 @@ def _move(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor, features: 
 def _distances(squares: Tensor, between: Tensor, alpha: Tensor, s: Tensor) -> Tensor:
     """Return the (B, K, N) distances from each of B layers' centers before the layer, as in `_move`.
 
-    `squares` (B, K, N) become those before the layers, too.
+    `squares` (B, K, N) also become the ones before the layers.
     """
     distances = torch.empty_like(squares)
     for layer, (own, r) in enumerate(zip(squares, distances, strict=True)):
         torch.sqrt(own.clamp_(min=0), out=r)
         if layer + 1 < len(squares):
-            # How far towards the centre, -beta / (alpha + r): 0 nowhere, 1 to the centre itself.
+            # Relative step towards the center, -beta / (alpha + r): 0 is no step, 1 reaches the center.
             pull = (alpha - s)[layer] / (alpha[layer] + r)
             others = squares[layer + 1 :]
             others.lerp_(between[:, layer, layer + 1 :].T[..., None], pull)
@@ -204,8 +206,8 @@ class _Layers(torch.autograd.Function):
 
     With s = alpha + beta > 0, which makes a layer invertible, the Jacobian is ((s + r) / (alpha + r))^(D-1) (r^2 + 2
     alpha r + alpha s) / (alpha + r)^2: all terms are positive, so nothing cancels if beta is close to -alpha. The
-    gradient is explicit, since autograd takes five times as long: only what depends on the previous layer is computed
-    layer by layer.
+    gradient is explicit, because autograd takes five times as long: only values that depend on the previous layer are
+    computed layer by layer.
     """
 
     @staticmethod
@@ -214,7 +216,7 @@ class _Layers(torch.autograd.Function):
         aways, distances, steps = [], [], []
         for layer in range(center.shape[-2]):
             away = z - center[..., layer, :]
-            # Never 0, since it divides; a centre on an embedding is rare, not impossible.
+            # Never 0, because it is a divisor; an embedding at a center is rare, but possible.
             distance = torch.linalg.vector_norm(away, dim=-1).clamp_min(least)
             step = beta[..., layer] / (alpha[..., layer] + distance)
             z = torch.addcmul(z, step[..., None], away)
@@ -247,12 +249,12 @@ class _Layers(torch.autograd.Function):
 
 
 LEAST, MOST = -25.0, 50.0
-"""Nats between which log-evidence is clamped before exponentiation. e^50 is finite in float32, with room for sums; 1 +
-e^-25 p still depends on p in float64, so the least evidence leaves a label and not a tie."""
+"""Bounds in nats to which log-evidence is clamped before exponentiation. e^50 is finite in float32, with room for sums;
+1 + e^-25 p still depends on p in float64, so the smallest evidence still determines a label."""
 
 
 class Posterior(nn.Module):
-    """What follows the encoder, and what a silo replaces by its own."""
+    """The part after the encoder, which a silo replaces by its own."""
 
     def __init__(self, head: nn.Module, flows: RadialFlows) -> None:
         super().__init__()
@@ -265,8 +267,8 @@ class Posterior(nn.Module):
     def forward(self, tokens: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
         """Map (N, T, D) tokens to (N, C) log-probabilities and (N,) log-evidence in nats, not clamped.
 
-        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class. These
-        may be on the CPU, so that no device is waited for to know which classes are absent.
+        The density is the mixture of the class flows with log-weights `log_prior` (C,), -inf for an absent class.
+        Log-weights may be on the CPU, which avoids synchronization to find absent classes.
         """
         densities = self.flows.log_prob(embedding(tokens), wanted=log_prior > -math.inf)
         mixture = torch.logsumexp(densities + beside(log_prior, densities), -1)
@@ -291,12 +293,12 @@ def embedding(tokens: Tensor) -> Tensor:
 
 
 def log_evidence(log_density: Tensor, features: int) -> Tensor:
-    """Return a log-density over so many features plus NatPN's certainty budget "normal", ln(4 pi) / 2 for each."""
+    """Return a log-density plus NatPN's certainty budget "normal", ln(4 pi) / 2 for each of `features` features."""
     return log_density + 0.5 * math.log(4 * math.pi) * features
 
 
 def clamped(evidence: Tensor) -> Tensor:
-    """Return clamped log-evidence; its gradient is that of the unclamped one, or saturated inputs would have none."""
+    """Return clamped log-evidence with the gradient of the unclamped one, because saturated inputs would have none."""
     return evidence + (evidence.clamp(LEAST, MOST) - evidence).detach()
 
 

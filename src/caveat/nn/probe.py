@@ -1,7 +1,8 @@
-"""What a model computes, by what it says of fixed inputs.
+"""Probes: what a model computes, represented by its outputs for fixed inputs.
 
-Code that computes something else gives other numbers. Models whose logits for an input depend on anything but the input
-and the weights are refused: on other inputs of the batch, on earlier calls, on random numbers that are no dropout's.
+Code that computes something else has other outputs. Models whose logits for an input depend on anything except the
+input and the weights are refused: on other inputs of the batch, on earlier calls, or on random numbers other than
+dropout.
 """
 
 import math
@@ -19,16 +20,16 @@ from ..core.errors import message_of
 from .dropout import DROPS, DropoutFunctions, reads_training
 
 Said = tuple[float | None, ...]
-"""Numbers that a model said; None for one that is not finite."""
+"""Outputs of a model; None for one that is not finite."""
 MOST = 16
-"""Numbers that are kept of each input: of more logits that many weighted sums."""
+"""Maximum number of outputs stored per input; more logits are reduced to this number of weighted sums."""
 CLOSE = 1e-3
-"""Numbers of other machines differ in their last bits: by less than this share of the largest."""
+"""Tolerance for outputs of other machines, which differ in their last bits, relative to the largest output."""
 
 ROWS = 4
-"""Inputs that calls of a module are tried with."""
+"""Number of inputs used to test calls of a module."""
 ROUNDING = 1e-5
-"""What logits of float32 may differ by, as a share of the largest, which counts as 1 at least."""
+"""Tolerance for float32 logits, relative to the largest one, which counts as at least 1."""
 
 
 def name_of_dtype(dtype: torch.dtype) -> str:
@@ -36,14 +37,14 @@ def name_of_dtype(dtype: torch.dtype) -> str:
 
 
 def sample(shape: tuple[int, ...], dtype: torch.dtype, rows: int = 2) -> Tensor:
-    """(rows, *shape) inputs to try a module with: numbers from N(0, 1), or the ids 1."""
+    """Return (rows, *shape) inputs to test a module with: numbers from N(0, 1), or ids of 1."""
     with seeded("contract"):
         return torch.randn(rows, *shape) if dtype.is_floating_point else torch.ones(rows, *shape, dtype=dtype)
 
 
 @torch.no_grad()
 def probe_output(module: nn.Module, x: Tensor, key: str) -> Tensor:
-    """What a module says of inputs, as in evaluation. Raises ConfigurationError for one that cannot take them."""
+    """Return a module's outputs for inputs in evaluation. Raises ConfigurationError if it cannot take them."""
     try:
         found: Any = module.eval()(x)
     except Exception as error:
@@ -53,27 +54,29 @@ def probe_output(module: nn.Module, x: Tensor, key: str) -> Tensor:
             key,
         ) from error
     if not isinstance(found, Tensor):
-        raise ConfigurationError(f"{{key}}: {type(module).__name__} gave a {type(found).__name__}, not a tensor", key)
+        raise ConfigurationError(
+            f"{{key}}: {type(module).__name__} returns a {type(found).__name__}, not a tensor", key
+        )
     return found
 
 
 def check_calls(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, key: str) -> None:
-    """Raises ConfigurationError for a module that takes each call for more than its inputs (N, *shape) and weights.
+    """Raise ConfigurationError for a module whose outputs depend on more than its inputs (N, *shape) and weights.
 
-    In evaluation an input's outputs must not depend on the others of its batch, on calls before or on random numbers.
-    In training it must give a tensor of outputs as in evaluation, with gradients, and keep nothing but buffers. Parts
-    that do more in training than drop units are marked (`DROPS`), and buffers that begin with NaN or infinity, such as
-    the mask of attention, are constants that never travel.
+    In evaluation, an input's outputs must not depend on the rest of its batch, on earlier calls or on random numbers.
+    In training, the module must return a tensor of the same shape, with gradients, and change nothing except buffers.
+    Parts that do more in training than drop units are marked (`DROPS`), and buffers that initially contain NaN or
+    infinity, such as the mask of attention, are constants that are never sent.
     """
     x, wrong = _different(shape, dtype), ""
     constants = _keep_constants(module)
-    for precision in (torch.float32, torch.float64):  # what is rounding in the first is not there in the second
+    for precision in (torch.float32, torch.float64):  # rounding differences in float32 vanish in float64
         copy = _copied(module, x).to(precision)
         y = x.to(precision) if x.is_floating_point() else x
         try:
-            with warnings.catch_warnings(action="ignore"):  # of a batch of one, for instance
+            with warnings.catch_warnings(action="ignore"):  # for example about a batch of one
                 wrong = _wrong(copy, y, constants)
-        except Exception as error:  # in float64 that of code which creates tensors of float32
+        except Exception as error:  # in float64, code that creates float32 tensors fails
             wrong = wrong or f"does not take {ROWS} inputs: {message_of(error)}"
             break
         if not wrong:
@@ -82,18 +85,18 @@ def check_calls(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, k
 
 
 def _copied(module: nn.Module, x: Tensor) -> nn.Module:
-    """A copy in evaluation, waved (`_waved`) where it then still gives numbers."""
+    """Return a copy in evaluation mode, perturbed (`_waved`) if its outputs are then still finite."""
     try:
         with torch.no_grad():
             if _asked(waved := _waved(module), x).isfinite().all():
                 return waved
-    except Exception:  # of code that takes some weights alone
+    except Exception:  # code that accepts only some weights
         pass
     return deepcopy(module).eval()
 
 
 def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """(ROWS, *shape) inputs, no two of which are alike: numbers of several sizes, or the ids 0 and 1."""
+    """Return (ROWS, *shape) distinct inputs: numbers of several magnitudes, or ids 0 and 1."""
     x = sample(shape, dtype, ROWS)
     if x.is_floating_point():
         return x * torch.tensor([1.0, 4.0, 0.2, 20.0]).reshape(-1, *[1] * len(shape))
@@ -104,7 +107,7 @@ def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def _keep_constants(module: nn.Module) -> list[str]:
-    """Have buffers that begin with NaN or infinity stay where they are; return their names."""
+    """Exclude buffers that initially contain NaN or infinity from the state; return their names."""
     names = []
     for path, part in module.named_modules():
         for name, buffer in part.named_buffers(recurse=False):
@@ -116,7 +119,7 @@ def _keep_constants(module: nn.Module) -> list[str]:
 
 @torch.no_grad()
 def _waved(model: nn.Module) -> nn.Module:
-    """A copy with some of a cosine on all its parameters, since a layer that begins with zeros hides others."""
+    """Return a copy with a cosine added to all parameters, because a layer initialized to zeros hides others."""
     copy = deepcopy(model).eval()
     for parameter in copy.parameters():
         inputs = parameter[0].numel() if parameter.ndim > 1 and len(parameter) else 25
@@ -138,30 +141,30 @@ def _close(one: Any, other: Any) -> bool:
 
 
 def _wrong(model: nn.Module, x: Tensor, constants: Sequence[str]) -> str:
-    """What is wrong with calls of a module, and what to do about it; empty if nothing is."""
+    """Return what is wrong with calls of a module, and the remedy; "" if nothing is wrong."""
     with torch.no_grad():
         whole = _asked(model, x)
         _asked(model, x[1:3])
         if not _close(whole, _asked(model, x, seed=1)):
             _asked(model, x[1:3])
             if not _close(whole, _asked(model, x)):
-                return f"gives other outputs for the same inputs when it is called again: {KEEPS}"
+                return f"returns other outputs for the same inputs when it is called again: {KEEPS}"
             return (
-                "draws random numbers in evaluation, so that no prediction could be made again: draw in training "
-                "alone, and give torch.nn.functional.dropout training=self.training, by which predictions sample"
+                "draws random numbers in evaluation, so predictions are not reproducible: draw them in training "
+                "only, and call torch.nn.functional.dropout with training=self.training, so predictions can sample"
             )
         try:
             alone = torch.cat([_asked(model, row[None]) for row in x])
         except Exception as error:
-            return f"does not take one input by itself: {message_of(error)}; {_batched(model)}"
+            return f"does not take a batch of one input: {message_of(error)}; {_batched(model)}"
         if not _close(whole, alone) or not _close(whole[2:], _asked(model, x[2:])):
-            return f"gives other outputs for an input when other inputs are beside it: {_batched(model)}"
+            return f"returns other outputs for an input if the batch has other inputs: {_batched(model)}"
     if not any(p.requires_grad for p in model.parameters()):
-        return ""  # what is frozen is never used as in training
+        return ""  # frozen parts are never used in training mode
     return _wrong_in_training(deepcopy(model).train(), x, whole, constants)
 
 
-KEEPS = "keep nothing between calls but buffers (register_buffer) that training changes, and no generator of its own"
+KEEPS = "store nothing between calls except buffers (register_buffer) that training changes, and no generator"
 
 
 def _batched(model: nn.Module) -> str:
@@ -170,8 +173,8 @@ def _batched(model: nn.Module) -> str:
     ]
     batch = next((name for name in plain if "BatchNorm" in name), "")
     if batch:
-        return f"give {batch} track_running_stats=True, or use GroupNorm or LayerNorm"
-    return "in evaluation compute each input from itself alone, with statistics that training has left in buffers"
+        return f"set track_running_stats=True in {batch}, or use GroupNorm or LayerNorm"
+    return "in evaluation, compute each input independently, with statistics that training stored in buffers"
 
 
 def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Sequence[str]) -> str:
@@ -184,24 +187,24 @@ def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Se
     if not isinstance(found, Tensor) or found.shape != whole.shape or found.dtype != whole.dtype:
         gives = str(tuple(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
         return (
-            f"gives {gives} in training, expected a tensor {tuple(whole.shape)} as in evaluation: leave auxiliary "
-            "outputs out (in torchvision's models: aux_logits=False)"
+            f"returns {gives} in training, expected a tensor {tuple(whole.shape)} as in evaluation: disable auxiliary "
+            "outputs (in torchvision's models: aux_logits=False)"
         )
     if not found.requires_grad:
         return (
-            "gives outputs without gradients in training, so that nothing can learn: leave out detach(), "
+            "returns outputs without gradients in training, so nothing can be trained: remove detach(), "
             "torch.no_grad() and torch.inference_mode()"
         )
     with torch.no_grad():
         _asked(model, x.flip(0))
         for name, buffer in fixed.items():
             if not _close(buffer, model.get_buffer(name)):
-                return f"changes {name!r} in training, which begins with NaN or infinity: begin with a large number"
+                return f"changes {name!r} in training, which initially has NaN or infinity: start with a large number"
         model.load_state_dict(before)
         differs = not _close(found, _asked(model, x))
         model.load_state_dict(before)
         if differs or not _close(whole, _asked(model.eval(), x)):
-            return f"gives other outputs after a step of training is undone: {KEEPS}"
+            return f"returns other outputs after a training step is undone: {KEEPS}"
     return ""
 
 
@@ -209,7 +212,7 @@ def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Se
 def _mark(module: nn.Module, copy: nn.Module, x: Tensor) -> None:
     """Mark the parts that do more in training than drop units, with whether they call functions of dropout.
 
-    All parts of a class are marked, since they have the same code.
+    All parts of a class are marked, because they have the same code.
     """
     kinds: dict[type, list[str]] = {}
     for path, part in copy.named_modules():
@@ -224,7 +227,8 @@ def _mark(module: nn.Module, copy: nn.Module, x: Tensor) -> None:
 
 
 def _only_drops(model: nn.Module, paths: Sequence[str], x: Tensor) -> bool:
-    """Whether parts compute in training, with no units dropped, what they do in evaluation, and change nothing."""
+    """Return whether parts compute the same in training, with no units dropped, as in evaluation, and change
+    nothing."""
     copy = deepcopy(model)
     for path in paths:
         copy.get_submodule(path).training = True
@@ -242,15 +246,15 @@ def _only_drops(model: nn.Module, paths: Sequence[str], x: Tensor) -> bool:
 
 
 def _held(model: nn.Module) -> list[object]:
-    """Copies of a model's buffers, and the plain numbers that its parts have as attributes."""
+    """Return copies of a model's buffers, and the numbers that its parts have as attributes."""
     buffers = [buffer.clone() for buffer in model.buffers()]
     return buffers + [{k: v for k, v in vars(p).items() if isinstance(v, int | float)} for p in model.modules()]
 
 
 def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Said, Said]:
-    """What a model says of fixed inputs in evaluation, then in training; nothing where it fails or draws at random.
+    """Return a model's outputs for fixed inputs in evaluation, then in training; empty if it fails or draws at random.
 
-    A copy is asked, with some of a cosine on all its parameters, since a layer that begins with zeros hides others.
+    They are computed by a perturbed copy (`_waved`).
     """
     x = sample(shape, dtype)
     more = 4 * x if x.is_floating_point() else (torch.arange(x.numel()) % 2).reshape(x.shape).to(dtype)
@@ -259,7 +263,7 @@ def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tup
 
 
 def alike(one: Sequence[Said], other: Sequence[Said]) -> bool:
-    """Whether the same models said these, on whatever machines."""
+    """Return whether these are outputs of the same models, up to differences between machines."""
     return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
 
 
@@ -281,7 +285,7 @@ def _once(model: nn.Module, x: Tensor, training: bool, seed: int) -> Said:
     copy = _waved(model).train(training)
     try:
         logits = _asked(copy, x, seed).double()
-    except Exception:  # whatever code of somebody else raises: as a model begins, it has been tried already
+    except Exception:  # custom code may raise anything; the initial model has been tested already
         return ()
     if (classes := logits.shape[-1]) > MOST:
         logits = logits @ torch.arange(classes * MOST, dtype=torch.float64).cos().reshape(classes, MOST)

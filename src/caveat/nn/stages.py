@@ -1,8 +1,10 @@
-"""Features of an input and of each stage of the encoder: a few dozen numbers each, and what the last layer computes.
+"""Features of an input and of each stage of the encoder, a few dozen numbers each, and the computation of the last
+layer.
 
-A stage is a part of the encoder that does more than a linear map: an activation, a pooling, a residual block, and the
-encoder's own output. Feature maps are summarized by mean and standard deviation of every channel, tokens by those of
-every feature; vectors are used as they are. Features are recorded while a method answers, so no pass is made twice.
+A stage is a part of the encoder that does more than a linear map: an activation, a pooling, a residual block, or the
+encoder's output. Feature maps are summarized by mean and standard deviation of every channel, tokens by mean and
+standard deviation of every feature; vectors are used unchanged. Features are recorded while a method answers, so no
+pass runs twice.
 """
 
 import math
@@ -26,17 +28,17 @@ from .dropout import flat, has_dropout
 from .encoders import Tokens
 
 NUMBERS = 128
-"""Maximum number of features of a stage; of more, as many random projections are used, the same ones everywhere."""
+"""Maximum number of features of a stage; more are reduced to this number of fixed random projections."""
 STAGES = 4
-"""Maximum number of stages that are recorded, evenly over the depth; the encoder's output is always one."""
+"""Maximum number of recorded stages, evenly spaced over the depth; the encoder's output is always one."""
 PART = 200
-"""Inputs that are described at once: their features stay in a processor's cache."""
+"""Number of inputs processed at once: their features stay in a processor's cache."""
 CELLS = 4
-"""Rows and columns of cells whose means describe where an image is bright."""
+"""Rows and columns of the grid of cells whose means describe where an image is bright."""
 SCALES = 4
 """Maximum number of scales at which neighboring pixels are compared, each half as fine as the previous one."""
 QUIET = 1e-3
-"""Deviations below this count like none: where their logarithm begins, in units of normalized pixels or of the series.
+"""Lower bound on deviations before their logarithm is taken, in units of normalized pixels or of the series.
 """
 SHAPES = (nn.Identity, nn.Flatten, nn.Dropout, Tokens)
 LINEAR = (*SHAPES, nn.Linear, nn.LayerNorm, _ConvNd, _NormBase)
@@ -44,7 +46,7 @@ POOLING = (_MaxPoolNd, _AvgPoolNd, _AdaptiveMaxPoolNd, _AdaptiveAvgPoolNd)
 
 
 class Numbers(nn.Module):
-    """A stage that has features of an input in addition to its output, since the input itself is gone."""
+    """A stage that has features of the original input in addition to its output."""
 
     def numbers(self, x: Tensor) -> dict[str, Tensor]:
         """Return (N, d) features of inputs (N, ...), by name."""
@@ -52,7 +54,7 @@ class Numbers(nn.Module):
 
 
 def numbers_of(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Return the features of inputs of a module, by name: those that one of its stages has, or else the inputs' own."""
+    """Return the features of inputs of a module, by name: from a stage with `Numbers`, or else from the inputs."""
     stage = next((part for part in module.modules() if isinstance(part, Numbers)), None)
     return input_numbers(x) if stage is None else stage.numbers(x)
 
@@ -62,8 +64,7 @@ def input_numbers(x: Tensor) -> dict[str, Tensor]:
 
     For images (N, C, H, W): the "layout", means of 4x4 cells; the "texture", how much pixels differ from their
     neighbors at four scales; and the "colour", the distribution of each channel's values, and how much channels differ.
-    For ids (N, T) those of `token_numbers`, for series (N, T, C) those of `series_numbers`. For anything else its
-    "values".
+    For ids (N, T) `token_numbers`, for series (N, T, C) `series_numbers`. For anything else its "values".
     """
     if x.is_floating_point() and x.ndim not in (3, 4):
         return {"values": _narrow(x.flatten(1))}
@@ -79,7 +80,7 @@ def _image_numbers(x: Tensor) -> dict[str, Tensor]:
 
 def _texture(x: Tensor) -> Tensor:
     """Return logarithms of root mean squares per channel: of differences along rows and columns at every scale, and of
-    second differences at the finest one, which reveal blur.
+    second differences at the finest scale, which reveal blur.
     """
     found = []
     for scale in range(SCALES):
@@ -137,7 +138,7 @@ def stage_numbers(h: Tensor) -> Tensor:
 @wrap_torch_function(lambda h: (h,))
 def moments(h: Tensor) -> Tensor:
     """Return (N, 2 D) means and standard deviations over the positions of (N, D, ...) maps or (N, T, D) tokens."""
-    # Positions before features, as maps are laid out in memory.
+    # Positions before features, the memory layout of maps.
     positions = h if h.ndim == 3 else h.permute(0, *range(2, h.ndim), 1).flatten(1, -2)
     mean = positions.mean(1)
     variance = positions.square().mean(1) - mean.square()
@@ -145,7 +146,7 @@ def moments(h: Tensor) -> Tensor:
 
 
 def moments_directly(h: Tensor) -> Tensor:
-    """Return `moments` up to rounding, without a change of layout: for exports to operators."""
+    """Return `moments` up to rounding, without a change of layout, for export."""
     dims = [1] if h.ndim == 3 else list(range(2, h.ndim))
     mean = h.mean(dims)
     variance = h.square().mean(dims) - mean.square()
@@ -153,7 +154,7 @@ def moments_directly(h: Tensor) -> Tensor:
 
 
 def _narrow(numbers: Tensor) -> Tensor:
-    """Return (N, d) features with d at most `NUMBERS`: of more, orthonormal projections."""
+    """Return (N, d) features with d at most `NUMBERS`; more are projected orthonormally."""
     width = numbers.shape[1]
     return numbers if width <= NUMBERS else numbers @ _projection_on(numbers.device, width)
 
@@ -171,7 +172,8 @@ def _projection(width: int) -> Tensor:
 
 
 def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
-    """Return the parts of a model's encoder whose outputs are recorded, in order; if `sampled`, none after dropout."""
+    """Return the parts of a model's encoder whose outputs are recorded, in order; if `sampled`, only those before
+    dropout."""
     encoders = (getattr(part, "encoder", None) for part in module.modules())
     parts = list(flat(next((each for each in encoders if isinstance(each, nn.Module)), module)))
     first = next((i for i, part in enumerate(parts) if sampled and has_dropout(part)), len(parts))
@@ -216,7 +218,7 @@ def recording(parts: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
         found.append(passes)
 
         def record(part: nn.Module, given: object, output: object, passes: list[Tensor] = passes) -> None:
-            if isinstance(output, Tensor):  # of a recurrent layer, for instance, it is more than one
+            if isinstance(output, Tensor):  # a recurrent layer, for instance, returns several
                 passes.append(stage_numbers(output.detach()))
 
         handles.append(part.register_forward_hook(record))
@@ -230,18 +232,18 @@ def recording(parts: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
 def by_answer(passes: Sequence[Tensor], inputs: int, answers: int) -> list[Tensor]:
     """Return the (N, d) features of a stage for each answer, from all its passes.
 
-    Answers that share a pass share its features; of more passes than answers the last ones count.
+    Answers that share a pass share its features; if there are more passes than answers, the last ones count.
     """
     each = torch.split(torch.cat(list(passes)), max(inputs, 1))
     return [each[0]] * answers if len(each) < answers else list(each[-answers:])
 
 
 BUCKETS = 64
-"""Number of buckets in which the ids of a sequence are counted; ids of one bucket are not distinguished."""
+"""Number of hash buckets for the ids of a sequence; ids in the same bucket are not distinguished."""
 PAIRS = 32
-"""Number of buckets in which pairs of neighboring ids are counted."""
+"""Number of hash buckets for pairs of neighboring ids."""
 STRETCHES = 8
-"""Parts of a series whose means describe its course."""
+"""Number of parts of a series whose means describe its course."""
 FACTOR = 2654435761
 """Knuth's multiplicative hash: 2^32 over the golden ratio."""
 
@@ -249,13 +251,13 @@ FACTOR = 2654435761
 def token_numbers(x: Tensor) -> dict[str, Tensor]:
     """Return (N, d) float32 features of ids (N, T) int64, by name.
 
-    The "length": the share of steps before the run of equal ids at the end, which pads shorter sequences, how many
-    distinct ids and how many repeated neighbors there are, and mean and largest logarithm of an id. The "tokens":
-    square roots of the shares of 64 buckets that ids are hashed into. The "order": those of pairs of neighbors, of 32.
+    The "length": the share of steps before the run of equal ids at the end, which pads shorter sequences, the numbers
+    of distinct ids and of repeated neighbors, and the mean and largest logarithm of an id. The "tokens": square roots
+    of the shares of ids in 64 hash buckets. The "order": the same for pairs of neighbors, in 32 buckets.
     """
     x = x.flatten(1)
     steps = x.shape[1]
-    filled = (x == x[:, -1:]).flip(1).cumprod(1).sum(1, keepdim=True) - 1  # the last id of a full sequence is its own
+    filled = (x == x[:, -1:]).flip(1).cumprod(1).sum(1, keepdim=True) - 1  # the last id is not padding
     real = torch.arange(steps, device=x.device) < steps - filled
     count = real.sum(1, keepdim=True).float()
     values, repeated = x.sort(1).values, (x.diff(dim=1) == 0) & real[:, 1:]
@@ -275,7 +277,7 @@ def _hashed(ids: Tensor, buckets: int) -> Tensor:
 
 
 def _shares(bucket: Tensor, real: Tensor, buckets: int) -> Tensor:
-    """Return (N, buckets) square roots of shares, whose distances are as large for rare ids as for frequent ones."""
+    """Return (N, buckets) square roots of shares, which makes distances equally large for rare and frequent ids."""
     counted = torch.zeros(len(bucket), buckets, device=bucket.device).scatter_add_(1, bucket, real.float())
     return (counted / real.sum(1, keepdim=True).clamp_min(1)).sqrt()
 
@@ -301,7 +303,7 @@ def series_numbers(x: Tensor) -> dict[str, Tensor]:
 
 
 def _mean_square_in_time(x: Tensor) -> Tensor:
-    """(N, C) of (N, C, T), 0 where there is no step."""
+    """Return (N, C) mean squares of (N, C, T), 0 without steps."""
     return x.square().sum(2) / max(x.shape[2], 1)
 
 
@@ -310,16 +312,16 @@ class LastLayer(NamedTuple):
 
     name: str
     """Name of the layer in the model."""
-    weight: Tensor  # (C, D), with the bias for its last column
-    hidden: Tensor  # (N, D), with the 1 that the bias is for
+    weight: Tensor  # (C, D), with the bias as its last column
+    hidden: Tensor  # (N, D), with a 1 as the input of the bias
     logits: Tensor  # (N, C)
 
 
 @torch.no_grad()
 def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
-    """Pass (N, ...) inputs through a module, without dropout, and return what its last linear layer saw.
+    """Pass (N, ...) inputs through a module, without dropout, and return inputs and outputs of its last linear layer.
 
-    Raises ConfigurationError unless the output is that of a linear layer of (N, H) numbers.
+    Raises ConfigurationError unless the module's output is the output of a linear layer with inputs (N, H).
     """
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
@@ -335,7 +337,7 @@ def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
             hook.remove()
     if not calls or calls[0][1].ndim != 2 or not _same(calls[0][2], logits):
         raise ConfigurationError(
-            "uncertainty.source = 'laplace' needs a model that ends in a linear layer, which this one does not",
+            "uncertainty.source = 'laplace' needs a model that ends in a linear layer, and this one does not",
             "uncertainty.source",
         )
     layer, hidden, _ = calls[0]
@@ -356,7 +358,7 @@ def unobserved(module: nn.Module) -> nn.Module:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are one, or hold the same numbers: custom models may copy their output."""
+    """Return whether two tensors are the same object or have equal values: custom models may copy their output."""
     if one.shape != other.shape or one.data_ptr() == other.data_ptr():
         return one.shape == other.shape
     return bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())

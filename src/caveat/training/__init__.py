@@ -1,1 +1,1 @@
-"""Training inside one silo: the only loop over batches, its optimisers, and the tensors of modules."""
+"""Training at one silo: the only loop over batches, its optimizers, and the tensors of modules."""

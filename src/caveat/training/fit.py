@@ -1,6 +1,6 @@
 """Local training: the only loop over batches, and the class weights in its loss.
 
-A plan of a run may watch the batches and train on a few of them; training of a real run is never cut short.
+A plan of a run may watch the batches and train on a few of them; training in a real run always uses all.
 """
 
 import math
@@ -33,7 +33,7 @@ _WATCHER = ContextVar[Watcher | None]("watcher", default=None)
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Pass batches through a watcher within this context, also in processes that are forked within it."""
+    """Pass batches through a watcher within this context, and in processes forked within it."""
     token = _WATCHER.set(watcher)
     try:
         yield
@@ -57,10 +57,11 @@ ClassWeights = Annotated[str | tuple[float, ...], PlainValidator(_weights)]
 
 
 def balanced(y: Tensor) -> tuple[float, ...]:
-    """Return n / (K n_c) for each class c of labels (N,), of which K classes have any: each class has the same weight.
+    """Return n / (K n_c) for each class c, where K classes occur in labels (N,): all classes have the same total
+    weight.
 
     King & Zeng, Logistic Regression in Rare Events Data, 2001. The mean weight of an example is 1; classes without
-    examples have 0.
+    examples have weight 0.
     """
     counts = torch.bincount(y).double()
     present = int((counts > 0).sum())
@@ -73,13 +74,13 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @lru_cache(maxsize=16)
 def _class_weights(weights: tuple[float, ...], classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return (K,) class weights, 0 beyond the list, on a device: copied once, not with every batch."""
+    """Return (K,) class weights, 0 beyond the list, on a device, to which they are copied only once."""
     given = torch.tensor(weights[:classes], dtype=dtype)
     return brought(F.pad(given, (0, classes - len(given))), device)
 
 
 LABELS = ("class_weights", "label_smoothing")
-"""Keys of the plain cross-entropy, which have no meaning for methods with other losses."""
+"""Keys of the cross-entropy loss, which have no effect in methods with other losses."""
 
 
 @frozen_settings
@@ -87,39 +88,39 @@ class Training:
     """How a silo trains in one round."""
 
     local_epochs: Annotated[float, Field(gt=0, le=MAX_COUNT)] | None = None
-    """Passes over a silo's training data per round (1 unless `local_steps` is given). A fraction such as 0.5 takes the
-    nearest number of batches of a shuffled pass, at least one."""
+    """Passes over a silo's training data per round (1 unless `local_steps` is given). With a fraction such as 0.5,
+    training uses the nearest number of batches of a shuffled pass, at least one."""
     local_steps: Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = None
-    """Optimizer steps per round, instead of epochs."""
+    """Number of optimizer steps per round, instead of epochs."""
     batch_size: Annotated[int, Field(gt=1, le=MAX_COUNT)] = 64
-    """Examples per step."""
+    """Number of examples per step."""
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     """sgd, adam or adamw, whose weight decay is decoupled from the gradient."""
     lr: Annotated[float, Field(gt=0)] = 0.001
     """Learning rate."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor on the learning rate after every round of the schedule, including rounds that only measure."""
+    """Factor applied to the learning rate after every round of the schedule, including rounds that only measure."""
     lr_hold: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
-    """Rounds of the schedule before the learning rate begins to decay."""
+    """Number of rounds of the schedule before the learning rate begins to decay."""
     lr_schedule: Literal["exponential", "cosine"] = "exponential"
     """exponential: the learning rate decays by lr_decay, which is 1 unless given; cosine: it falls along half a cosine,
     towards 0 after the last training round."""
     warmup: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
-    """Rounds of the schedule in which the learning rate grows in equal steps to its full value."""
+    """Number of rounds of the schedule in which the learning rate grows in equal steps to its full value."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Momentum of sgd."""
     weight_decay: Annotated[float, Field(ge=0, le=LARGE)] = 0.0
-    """L2 penalty, as in torch's optimizers; for adamw the rate by which weights shrink, times lr."""
+    """L2 penalty, as in torch's optimizers; for adamw, weights shrink by lr times this in each step."""
     clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
     """Gradient clipping: maximum L2 norm of the gradient in a step (no clipping by default)."""
     optimizer_state: Literal["reset", "keep", "average"] = "reset"
-    """Optimizer state (moments, momentum) between rounds: reset discards it; keep, each silo keeps its own; average, it
-    is averaged and sent with the model, except for private parts, whose state stays at the silo."""
+    """Optimizer state (moments, momentum) between rounds: reset: it is discarded; keep: each silo keeps its own;
+    average: it is averaged and sent with the model, except for private parts, whose state stays at the silo."""
     class_weights: ClassWeights = "none"
     """Class weights in the cross-entropy: none, balanced (all classes of a silo's training data have equal weight), or
     a list of numbers, one per class."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of a label that is spread over all classes in the cross-entropy."""
+    """Label smoothing: share of a label that is spread over all classes in the cross-entropy."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of encoders in training: float32, or bfloat16, faster if the processor supports it (AVX-512 BF16,
     AMX). Weights, heads, losses, averages and predictions are float32 with both."""
@@ -136,13 +137,13 @@ class Training:
         if self.momentum and self.optimizer != "sgd":
             self._refuse("momentum", f"for {self.optimizer!r}")
         if self.optimizer_state != "reset" and self.optimizer == "sgd" and not self.momentum:
-            self._refuse("optimizer_state", "for 'sgd' without momentum, which remembers nothing")
+            self._refuse("optimizer_state", "for 'sgd' without momentum, which has no state")
         for key in ("lr_decay", "lr_hold") if self.lr_schedule == "cosine" else ():
             if getattr(self, key) != getattr(type(self), key):
                 self._refuse(key, "for schedule 'cosine'")
 
     def _refuse(self, key: str, why: str) -> None:
-        text = f"training.{key} = {short_repr(getattr(self, key))} has no meaning {why}"
+        text = f"training.{key} = {short_repr(getattr(self, key))} has no effect {why}"
         raise ConfigurationError(text, f"training.{key}")
 
     def check_classes(self, classes: int) -> None:
@@ -154,7 +155,7 @@ class Training:
             )
 
     def leave(self, method: str, why: str, *keys: str) -> None:
-        """For methods: raise ConfigurationError unless these keys have their defaults."""
+        """Raise ConfigurationError unless the keys that a method does not use have their defaults."""
         usual = {field.name: field.default for field in fields(type(self))}
         for key in keys:
             if getattr(self, key) != usual[key]:
@@ -172,10 +173,10 @@ class Training:
         """Minimize `loss` over the silo's training data in its workspace; return the number of steps.
 
         `correct` maps a parameter's name and gradient to the gradient that the optimizer sees, before it is clipped;
-        parameters named in `frozen` stay as they are, and those in `undecayed` have no weight decay. `moments` are the
-        optimizer's initial state, replaced by its final one; by default those that the context carries, unless
-        `optimizer_state` is "reset". Raises ConfigurationError if encoders are to compute in bfloat16 and the workspace
-        has none.
+        parameters named in `frozen` do not change, and those in `undecayed` have no weight decay. `moments` are the
+        optimizer's initial state, replaced by its final one; by default the moments of the context, unless
+        `optimizer_state` is "reset". Raises ConfigurationError if `precision` is "bfloat16" and the workspace has no
+        encoder.
         """
         if isinstance(context, VectorizedContext):
             return self._fit_vectorized(context, loss, correct, frozen, moments, undecayed)
@@ -223,7 +224,7 @@ class Training:
         moments: Moments | None,
         undecayed: frozenset[str],
     ) -> int:
-        """Do the same for many silos at once; the number is a tensor."""
+        """Do the same for many silos at once; the number of steps is a tensor."""
         carried = context.moments if moments is None and self.optimizer_state != "reset" else None
         if carried is not None:
             moments = Moments(carried)
@@ -240,8 +241,9 @@ class Training:
         """Return the learning rate in the context's round.
 
         Cosine: lr (1 + cos(pi (t - warmup) / (T - warmup))) / 2 in round t of a schedule whose last training round is T
-        - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); later rounds have that one's. During warmup,
-        round t has (t + 1) / (warmup + 1) of it (Goyal et al., arXiv 1706.02677, 2017).
+        - 1 (Loshchilov & Hutter, SGDR, ICLR 2017, eq. 5 without restarts); later rounds keep the rate of that round.
+        During warmup, the rate of round t is multiplied by (t + 1) / (warmup + 1) (Goyal et al., arXiv 1706.02677,
+        2017).
         """
         if self.lr_schedule == "cosine":
             t, span = min(context.round, max(context.horizon, 1) - 1), max(context.horizon - self.warmup, 1)
@@ -253,14 +255,14 @@ class Training:
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the cross-entropy of logits (N, K) and labels (N,), as `torch.nn.functional.cross_entropy` does.
 
-        A weighted one is divided by the weights of the labels, and is 0 if all of these are 0. Classes beyond the list
-        of weights have weight 0.
+        With class weights, the sum is divided by the total weight of the labels; the result is 0 if that is 0. Classes
+        beyond the list of weights have weight 0.
         """
         if not isinstance(self.class_weights, tuple):
             return F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
         weights = _class_weights(self.class_weights, logits.shape[-1], logits.dtype, logits.device)
         labelled = (weights[y.clamp_min(0)] * (y >= 0)).sum() >= torch.finfo(weights.dtype).tiny
-        divisible = torch.where(labelled, weights, 1.0)  # 0 / 0 would be NaN, and its gradient too
+        divisible = torch.where(labelled, weights, 1.0)  # 0 / 0 would be NaN, and so would its gradient
         return F.cross_entropy(logits, y, divisible, label_smoothing=self.label_smoothing) * labelled
 
     def batches(
@@ -275,7 +277,7 @@ class Training:
             return islice(endless, self.local_steps)
         epochs = self.local_epochs or 1
         whole = int(epochs)
-        # An epoch's order is drawn when it begins, since a model may draw in between.
+        # The order of an epoch is drawn when it begins, because the model may draw random numbers in between.
         drawn = chain.from_iterable(self._epoch(examples, device, generator) for _ in range(whole))
         if epochs == whole:
             return drawn
@@ -288,16 +290,16 @@ class Training:
         yield from batches[: max(least, round(share * len(batches)))]
 
     def _epoch(self, examples: int, device: torch.device, generator: torch.Generator | None) -> list[Tensor]:
-        # Copied once per epoch, so that no batch waits for a device.
+        # Copied once per epoch, so no batch waits for a device.
         order = torch.randperm(examples, generator=generator)
         batches = list(torch.split(brought(order, device), self.batch_size))
         if len(batches) > 1 and len(batches[-1]) == 1:
-            # BatchNorm has no variance of a single example, which should not be lost.
+            # BatchNorm cannot take a last batch of one example, which should not be dropped either.
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
     def make_optimizer(self, parameters: Mapping[str, nn.Parameter], lr: float) -> Optimizer:
-        """Return a new optimizer of these parameters, with a learning rate."""
+        """Return a new optimizer for these parameters with a learning rate."""
         if self.optimizer == "sgd":
             return SGD(parameters, lr, self.weight_decay, self.momentum)
         return (AdamW if self.optimizer == "adamw" else Adam)(parameters, lr, self.weight_decay)

@@ -1,4 +1,4 @@
-"""The tensors of modules: loading, copies, frozen parts; and encoders that compute in bfloat16."""
+"""The tensors of modules: loading, copies, frozen parts, and encoders in bfloat16."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..core.aggregation import GIVEN
 
 Kind = TypeVar("Kind", bound=nn.Module)
 _SWAPS = ContextVar["Swaps | None"]("swaps", default=None)
-"""Puts tensors in the place of a module's own, within vectorized tasks."""
+"""Replaces a module's own tensors, within vectorized tasks."""
 LEARNS = "learns"
-"""Attribute of a tensor in the place of a parameter: whether the parameter requires a gradient."""
+"""Attribute of a tensor that replaces a parameter: whether the parameter requires a gradient."""
 
 
 def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
@@ -34,8 +34,8 @@ def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
 def frozen(module: nn.Module) -> frozenset[str]:
     """Return names of tensors that are never trained, sent or kept.
 
-    These are parameters that require no gradient, and all tensors of parts whose parameters all require none, including
-    the statistics of their normalization.
+    These are parameters that require no gradient, and all tensors of parts in which no parameter requires one,
+    including statistics of normalization.
     """
     named = list(module.named_parameters(remove_duplicate=False))
     names = {name for name, p in named if not _requires(p)}
@@ -52,7 +52,7 @@ def _requires(p: Tensor) -> bool:
 
 
 def _again(module: nn.Module) -> set[str]:
-    """Return all names but the first of tied parameters."""
+    """Return the names of tied parameters, except for the first name of each."""
     every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     once = {name for name, _ in module.named_parameters()}
     return every - once
@@ -83,7 +83,7 @@ def learning(module: nn.Module) -> dict[str, nn.Parameter]:
 def current(module: nn.Module) -> Callable[[str], Tensor]:
     """Return a function from names to a module's present parameters, without gradients.
 
-    They are looked up once, since training changes them in place; in vectorized tasks others take their places.
+    They are looked up once, because training changes them in place; in vectorized tasks they are replaced.
     """
     if _SWAPS.get() is not None:
         return lambda name: attrgetter(name)(module).detach()
@@ -92,7 +92,7 @@ def current(module: nn.Module) -> Callable[[str], Tensor]:
 
 @contextmanager
 def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Compute no gradients of these parameters within this context, which saves a good part of a step."""
+    """Compute no gradients of these parameters within this context, which makes steps faster."""
     still = list(parameters)
     for p in still:
         p.requires_grad_(False)
@@ -104,7 +104,7 @@ def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 def tensors_of(module: nn.Module) -> Tensors:
-    """Return a module's own tensors by name, without frozen ones; tied tensors have the first of their names."""
+    """Return a module's tensors by name, without frozen ones; tied tensors appear under their first name."""
     there: Tensors = module.state_dict()
     left_out = frozen(module) | _again(module)
     return {name: tensor for name, tensor in there.items() if name not in left_out} if left_out else there
@@ -128,7 +128,7 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
     there = tensors_of(module)
     if there.keys() != tensors.keys() or any(there[name].shape != tensor.shape for name, tensor in tensors.items()):
         whole = module.state_dict() | tensors if tensors.keys() >= there.keys() else tensors
-        module.load_state_dict(whole, strict=True)  # says what is wrong
+        module.load_state_dict(whole, strict=True)  # raises with all differences
     with torch.no_grad():
         for name, tensor in tensors.items():
             there[name].copy_(tensor)
@@ -136,12 +136,12 @@ def load(module: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 class Places(NamedTuple):
-    """Where the tensors of a module are stored."""
+    """The places where the tensors of a module are stored."""
 
     places: list[tuple[dict[str, Tensor | None], str, str, bool]]
-    """A dictionary and the key in it, the tensor's name, which is the first of tied ones, and whether it learns."""
+    """A dictionary and the key in it, the tensor's name (the first one if tied), and whether it requires a gradient."""
     loaded: dict[str, tuple[torch.Size, torch.dtype]]
-    """The shapes and types of what `load` takes."""
+    """Shapes and types of the tensors that `load` takes."""
 
     @classmethod
     def of(cls, module: nn.Module) -> Places:
@@ -157,19 +157,19 @@ class Places(NamedTuple):
 
 
 class Swaps:
-    """Puts tensors in the place of a module's own, for vectorized tasks.
+    """Replaces a module's own tensors, for vectorized tasks.
 
-    Tensors of K silos cannot be copied into those of one module.
+    Tensors of K silos cannot be copied into the tensors of one module.
     """
 
     def __init__(self, *lasting: nn.Module) -> None:
-        """`lasting` are modules that exist as long as this object: their places are looked up once."""
+        """`lasting` are modules that exist as long as this object, so their places are looked up once."""
         self.known: dict[int, Places | None] = {id(part): None for module in lasting for part in module.modules()}
         self.own = [(where, key, where[key]) for module in lasting for where, key, *_ in Places.of(module).places]
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Let `load` put tensors in place within this context. Afterwards lasting modules have their own again."""
+        """Let `load` replace tensors within this context. Afterwards, lasting modules have their own tensors again."""
         token = _SWAPS.set(self)
         try:
             yield
@@ -179,19 +179,19 @@ class Swaps:
                 where[key] = tensor
 
     def load(self, module: nn.Module, tensors: Tensors) -> None:
-        """Like `load`, with the same errors, and one for types: they have to be the module's."""
+        """Replace a module's tensors, with the errors of `load` and one for types that differ from the module's."""
         there = self._places(module).loaded
         if there.keys() != tensors.keys():
-            module.load_state_dict(tensors, strict=True)  # says what is wrong
+            module.load_state_dict(tensors, strict=True)  # raises with all differences
         for name, tensor in tensors.items():
             if there[name] != (tensor.shape, tensor.dtype):
                 raise RuntimeError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, the module's {there[name]}")
         self.put(module, tensors)
 
     def put(self, module: nn.Module, tensors: Tensors) -> None:
-        """Put tensors in the place of those of these names, and of tied ones.
+        """Replace the tensors of these names, and the tensors tied to them.
 
-        Each records whether the parameter that it replaces learns.
+        Each new tensor records whether the parameter that it replaces requires a gradient.
         """
         placed: Tensors = {}
         for where, key, name, learns in self._places(module).places:
@@ -199,7 +199,7 @@ class Swaps:
                 if name not in placed:
                     placed[name] = tensor = tensors[name].view_as(
                         tensors[name]
-                    )  # a view that can have an attribute of its own
+                    )  # a view, which can have its own attribute
                     setattr(tensor, LEARNS, learns)
                 where[key] = placed[name]
 
@@ -213,7 +213,7 @@ class Swaps:
 def reset(module: nn.Module) -> None:
     """Initialize all parts of a module again, from torch's global generator or with given weights (`GIVEN`).
 
-    Frozen parts stay.
+    Frozen parts are not changed.
     """
     given: Tensors | None = getattr(module, GIVEN, None)
     if given is not None:
@@ -228,7 +228,7 @@ def reset(module: nn.Module) -> None:
 
 
 def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
-    """Return copies of a module's tensors, all but frozen ones, or those of these names, as sent and stored."""
+    """Return copies of a module's tensors, as sent and stored: those with these names, or all except frozen ones."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors_of(module).items()
@@ -237,7 +237,7 @@ def snapshot(module: nn.Module, names: frozenset[str] | None = None) -> Tensors:
 
 
 def zeros(module: nn.Module) -> Tensors:
-    """Return a tensor of zeros for each parameter of a module that learns."""
+    """Return a tensor of zeros for each trained parameter of a module."""
     return {name: torch.zeros_like(p, memory_format=torch.contiguous_format) for name, p in learning(module).items()}
 
 
@@ -248,7 +248,7 @@ def split(tensors: Tensors, names: frozenset[str]) -> tuple[Tensors, Tensors]:
 
 
 def normalization(module: nn.Module) -> frozenset[str]:
-    """Return the tensors of BatchNorm layers, found by type, since names differ between architectures."""
+    """Return the tensors of BatchNorm layers, found by type, because names differ between architectures."""
     names = frozenset(
         f"{path}.{name}"
         for path, part in module.named_modules()
@@ -269,9 +269,9 @@ def in_bfloat16(module: nn.Module) -> Iterator[None]:
     """Let a module's encoders compute in bfloat16 within this context, from float32 weights and inputs to float32
     tokens.
 
-    An encoder is the attribute `encoder` of a part of the module. What follows it stays float32: it costs little, and
-    losses, log-densities and Dirichlet terms need the digits. Gradients need no scaling, since bfloat16 has float32's
-    range. Raises ConfigurationError if there is no encoder.
+    An encoder is the attribute `encoder` of a part of the module. All later parts stay in float32: they cost little,
+    and losses, log-densities and Dirichlet terms need the precision. Gradients need no scaling, because bfloat16 has
+    the range of float32. Raises ConfigurationError if there is no encoder.
     """
     parts = [getattr(part, "encoder", None) for part in module.modules()]
     encoders = {part for part in parts if isinstance(part, nn.Module)}
@@ -280,7 +280,7 @@ def in_bfloat16(module: nn.Module) -> Iterator[None]:
             f"training.precision = 'bfloat16' is for encoders, and {type(module).__name__} has none; use 'float32'"
         )
     for encoder in encoders:
-        # In the instance, where it hides the class's, also from torch.func.functional_call.
+        # Set on the instance, where it hides the class's method, also from torch.func.functional_call.
         encoder.__dict__["forward"] = _in_bfloat16(encoder.forward)
     try:
         yield

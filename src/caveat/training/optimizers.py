@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW by torch's fused kernels, bit-identical to torch's own classes with `fused=True`.
 
-The first of those classes that a process uses imports torch's compiler, which takes more than a second and more memory
-than the module; the functions behind them, which are called here, do not.
+The first use of those classes in a process imports torch's compiler, which takes more than a second and more memory
+than the module; the underlying functions, which are called here, do not.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from ..core import Tensors
 
 
 class Optimizer(ABC):
-    """Update parameters by their gradients; those without a gradient stay as they are."""
+    """Update parameters by their gradients; parameters without a gradient do not change."""
 
     parts: tuple[str, ...]
     """Names of its state per parameter, as in torch."""
@@ -28,7 +28,7 @@ class Optimizer(ABC):
         self.undecayed = frozenset[str]()
         """Names of parameters to which the weight decay does not apply."""
         self.state: dict[str, dict[str, Tensor]] = {}
-        """By parameter, what it remembers. A parameter has this from its first gradient on."""
+        """State by parameter, which starts with the first gradient."""
 
     def zero_grad(self) -> None:
         """Remove all gradients."""
@@ -69,7 +69,7 @@ class SGD(Optimizer):
 
     def _change(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], weight_decay: float) -> None:
         buffers: list[Tensor | None] = [self.state.get(name, {}).get("momentum_buffer") for name in parameters]
-        if any(buffer is not None for buffer in buffers):  # torch takes all or none; 0 is the initial value
+        if any(buffer is not None for buffer in buffers):  # torch takes buffers for all or none; the initial value is 0
             buffers = [
                 torch.zeros_like(parameter) if buffer is None else buffer
                 for parameter, buffer in zip(parameters.values(), buffers, strict=True)
@@ -86,8 +86,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma & Ba, ICLR 2015) with its usual constants.
 
-    Its state is `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`, their
-    number.
+    The state consists of `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`,
+    their number.
     """
 
     parts = ("exp_avg", "exp_avg_sq", "step")
@@ -113,11 +113,11 @@ class AdamW(Adam):
 
 
 class Moments:
-    """Optimizer state, carried from one training to the next: running means, and numbers of steps."""
+    """Optimizer state that is passed from one call of `fit` to the next: running means and numbers of steps."""
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
-        """By names such as "exp_avg.PARAMETER"; parameters that are not there begin afresh."""
+        """By names such as "exp_avg.PARAMETER"; missing parameters start with no state."""
 
     def give(self, optimizer: Optimizer) -> None:
         """Set an optimizer's state to copies of these."""
@@ -139,15 +139,15 @@ class Moments:
 
 
 Steps = tuple[float, ...]
-"""Numbers of steps of each parameter of a silo, in order; a mean over silos is a fraction."""
+"""Numbers of steps of each parameter of a silo, in order; fractions if averaged over silos."""
 
 
 class VectorizedOptimizer:
-    """One optimizer for K silos that may be at different steps, element by element equal to one at each silo.
+    """One optimizer for K silos that may be at different steps, equal elementwise to one optimizer per silo.
 
-    Fused kernels run on groups of silos at the same step. They read gradients as if these had their parameters' memory
-    layout, whatever their strides: gradients of a linear layer's weights, for instance, are transposed. Everything is
-    contiguous here.
+    Fused kernels run on groups of silos at the same step. They assume that gradients have the memory layout of their
+    parameters and ignore strides, but gradients of a linear layer's weights, for instance, are transposed. So
+    everything is made contiguous here.
     """
 
     def __init__(self, optimizer: Optimizer, names: Sequence[str], parameters: Tensors, begun: Tensors) -> None:
@@ -160,7 +160,7 @@ class VectorizedOptimizer:
         self.seen = {name for name in names if f"{optimizer.parts[-1]}.{name}" in begun}
         self.parameters = parameters
         self.counted = {name: begun[f"step.{name}"].dtype for name in self.seen if self.counts}
-        """The types of numbers of steps that were given."""
+        """The dtypes of the given numbers of steps."""
         self.memory = {
             f"{part}.{name}": begun[f"{part}.{name}"].to(parameters[name].dtype, copy=True).contiguous()
             for name in self.seen
@@ -176,7 +176,7 @@ class VectorizedOptimizer:
         self.steps: list[Steps] = list(zip(*columns, strict=True)) if columns else [()] * silos
 
     def order(self, silos: Sequence[int]) -> list[int]:
-        """Return the silos with those at the same step next to each other."""
+        """Return the silos, ordered so that silos at the same step are next to each other."""
         return sorted(silos, key=self.steps.__getitem__) if self.counts else list(silos)
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ class VectorizedOptimizer:
     ) -> None:  # fmt: skip
         """Update the parameters (G, ...) of these silos, in the order of `order`, in place.
 
-        `index` is None for all silos. Parameters without a gradient stay.
+        `index` is None for all silos. Parameters without a gradient do not change.
         """
         moved = [name for name in self.names if gradients[name] is not None]
         for name, part in product(moved, self.parts):
@@ -218,7 +218,7 @@ class VectorizedOptimizer:
             self._count(silos, set(moved))
 
     def _runs(self, silos: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield where runs of silos at the same step begin and end."""
+        """Yield start and end of each run of silos at the same step."""
         if not self.counts:
             yield 0, len(silos)
             return

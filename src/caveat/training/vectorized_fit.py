@@ -1,6 +1,6 @@
 """The loop over batches for K silos: each step is one batched call for all silos whose next batch has the same size.
 
-Dropout masks are drawn before it, by each silo's own generator, as `F.dropout` would draw them.
+Dropout masks are drawn before the step by each silo's own generator, as `F.dropout` would draw them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .optimizers import VectorizedOptimizer
 from .vectorized_replay import Ended, FitCall, NotVectorizable, Trained, Tree, VectorizedTask, chosen
 
 IGNORED = -100
-"""A label that `torch.nn.functional.cross_entropy` leaves out of its mean."""
+"""A label that `torch.nn.functional.cross_entropy` ignores."""
 
 
 @dataclass
@@ -36,19 +36,19 @@ class VectorizedData:
     padded: bool = False
     """Whether batches of different sizes are combined, see `batches`."""
     has_padded: bool = field(default=False, init=False)
-    """Whether any were."""
+    """Whether any batches were combined."""
     x: Tensor = field(init=False)
     y: Tensor = field(init=False)
     labels: list[Tensor] = field(init=False)
-    """Of each silo, (n_k,)."""
+    """Labels of each silo, (n_k,)."""
     begins: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         xs = [silo.x for silo in self.silos]
         if any(type(silo).batch is not Data.batch for silo in self.silos):
-            raise NotVectorizable("training data are changed at random as they are taken")
+            raise NotVectorizable("training data are randomly augmented")
         if not all(isinstance(x, Tensor) for x in xs):
-            raise NotVectorizable("inputs are read as they are needed")
+            raise NotVectorizable("inputs are read on access")
         self.labels = [silo.y for silo in self.silos]
         self.x, self.y = torch.cat(xs), torch.cat(self.labels)
         counts = [len(y) for y in self.labels]
@@ -57,8 +57,8 @@ class VectorizedData:
     def batches(self, silos: Sequence[int], index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
 
-        Smaller batches are padded with the silo's first example, labelled `IGNORED`, which a mean cross-entropy leaves
-        out.
+        Smaller batches are padded with the silo's first example and the label `IGNORED`, which a mean cross-entropy
+        skips.
         """
         sizes = torch.tensor([each.numel() for each in index])
         begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
@@ -77,7 +77,7 @@ class Begun(NamedTuple):
 
     call: FitCall
     trained: Tensors
-    """The parameters that it trains, (K, ...)."""
+    """The trained parameters, (K, ...)."""
     buffers: Tensors
     optimizer: VectorizedOptimizer
 
@@ -88,13 +88,13 @@ class VectorizedFit:
     def __init__(
         self, task: VectorizedTask, silos: Tree, data: VectorizedData, masks: dict[object, list[Mask]]
     ) -> None:
-        """`silos` hold "state" and "examples"; `masks` earlier dropout masks, by number of the call and size."""
+        """`silos` has "state" and "examples"; `masks` has earlier dropout masks, by number of the call and size."""
         self.task, self.silos, self.data, self.masks = task, silos, data, masks
         self.count = len(data.silos)
         self.number = len(task.trained)
 
     def begin(self) -> Begun | Ended:
-        """Return the start of the task's next call of fit; the task's result if there is none."""
+        """Return the start of the task's next call of fit, or the task's result if there is none."""
         calls = list[FitCall]()
 
         def where(call: FitCall, silo: Tree) -> Tree:
@@ -122,7 +122,7 @@ class VectorizedFit:
         )
 
     def train(self, begun: Begun) -> Trained:
-        """Run all its steps."""
+        """Run all steps of a call of fit."""
         training = begun.call.training
         turns = [
             training.batches(len(y), generator=generator)
@@ -138,7 +138,7 @@ class VectorizedFit:
         return Trained(begun.trained | begun.buffers, torch.tensor(steps, device=self.data.device), remembered)
 
     def step(self, begun: Begun, group: Sequence[int], batches: Sequence[Tensor]) -> None:
-        """Run one step of a group of silos, with an index batch each."""
+        """Run one step of a group of silos, with one index batch per silo."""
         device = self.data.device
         index = None if list(group) == list(range(self.count)) else torch.tensor(group, device=device)
         now, buffers, silos = begun.trained, begun.buffers, self.silos
@@ -165,7 +165,7 @@ class VectorizedFit:
                     whole[name].index_copy_(0, index, tensor)
 
     def _masks(self, silos: Tree, index: Tensor | None) -> list[Mask]:
-        """Return the dropout masks of a silo in such a step: found once, on copies of what it may change."""
+        """Return the dropout masks of a silo in such a step, found once, on copies of everything that it may change."""
         place = self.number, silos["x"].shape[1:], silos["x"].dtype
         if place not in self.masks:
             found = list[list[Mask]]()
@@ -191,7 +191,7 @@ class VectorizedFit:
 
         found = self.task.replay(loss, silos | {"masks": masks}, index)
         if isinstance(found, Ended):
-            raise NotVectorizable("it trains in one pass and not in another")
+            raise NotVectorizable("it calls fit in one pass and not in another")
         losses: Tensor = found["loss"]
         return losses
 
@@ -220,7 +220,7 @@ class VectorizedFit:
 def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
     """Yield silos that take a step together, and their index batches.
 
-    If `padded` these are all silos with a batch left, otherwise those with the most frequent size of the next batches.
+    If `padded`, these are all silos with a batch left, otherwise the silos whose next batch has the most frequent size.
     """
     batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
     while batch:
@@ -251,7 +251,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def carried_out(task: VectorizedTask, silos: Tree, data: VectorizedData, masks: dict[object, list[Mask]]) -> Ended:
-    """Run a task with all its calls of fit. Raises NotVectorizable for one without any."""
+    """Run a task with all its calls of fit. Raises NotVectorizable if there are none."""
     while True:
         fit = VectorizedFit(task, silos, data, masks)
         begun = fit.begin()
@@ -260,23 +260,23 @@ def carried_out(task: VectorizedTask, silos: Tree, data: VectorizedData, masks: 
         elif task.trained:
             return begun
         else:
-            raise NotVectorizable("it trains nothing")
+            raise NotVectorizable("it does not call fit")
 
 
 class Mask(NamedTuple):
     """One call of dropout in a step."""
 
     shape: torch.Size
-    """Of its input, at one silo."""
+    """Shape of its input at one silo."""
     dtype: torch.dtype
     p: float
 
 
 class Masking(TorchFunctionMode):
-    """Replace the masks of `F.dropout` by given ones, in the order of the calls; list the calls if none are given."""
+    """Replaces the masks of `F.dropout` by given ones, in the order of the calls; lists the calls if none are given."""
 
     def __init__(self, masks: Sequence[Tensor] | None, known: Sequence[Mask] = ()) -> None:
-        """`known` are the calls that the masks were drawn for."""
+        """`known` are the calls for which the masks were drawn."""
         super().__init__()
         self.masks, self.known, self.found = masks, known, list[Mask]()
 
@@ -305,10 +305,10 @@ class Masking(TorchFunctionMode):
 def drawn(
     masks: Sequence[Mask], generators: Sequence[torch.Generator], sizes: Sequence[int], device: torch.device
 ) -> list[Tensor]:
-    """Return a (K, *shape) tensor for each mask, with every silo's part drawn by its generator on the CPU.
+    """Return a (K, *shape) tensor for each mask; each silo's part is drawn by its generator on the CPU.
 
-    On another device all are drawn at once by its own generator. `sizes` are the examples of silos' batches, of which
-    the largest has the shape of the mask: smaller ones draw less. Raises NotVectorizable if examples are not along the
+    On another device, all are drawn at once by the device's generator. `sizes` are the sizes of the silos' batches; the
+    largest has the shape of the mask, and smaller ones draw less. Raises NotVectorizable if examples are not along the
     first axis.
     """
     if device.type != "cpu":
@@ -316,7 +316,7 @@ def drawn(
         return [each.bernoulli_(1 - mask.p).div_(1 - mask.p) for mask, each in zip(masks, whole, strict=True)]
     most, even = max(sizes), min(sizes) == max(sizes)
     if not even and any(not mask.shape or mask.shape[0] % most for mask in masks):
-        raise NotVectorizable("what it drops is not along its examples")
+        raise NotVectorizable("its dropout masks do not have examples along the first axis")
     make = torch.empty if even else torch.zeros
     found = [make(len(generators), *mask.shape, dtype=mask.dtype) for mask in masks]
     parts = [each.unbind() for each in found]

@@ -1,9 +1,9 @@
-"""A client task for K silos at once with `torch.func.vmap`, as far as one of its calls of `Training.fit` or whole.
+"""Run a client task for K silos at once with `torch.func.vmap`, up to one of its calls of `Training.fit` or to its end.
 
-A task is a plain function that trains in its middle, where silos need not be at the same step. So it is replayed: up to
-the call, whose module then holds the initial parameters; once per step up to the call, for the loss that the task has
-made there; and from beginning to end with the trained parameters. Everything but training is cheap, since `load` puts
-tensors in place instead of copying them.
+A task is a plain function that trains in its middle, where silos need not be at the same step. So it is replayed: once
+up to the call, where its module has the initial parameters; once per step up to the call, for the loss that the task
+defines there; and once from beginning to end with the trained parameters. Everything except training is cheap, because
+`load` replaces tensors instead of copying them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Tree = dict[str, Any]
 
 
 class NotVectorizable(Exception):
-    """A task needs something that vectorized silos cannot give, named by the text."""
+    """A task needs something that vectorized silos cannot provide, named by the text."""
 
 
 class Hidden:
-    """A value that differs between silos and is not a tensor: it can be passed on, but not read."""
+    """A value that differs between silos and is not a tensor; it can be passed on, but not read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,13 +39,13 @@ class Hidden:
         return self._refuse()
 
     def _refuse(self, *args: object) -> Any:
-        raise NotVectorizable(f"it reads context.{self.name}, which is each silo's own")
+        raise NotVectorizable(f"it reads context.{self.name}, which differs between silos")
 
     __repr__ = __str__ = __format__ = __eq__ = __hash__ = __len__ = __iter__ = __int__ = __index__ = _refuse
 
 
 class NoData(Data):
-    """A split of vectorized silos, which have different numbers of examples: it cannot be read."""
+    """A split of vectorized silos; it cannot be read, because silos have different numbers of examples."""
 
     name: str
 
@@ -58,14 +58,14 @@ class NoData(Data):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("x", "y", "batch", "labelled", "part"):
-            raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not show")
+            raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not provide")
         return super().__getattribute__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not show")
+        raise NotVectorizable(f"it reads context.{self.name}, which vectorized silos do not provide")
 
     def __len__(self) -> int:
-        raise NotVectorizable(f"it asks for len(context.{self.name}), which differs among vectorized silos")
+        raise NotVectorizable(f"it reads len(context.{self.name}), which differs between vectorized silos")
 
     def __repr__(self) -> str:
         return f"NoData({self.name!r})"
@@ -88,18 +88,18 @@ class FitCall:
 
 @dataclass(frozen=True)
 class VectorizedContext(SiloContext):
-    """A context that stands for K silos within `torch.func.vmap`: a task sees one, whose tensors are batched."""
+    """A context for K silos within `torch.func.vmap`: a task sees a single silo, whose tensors are batched."""
 
     count: Tensor = field(kw_only=True)
     """n_k, the number of training examples: 0-dimensional int64."""
     trainer: Callable[[FitCall], tuple[Tensor, Tensors]] = field(kw_only=True)
-    """Trains in place of `Training.fit`: returns the number of steps, 0-dimensional, and the optimizer's state."""
+    """Replaces `Training.fit`: returns the number of steps, 0-dimensional, and the optimizer's state."""
 
     @classmethod
     def of(
         cls, context: SiloContext, count: Tensor, trainer: Callable[[FitCall], tuple[Tensor, Tensors]]
     ) -> VectorizedContext:
-        """Return a context that stands for many silos."""
+        """Return a context for many silos."""
         train, validation, calibration = map(NoData.split, ("train", "validation", "calibration"))
         silo, domain, secret = (cast(Any, Hidden(name)) for name in ("id", "domain", "secret"))
         return cls(
@@ -109,7 +109,7 @@ class VectorizedContext(SiloContext):
         )  # fmt: skip
 
     @property
-    def examples(self) -> Any:  # a tensor, which tasks can use like the number
+    def examples(self) -> Any:  # a tensor that tasks can use like the number
         return self.count
 
 
@@ -136,7 +136,7 @@ class Trained(NamedTuple):
 
 
 class _Reached(Exception):
-    """A task has reached the next call of fit."""
+    """Raised when a task reaches the next call of fit."""
 
     def __init__(self, call: FitCall) -> None:
         super().__init__()
@@ -147,19 +147,20 @@ class VectorizedTask:
     """A client task at silos of one architecture whose states have the same form."""
 
     def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
-        """`context` is that of any silo: its round, its workspaces. Neither what was sent nor the workspaces change."""
+        """`context` is the context of any silo, for its round and its workspaces. Neither `down` nor the workspaces
+        change."""
         self.task, self.context = task, context
         self.down = {group: {name: t.clone() for name, t in tensors.items()} for group, tensors in down.items()}
         self.swaps = Swaps(*(module for module in (context.module, context.own) if module is not None))
         self.trained: list[Trained] = []
-        """What the calls of fit so far have come to, in the work's order."""
+        """The results of the calls of fit so far, in order."""
 
     def replay(self, then: Callable[[FitCall, Tree], Tree], silos: Tree, index: Tensor | None = None) -> Tree | Ended:
-        """Return what `then` makes, for each silo, of the first call of fit not trained yet; the task's result without
-        one.
+        """Return the result of `then`, for each silo, on the first call of fit not trained yet; without one, the task's
+        result.
 
-        `silos` hold "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' positions among
-        those of `trained`, if they are not all of them.
+        `silos` has "state" and "examples" (K,), and what `then` needs; `index` (K,) are the silos' positions in
+        `trained`, unless all are included.
         """
         ended = False
 
@@ -181,7 +182,7 @@ class VectorizedTask:
         with self.swaps.loading():
             made: Tree = vmap(of_one, randomness="error")(silos)
         if before != [tensor._version for tensor in kept]:
-            raise NotVectorizable("it changes its arguments' tensors in place")
+            raise NotVectorizable("it changes tensors of its arguments in place")
         return Ended(made["payload"], made["examples"], made["state"]) if ended else made
 
     def _carry_out(self, silo: Tree) -> tuple[Update, State]:
@@ -200,7 +201,7 @@ class VectorizedTask:
 
 
 def _copied(state: State) -> State:
-    """Return the same tensors in dictionaries that a task may change."""
+    """Return the same tensors in new dictionaries, which a task may change."""
     return {group: dict(tensors) for group, tensors in state.items()}
 
 

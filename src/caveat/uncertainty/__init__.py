@@ -1,4 +1,4 @@
-"""How uncertain predictions are, and why: pure functions of tensors that know nothing of federations."""
+"""How uncertain predictions are, and why: pure functions of tensors, independent of federations."""
 
 from . import dirichlet, opinions
 from .measures import Decomposition, entropy, expected_entropy, mutual_information, plug_in_mutual_information

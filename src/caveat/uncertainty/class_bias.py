@@ -1,10 +1,10 @@
-"""A bias per class for each silo, shrunk towards none by how much silos differ, from sums that add up over silos.
+"""A bias per class for each silo, shrunk towards 0 the less silos differ, from sums that add up over silos.
 
 Vector scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017) adds a number per class to the logits,
 which corrects a model for a silo with other class frequencies than those it was trained on. Here a silo's numbers are
-normal around 0 with a standard deviation that all silos' inputs show (DerSimonian & Laird, 1986): without a bias, the
-derivative of a silo's log-likelihood in each number should have the variance that its inputs' derivatives have, and
-what is more is how much silos differ. Models that fit their silos get a width of 0, and no bias.
+normal around 0, with a standard deviation estimated from the inputs of all silos (DerSimonian & Laird, 1986): without a
+bias, the derivative of a silo's log-likelihood in each number should have the variance of its inputs' derivatives, and
+the excess measures how much silos differ. Models that fit their silos get a width of 0, and no bias.
 
     own = [message(log_probs, y) for each silo]
     sd = width(sum(own))
@@ -22,22 +22,22 @@ WIDEST = 2.0
 NARROWEST = 0.02
 """Standard deviation below which there is no bias."""
 FAINTEST = -30.0
-"""Log-probability below which a class counts as just as improbable."""
+"""Log-probabilities are clipped to at least this."""
 STEPS = 50
 """Maximum number of Newton steps; a few are enough."""
 
 
 def usable(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows with a label and with log-probabilities (n, C) that are numbers, float64 and at least `FAINTEST`;
-    and their labels.
+    """Return the log-probabilities (n, C) of rows with a label and without NaN, in float64, clipped to `FAINTEST`; and
+    their labels.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     return log_probs[known].double().clamp_min(FAINTEST), y[known]
 
 
 def message(log_probs: Tensor, y: Tensor) -> Tensor:
-    """Return (2,) float64, what a silo sends: by how much the squared derivatives of the log-likelihood in the numbers
-    exceed their variance, and the squared curvatures; sums over classes. Inputs are those of `usable`.
+    """Return (2,) float64, what a silo sends, summed over classes: the squared derivatives of the log-likelihood in the
+    numbers minus their variance, and the squared curvatures. Inputs are from `usable`.
     """
     p = log_probs.softmax(1)
     away = F.one_hot(y, p.shape[1]) - p
@@ -46,29 +46,29 @@ def message(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def impossible(sent: Tensor, inputs: int) -> str:
-    """Return why a `message` cannot be of so many inputs, or fewer; "" if it can.
+    """Return why this cannot be a `message` of at most `inputs` inputs; "" if it can.
 
     An input's derivatives have a squared norm of at most 2, and its curvatures sum to at most 1, each at most 1 / 4.
     """
     if sent.shape != (2,) or not sent.isfinite().all():
-        return "sums of classes that are none"
+        return "invalid sums over classes"
     excess, curvature = sent.tolist()
     room = 1e-6 * (1 + inputs**2)
     fits = -2 * inputs - room <= excess <= 2 * inputs**2 + room and -room <= curvature <= inputs**2 / 4 + room
-    return "" if fits else f"sums of classes that {inputs:,} validation inputs cannot come to"
+    return "" if fits else f"sums over classes that are impossible for {inputs:,} validation inputs"
 
 
 def width(sums: Tensor) -> float:
-    """Return the standard deviation of silos' numbers, 0 to `WIDEST`, from the sum of messages."""
+    """Return the standard deviation of the silos' numbers, 0 to `WIDEST`, from the sum of messages."""
     excess, curvature = sums.tolist()
     return min(math.sqrt(max(excess, 0.0) / curvature), WIDEST) if curvature > 0 else 0.0
 
 
 def fitted(log_probs: Tensor, y: Tensor, sd: float) -> Tensor | None:
-    """Return the (C,) numbers of the largest posterior density, float64; None without inputs, and for sd below
-    `NARROWEST`. Inputs are those of `usable`.
+    """Return the (C,) numbers with the largest posterior density, float64; None without inputs, and for sd below
+    `NARROWEST`. Inputs are from `usable`.
 
-    By Newton's method, damped such that it converges from 0 (Nesterov & Nemirovskii, 1994): the function is convex.
+    By damped Newton steps, which converge from 0 because the function is convex (Nesterov & Nemirovskii, 1994).
     """
     if sd < NARROWEST or not len(y):
         return None

@@ -2,10 +2,10 @@
 
 Higher means less certain, except for `kl_to_uniform`, which grows with the evidence.
 
-Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...)
-unless said otherwise, in nats where it is an entropy or a divergence. The textbook formulas subtract numbers
-that agree in all digits once alpha0 passes about 1e15 (1e6 in float32); the terms are arranged here such that
-what cancels is never computed, and no parameter is too large. Gradients flow through all of it.
+Everything takes `log_alpha` (..., K), the natural logarithms of the K parameters, and returns float64, (...) unless
+stated otherwise; entropies and divergences are in nats. The textbook formulas subtract numbers that agree in all digits
+if alpha0 exceeds about 1e15 (1e6 in float32); here the terms are arranged so that nothing cancels, and no parameter is
+too large. Everything is differentiable.
 """
 
 import math
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 LARGE = math.log(20)
-"""log alpha above which the asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
+"""log alpha above which asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
 SMALLEST = -690.0
-"""log alpha below which 1 / alpha would overflow, so it grows no further."""
+"""log alpha below which 1 / alpha would overflow; it is clipped there."""
 
 
 class Dirichlet:
@@ -43,15 +43,15 @@ class Dirichlet:
     def mutual_information(self) -> Tensor:
         """The mutual information of label and class probabilities, the epistemic uncertainty.
 
-        It is about (K - 1) / (2 alpha0) for a large alpha0. With g(x) = psi(x + 1) - ln x it is
-        sum_k p_k g(alpha_k) - g(alpha0), in which the two entropies whose difference it is no longer occur.
+        It is about (K - 1) / (2 alpha0) for a large alpha0. With g(x) = psi(x + 1) - ln x it is sum_k p_k g(alpha_k) -
+        g(alpha0), which avoids subtracting the two entropies.
         """
         return ((self.mean * self.excess[..., :-1]).sum(-1) - self.excess[..., -1]).clamp_min(0)
 
     @cached_property
     def expected_entropy(self) -> Tensor:
         """The expected Shannon entropy of the class probabilities, the aleatoric uncertainty; at most `entropy`."""
-        # Each form is exact where the other one cancels: below alpha0 = 1 nearly all of the total is epistemic.
+        # Each form is exact where the other one cancels: for alpha0 < 1, nearly all of the total is epistemic.
         remainder = self.entropy - self.mutual_information
         direct = (self.mean * (self.digamma[..., -1:] - self.digamma[..., :-1])).sum(-1)
         return torch.minimum(torch.where(self.log_alpha0 < 0, direct, remainder), self.entropy).clamp_min(0)
@@ -60,8 +60,8 @@ class Dirichlet:
     def dirichlet_entropy(self) -> Tensor:
         """The differential entropy of the distribution itself: highest, -lgamma(K), for alpha = 1 throughout.
 
-        May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, whose leading terms at infinity cancel, it is
-        sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
+        May be negative. With t(x) = lgamma(x) - (x - 1) psi(x) + x, in which the leading terms at infinity cancel, it
+        is sum_k t(alpha_k) - t(alpha0) - (K - 1) psi(alpha0).
         """
         term = _term(self.log_x, self.digamma)
         digamma0 = self.log_alpha0 + self.excess[..., -1] - _reciprocal(self.log_alpha0)
@@ -69,12 +69,12 @@ class Dirichlet:
 
     @property
     def vacuity(self) -> Tensor:
-        """K / alpha0, subjective logic's share of belief that no evidence supports; 1 for alpha = 1 throughout."""
+        """K / alpha0, in subjective logic the belief mass without evidence; 1 for alpha = 1 throughout."""
         return (math.log(self.classes) - self.log_alpha0).exp()
 
     @cached_property
     def digamma(self) -> Tensor:
-        """psi(x + 1) for x up to 20, and that of 20 for larger x: (..., K + 1)."""
+        """psi(min(x, 20) + 1): (..., K + 1)."""
         return torch.digamma(self.log_x.clamp_max(LARGE).exp() + 1)
 
     @cached_property
@@ -85,7 +85,7 @@ class Dirichlet:
 def kl_to_uniform(log_alpha: Tensor) -> Tensor:
     """Return the KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0.
 
-    Exact to K ln K times the precision of float64, so it is lost in rounding only at alpha = 1 itself.
+    The error is K ln K times the precision of float64, so rounding dominates only at alpha = 1 itself.
     """
     return (-Dirichlet(log_alpha).dirichlet_entropy - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
 
@@ -93,7 +93,7 @@ def kl_to_uniform(log_alpha: Tensor) -> Tensor:
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logarithms of the mean (..., K) and of alpha0 (...).
 
-    The largest parameter is left out of the sum, which makes the logarithm of a probability close to one exact.
+    The sum leaves out the largest parameter, which makes the logarithm of a probability close to one exact.
     """
     log_alpha = log_alpha.double()
     top, index = log_alpha.max(-1, keepdim=True)
@@ -103,7 +103,8 @@ def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _branches(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log x for x <= 20, 1 / x for x >= 20, and which applies; elsewhere harmless values, also for gradients."""
+    """Return log x for x <= 20, 1 / x for x >= 20, and which one applies; elsewhere finite values with finite
+    gradients."""
     return log_x.clamp_max(LARGE), _reciprocal(log_x.clamp_min(LARGE)), log_x > LARGE
 
 

@@ -1,6 +1,6 @@
 """Tail probabilities and quantiles of common distributions, with `scipy.special`.
 
-They equal those of `scipy.stats`, which takes longer to import than everything else but torch.
+Same as in `scipy.stats`, which takes longer to import than everything else except torch.
 """
 
 import math
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 
 
 def student_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution with so many degrees of freedom."""
+    """Return a quantile of Student's t distribution with `freedom` degrees of freedom."""
     return float(stdtrit(freedom, probability))
 
 
@@ -42,7 +42,8 @@ def binomial_tail(count: int, trials: int, probability: float) -> float:
 
 @lru_cache(maxsize=4096)
 def hypergeometric_tail(count: int, drawn: int, marked: int, total: int) -> float:
-    """Return the probability of at least `count` marked ones among `drawn` of `total`, of which `marked` are marked."""
+    """Return the probability of drawing at least `count` marked items in `drawn` draws from `total` items, `marked` of
+    them marked."""
     most = min(drawn, marked)
     if count <= max(0, drawn + marked - total):
         return 1.0
@@ -58,7 +59,7 @@ def hypergeometric_tail(count: int, drawn: int, marked: int, total: int) -> floa
 
 
 def negative_binomial_quantile(probability: float, successes: int, chance: float) -> int:
-    """Return the smallest number of failures before so many successes that is not exceeded with that probability."""
+    """Return a quantile of the number of failures before a number of successes, each of probability `chance`."""
     found: int = math.ceil(float(nbdtrik(probability, successes, chance)))
     below = max(found - 1, 0)
     return below if nbdtr(below, successes, chance) >= probability else found
@@ -70,7 +71,7 @@ def beta_quantile(probability: float, a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def beta_binomial_tail(count: int, trials: int, a: float, b: float) -> float:
-    """Return the probability of at least `count` successes whose probability has a beta distribution."""
+    """Return the probability of at least `count` successes if their probability has a beta distribution."""
     k = np.arange(max(count, 0), trials + 1)
     logs = -math.log(trials + 1) - betaln(trials - k + 1, k + 1) + betaln(k + a, trials - k + b) - betaln(a, b)
     return float(np.exp(logs).sum())
@@ -83,7 +84,7 @@ def beta_binomial_moments(trials: int, a: float, b: float) -> tuple[float, float
 
 
 def ranks(values: Array) -> Array:
-    """Return (N,) ranks from 1 of finite or infinite values (N,); equal ones share the mean of their ranks."""
+    """Return (N,) ranks, from 1, of finite or infinite values (N,); ties share their mean rank."""
     order = values.argsort(kind="stable")
     is_new = np.r_[True, values[order][1:] != values[order][:-1]]
     ends = np.r_[np.flatnonzero(is_new), len(values)]

@@ -2,8 +2,8 @@
 
 A policy answers an input if its rank of uncertainty (`ranks`) is at most a limit. Silos count, for each limit of a
 fixed grid, how many calibration inputs they would answer and how many of them wrongly; counts add up over silos, and a
-sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at most `risk`. The
-limit that only looks best on the calibration inputs violates the bound on the risk in a quarter to a half of cases.
+sequence of tests on the sums finds the largest limit whose selective risk, P(wrong | answered), is at most `risk`.
+Without tests, the limit that looks best on the calibration inputs violates the bound in a quarter to a half of cases.
 
 The tests are fixed-sequence tests (Bauer, 1991; Learn then Test, Angelopoulos et al., arXiv 2110.01052) of exact
 Clopper-Pearson bounds (SGR, Geifman & El-Yaniv, NeurIPS 2017), chained by the fallback procedure (Wiens, 2003).
@@ -11,21 +11,20 @@ Clopper-Pearson bounds (SGR, Geifman & El-Yaniv, NeurIPS 2017), chained by the f
 The guarantee: of inputs drawn like the calibration inputs (silos mixed in the same proportions), with everything else
 fixed before calibration (models, ranks, the grid), at most `risk` of the answered ones are wrong, except for an unlucky
 calibration sample, which has probability at most 1 - confidence. Counts of the whole federation guarantee nothing for a
-single silo: that takes the silo's own counts. A test is exact if every calibration input is drawn from the mixture,
-since the errors among A answered are then binomial. With fixed numbers per silo the errors vary less, which makes a
-test conservative to first order in 1 / n (Hoeffding, 1956, bounds Poisson-binomial tails by binomial ones); that is no
-theorem here, but enumeration over pairs of silos found no case where the error exceeds its level. The counts of one
+single silo, which needs its own counts. A test is exact if every calibration input is drawn from the mixture, because
+then the errors among A answered inputs are binomial. With fixed numbers per silo the errors vary less, which makes a
+test conservative to first order in 1 / n (Hoeffding, 1956, bounds Poisson-binomial tails by binomial ones). This is not
+proven here, but an enumeration over pairs of silos found no case where the error exceeds its level. The counts of one
 silo are binomial.
 
 Ranks: a group of silos (the federation, the silos of a domain, one silo) compares scores with the quantiles of its own
 validation scores, one list of J edges per model: an input's rank is (k + 1) / J if k edges lie below its score, and
-limit j / J answers the inputs whose rank is at most that. Scores of one silo rank among those of all silos of the
+limit j / J answers the inputs whose rank is at most j / J. Scores of a silo are ranked among the scores of its whole
 group, so an easy silo answers more inputs than a hard one at the same limit.
 
 On MNIST, USPS, MNIST-M and house numbers the federation's guarantee at 5 % and 90 % answers 66 % of inputs this way and
-24 % by ranks among each silo's own scores (`benchmarks/guarantee.py`, with `--rank own`). Errors predicted from
-validation labels by isotonic regression, with or without an offset per silo, were tried in place of ranks on FedAvg,
-FedPer and FML and gained nothing.
+24 % by ranks among each silo's own scores (`benchmarks/guarantee.py`, with `--rank own`). On FedAvg, FedPer and FML,
+isotonic regression of errors on validation labels, with or without an offset per silo, was no better than ranks.
 """
 
 import math
@@ -54,8 +53,8 @@ def limits(size: int = GRID) -> Tensor:
 def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
     """Return (J,) float64 ascending: quantiles j / J of the scores in a histogram (4096,), as upper edges of bins.
 
-    The last is the largest number, so a score has a rank of at most 1. Without any scores all ranks are 1: all other
-    edges are the smallest number.
+    The last edge is the largest number, so ranks are at most 1. Without scores, all other edges are the smallest
+    number, so all ranks are 1.
     """
     histogram = histogram.cpu()
     index = torch.searchsorted(histogram.double().cumsum(0), histogram.sum() * limits(size))
@@ -67,14 +66,15 @@ def score_edges(name: str, histogram: Tensor, size: int = GRID) -> Tensor:
 
 
 def ranks(edges: Tensor, scores: Tensor) -> Tensor:
-    """Return (N,) float64 in (0, 1]: the ranks of scores (N,) among edges (J,); NaN has rank 1."""
+    """Return (N,) float64 in (0, 1], the ranks of scores (N,) among edges (J,); NaN has rank 1."""
     edges = beside(edges, scores)
     below = torch.searchsorted(edges, scores.double().nan_to_num(nan=torch.inf, posinf=torch.inf).contiguous())
     return beside(limits(len(edges)), scores)[below.clamp_max(len(edges) - 1)]
 
 
 def counts(used_rank: Tensor, wrong: Tensor, size: int = GRID) -> Tensor:
-    """Return (2, J) float64: per limit, the inputs with rank (n,) <= limit and the wrong (n,) bool ones among them."""
+    """Return (2, J) float64: per limit, the number of inputs with rank (n,) <= limit, and how many of them are `wrong`
+    (n,) bool."""
     return policy_counts(used_rank, None, wrong, None, size)
 
 
@@ -85,21 +85,22 @@ def policy_counts(
     wrong_global: Tensor | None,
     size: int = GRID,
 ) -> Tensor:
-    """Return (2, J) float64: per limit, the inputs answered and those answered wrongly, by one or two models.
+    """Return (2, J) float64: per limit, the numbers of answers and of wrong answers, by one or two models.
 
     The policy: the local model answers if r_local <= limit, else the global one if r_global <= limit, else none. So as
-    the limit grows an input may pass from the global model to the local one, and errors may come and go. All tensors
-    are (n,), ranks in (0, 1], or infinite for an input that a model answers at no limit; None for a missing model.
-    Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError for invalid ranks or lengths.
+    the limit grows, an input may pass from the global model to the local one, and the number of errors may rise or
+    fall. All tensors are (n,), ranks in (0, 1], or infinite for an input that a model never answers; None for a missing
+    model. Counts are on the CPU, and those of disjoint sets of inputs add up. Raises ValueError for invalid ranks or
+    lengths.
     """
     pairs = (r_local, wrong_local), (r_global, wrong_global)
     models = [(r.cpu(), w.cpu()) for r, w in pairs if r is not None and w is not None]
     if not models or (r_local is None) != (wrong_local is None) or (r_global is None) != (wrong_global is None):
-        raise ValueError("each model needs both its ranks and what it got wrong, and there must be one model at least")
+        raise ValueError("expected ranks and errors of at least one model, and both for each model")
     n = len(models[0][0])
     if any(tensor.shape != (n,) for model in models for tensor in model):
         raise ValueError(f"shapes {[tuple(tensor.shape) for model in models for tensor in model]} are not all ({n},)")
-    # Model by model in order of precedence: it answers from its own column up to where a preceding one takes over.
+    # In order of precedence: a model answers from its own column up to the column where a preceding model takes over.
     change = torch.zeros(2, size + 1, dtype=torch.float64)
     taken = torch.full((n,), size)
     for rank, wrong in models:
@@ -121,17 +122,17 @@ class Guarantee:
     risk: float
     confidence_level: float
     answered: int
-    """Calibration inputs answered at the limit, or, without one, at the start that came closest."""
+    """Number of calibration inputs answered at the limit or, without a limit, at the start that came closest."""
     errors: int
-    """The number of wrong ones among these."""
+    """Number of these answers that are wrong."""
     total: int
-    """All calibration inputs."""
+    """Number of calibration inputs."""
     upper: float
-    """Clopper-Pearson bound on the risk there, at the level of that test."""
+    """Clopper-Pearson bound on their risk, at the level of the test."""
     needed: int = 0
-    """Without a limit: the additional error-free answers with which that start would have passed."""
+    """Without a limit: number of additional error-free answers with which that start would have passed."""
     enough: int = 0
-    """Approximate number of calibration inputs needed to answer more, estimated by `inputs_needed` if less than half of
+    """Approximate number of calibration inputs needed to answer more, from `inputs_needed` if less than half of the
     inputs are answered; 0 if unknown."""
     enough_share: float = 0.0
     """The share of inputs that would then be answered."""
@@ -160,32 +161,32 @@ class Guarantee:
 
     @property
     def _more(self) -> str:
-        """What more calibration inputs would bring, if that is known."""
+        """The effect of more calibration inputs, if known."""
         if not self.enough or self.enough_share <= self.coverage:
             return ""
         return f"; to answer {_percent(round(self.enough_share, 2))} takes about {self.enough:,} calibration inputs"
 
 
 def starting_columns(total: int, risk: float, confidence: float, size: int = GRID) -> dict[int, float]:
-    """Return where the sequences start, and the share of delta = 1 - confidence that each uses.
+    """Return the columns where the sequences start, and the share of delta = 1 - confidence that each uses.
 
-    With many inputs: where about enough are answered to pass in spite of 2 errors, and at 1/4 and 1/2 (or at 1/2), in
-    equal shares. With fewer: where enough are answered to pass without an error at .3 delta, and with one at .7 delta;
-    with fewer still, without an error at delta.
+    With many inputs: where about enough are answered to pass despite 2 errors, and at 1/4 and 1/2 (or at 1/2), with
+    equal shares. With fewer: where enough are answered to pass without an error at .3 delta, and with one error at .7
+    delta; with fewer still, without an error at delta.
 
-    A start must not be chosen by what is tested there. It may depend on the number of inputs n, which reveals nothing
-    about errors. It must depend neither on the errors nor on the counts A of answered inputs: given A[j] alone the
-    errors at j are binomial with the risk at j, but given other columns too they are not. "The first column with A[j]
-    >= 45" tends to be one where by chance few of the inputs between two limits were drawn, and these have a risk of
-    their own. Ranks are about uniform, so n times a limit is about the number of answers.
+    A start may depend on the number of inputs n, which reveals nothing about errors. It must depend neither on the
+    errors nor on the counts A of answered inputs: given only A[j], the errors at j are binomial with the risk at j, but
+    given other columns, too, they are not. "The first column with A[j] >= 45" is biased: it is reached where, by
+    chance, many inputs were drawn between two limits, and their risk may differ. Ranks are almost uniform, so n times a
+    limit is about the number of answers.
 
-    Why these: a sequence that starts where no error is allowed stops at the first unlucky input of a good model; one
-    that starts late fails if only few inputs can be answered. Of 76 schemes of one to five starts on 24 simulated
-    federations (one model, six laws of risk, 200 to 10,000 inputs) the best had a mean coverage of 0.553, three equal
-    starts 0.552, a single start that allows one error 0.38, and the best limit in truth 0.75. The start at 1/4 is for
-    two models, where the most certain inputs may have a higher risk than the next. For few inputs, 10 schemes were
-    compared on six silos of digits by shares of what the best limit answers: with 100 inputs the pair reaches .86, .89,
-    .46, .50, 0, 0, and a start that allows 2 errors .16, .15, 0, .01, 0, 0.
+    Reasons: a sequence that starts where no error is allowed stops at the first unlucky input of a good model; one that
+    starts late fails if only few inputs can be answered. Of 76 schemes with one to five starts on 24 simulated
+    federations (one model, six risk functions, 200 to 10,000 inputs) the best had a mean coverage of 0.553, three equal
+    starts 0.552, a single start that allows one error 0.38, and the true best limit 0.75. The start at 1/4 is for two
+    models, where the most certain inputs may have a higher risk than the next. For few inputs, 10 schemes were compared
+    on six silos of digits, by coverage relative to the best limit: with 100 inputs the pair reaches .86, .89, .46, .50,
+    0, 0, and a start that allows 2 errors .16, .15, 0, .01, 0, 0.
     """
     quarter, half = math.ceil(size / 4) - 1, math.ceil(size / 2) - 1
     delta = 1 - confidence
@@ -203,11 +204,11 @@ def starting_columns(total: int, risk: float, confidence: float, size: int = GRI
 HALF = 0.5
 """Share of answered inputs below which a guarantee estimates the inputs needed to answer more."""
 CLEAR = 0.75
-"""How far below the next start the first one has to lie for both to be useful."""
+"""How far below the next start the first one must lie for both to be useful."""
 PAIR = (0.3, 0.7)
-"""Shares of delta of a start that allows no error and of one that allows one."""
+"""Shares of delta for a start that allows no error and for one that allows one error."""
 ROOM = 0.9
-"""Maximum share of inputs that the second of the pair may need: hardly any model passes beyond."""
+"""Maximum share of inputs that the second of the pair may need; hardly any model passes with more."""
 
 
 def fixed_sequence(
@@ -216,15 +217,15 @@ def fixed_sequence(
     """Return the largest guaranteed limit, from the (2, J) sums over silos of `policy_counts`.
 
     From each of the starts (columns, with shares of delta = 1 - confidence that sum to 1; by default
-    `starting_columns`) limits are tested upwards, until one fails or the next start is reached. Each start brings its
-    share of delta, and a sequence without a failure passes its level on to the next. Some limit is accepted although
-    its risk is too high with probability at most delta, whether or not risk grows with the limit: before the first
-    false acceptance, a sequence that holds a limit of too high risk has not been completed, so the first such limit of
-    each sequence is tested at most at the levels of its own start and of those just before it without such limits;
-    these groups of starts are disjoint, and their levels sum to at most delta.
+    `starting_columns`) limits are tested upwards, until one fails or the next start is reached. Each start adds its
+    share of delta, and a sequence without a failure passes its level on to the next. The probability that a limit with
+    too high a risk is accepted is at most delta, whether or not risk grows with the limit. Proof: before the first
+    false acceptance, no sequence that contains a limit with too high a risk has been completed. So the first such limit
+    of each sequence is tested at most at the levels of its own start and of the starts just before it without such
+    limits; these groups of starts are disjoint, and their levels sum to at most delta.
 
-    `total` is the number of inputs, by default those that the last limit answers. Raises ValueError for invalid counts,
-    or a number outside its range.
+    `total` is the number of inputs, by default the number that the last limit answers. Raises ValueError for invalid
+    counts and for numbers outside their range.
     """
     if not (0 < risk < 1 and 0 < confidence < 1):
         raise ValueError(f"risk ({risk}) and confidence ({confidence}) must lie strictly between 0 and 1")
@@ -236,9 +237,9 @@ def fixed_sequence(
     starts = dict(sorted((starting_columns(total, risk, confidence, size) if starts is None else starts).items()))
     columns = list(starts)
     if not columns or columns[0] < 0 or columns[-1] >= size:
-        raise ValueError(f"starts {columns} are no columns of a grid of {size} limits")
+        raise ValueError(f"starts {columns} are not columns of a grid of {size} limits")
     if min(starts.values()) <= 0 or sum(starts.values()) > 1 + 1e-9:
-        raise ValueError(f"starts have shares {list(starts.values())}, expected positive ones that sum to 1")
+        raise ValueError(f"starts have shares {list(starts.values())}, expected positive numbers that sum to 1")
 
     def outcome(column: int, level: float, limit: float | None, needed: int) -> Guarantee:
         a, e = answered[column], errors[column]
@@ -268,13 +269,13 @@ def fixed_sequence(
 
 
 def _column(answers: int, total: int, size: int) -> int:
-    """Return the first column at which so many answers are expected of `total` inputs, or the last."""
+    """Return the first column at which this number of answers is expected from `total` inputs, or the last column."""
     return min(math.ceil(size * answers / max(total, 1)), size) - 1
 
 
 def _checked(counts: Tensor) -> tuple[Tensor, Tensor]:
     if counts.ndim != 2 or len(counts) != 2 or not counts.shape[1]:
-        raise ValueError(f"counts of shape {tuple(counts.shape)}: expected (2, J), the answered and the wrong ones")
+        raise ValueError(f"counts of shape {tuple(counts.shape)}: expected (2, J), answered and wrong inputs")
     answered, errors = counts.double()
     if not ((errors >= 0) & (errors <= answered)).all() or (answered.diff() < 0).any() or counts.isinf().any():
         raise ValueError("counts are inconsistent: need 0 <= wrong <= answered, and answered growing with the limit")
@@ -288,8 +289,8 @@ def _percent(share: float) -> str:
 def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Tensor:
     """Return the exact upper bound at level `delta` on an error rate, from `errors` of `answered`; float64, same shape.
 
-    Clopper & Pearson (1934), one-sided: the rate at which so few errors have probability delta. It is 1 if all are
-    wrong or nothing was answered. Raises ValueError for delta outside (0, 1).
+    Clopper & Pearson (1934), one-sided: the rate at which at most this number of errors has probability delta. It is 1
+    if all answers are wrong or there are none. Raises ValueError for delta outside (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}, but must lie in (0, 1)")
@@ -301,8 +302,8 @@ def clopper_pearson_upper(errors: Tensor, answered: Tensor, delta: float) -> Ten
 def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tensor:
     """Return whether Clopper and Pearson's bound is at most `risk`: bool, same shape; false if nothing was answered.
 
-    By the definition of the bound, without computing it: so few errors have a probability of at most delta at rate
-    `risk`.
+    By the definition of the bound, without computing it: at rate `risk`, at most this number of errors has a
+    probability of at most delta.
     """
     e, a = np.asarray(errors, dtype=np.float64), np.asarray(answered, dtype=np.float64)
     right = a - e
@@ -312,10 +313,10 @@ def bounded(errors: Tensor, answered: Tensor, risk: float, delta: float) -> Tens
 
 @cache
 def answers_needed(errors: int, risk: float, delta: float) -> int:
-    """Return the fewest answers, `errors` of them wrong, whose Clopper-Pearson bound is at most `risk`.
+    """Return the smallest number of answers, `errors` of them wrong, whose Clopper-Pearson bound is at most `risk`.
 
-    The bound is at most `risk` if Binomial(answers, risk) <= errors has probability at most delta: if the number of
-    right answers before error number errors + 1, negative binomial, is rarely so large.
+    The bound is at most `risk` if Binomial(answers, risk) <= errors has probability at most delta. The number of right
+    answers before error number errors + 1 is negative binomial.
     """
     return errors + 1 + negative_binomial_quantile(1 - delta, errors + 1, risk)
 
@@ -325,19 +326,19 @@ SURE = 0.1
 
 
 def inputs_needed(counts: Tensor, total: int, risk: float, delta: float) -> tuple[int, float]:
-    """Return about how many inputs a guarantee takes in place of `total`, and the share of them that it would answer.
+    """Return about how many inputs a guarantee needs instead of `total`, and the share of them that it would answer.
 
-    Of all limits of counts (2, J), answered and wrong, with clearly fewer errors than `risk` allows (one error added,
-    and a tenth of the risk left), it takes the one that answers most, and multiplies its answers and errors until the
-    bound at level `delta` is at most `risk`. Without such a limit, what the most certain `SURE` of inputs would take if
-    one of them were wrong. An estimate from few inputs, for a sentence and not for a test.
+    Consider all limits of counts (2, J) with clearly fewer errors than `risk` allows (one error added, and a tenth of
+    the risk in reserve). Take the one that answers most, and multiply its answers and errors until the bound at level
+    `delta` is at most `risk`. Without such a limit, assume one error among the most certain `SURE` of inputs. This is
+    an estimate from few inputs, for a message and not for a test.
     """
     answered, errors = np.asarray(counts, dtype=np.float64)
     able = np.flatnonzero((answered > 0) & (errors + 1 <= 0.9 * risk * answered))
     if len(able):
         a, e = answered[able[-1]], errors[able[-1]] + 1
         factors = np.geomspace(1, 1000, 121)
-        # Whole numbers, since a bound is of counts.
+        # Whole numbers, because the bound needs counts.
         enough = bounded(torch.tensor(np.ceil(factors * e)), torch.tensor(np.floor(factors * a)), risk, delta).numpy()
         if enough.any():
             return _rounded(total * factors[np.argmax(enough)]), float(a / total)

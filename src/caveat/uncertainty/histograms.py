@@ -1,10 +1,10 @@
 """Histograms of uncertainty scores over fixed bins, which add up over silos.
 
-The bins never depend on data: they are fine where differences of a score matter most, near its smallest and its largest
-value, and coarse far out. A bin holds its upper edge and not its lower one, so the threshold "at most this edge"
-accepts whole bins, and a quantile that is reported as an upper edge keeps its coverage. Two scores in one bin are tied.
+The bins do not depend on data: they are fine where differences of a score matter most, near its smallest and its
+largest value, and coarse far out. A bin includes its upper edge but not its lower one, so the threshold "at most this
+edge" accepts whole bins, and a quantile reported as an upper edge keeps its coverage. Scores in the same bin are tied.
 
-Quantiles of finitely many scores keep their guarantee, too. Every score is higher if a model is less certain.
+Quantiles are valid for finite samples. Every score is higher if a model is less certain.
 """
 
 import math
@@ -36,12 +36,12 @@ def conformal_index(n: int, level: float) -> int:
     """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new one with that
     probability.
     """
-    # The slack undoes rounding: 100 * 0.07 is a hair above 7, and must not become 8.
+    # The slack absorbs rounding: 100 * 0.07 is slightly above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
 
 
 def _without_nan(scores: Tensor) -> Tensor:
-    """Return the scores in float64, in which float32 scores compare as before."""
+    """Return the scores that are not NaN, in float64, which keeps the order of float32 scores."""
     scores = scores.double()
     missing = scores.isnan()
     if missing.any():
@@ -57,27 +57,27 @@ def beside(tensor: Tensor, other: Tensor) -> Tensor:
 BINS = 4096
 """Bins of a histogram."""
 ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
-"""Scores from 0 to ln C nats for C classes. Confident predictions are near 0 in all orders of magnitude, and those of
-uninformative models within a few digits of ln C."""
+"""Scores from 0 to ln C nats for C classes. Confident predictions are near 0, at all orders of magnitude, and
+predictions of uninformative models agree with ln C in several digits."""
 SHARES = frozenset({"vacuity", "conflict"})
 """Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and evidence of 1e-9 one of 1 - 1e-9."""
 POSITIVE = frozenset({"logit_variance", "surprise"})
-"""Scores from 0 on, of any order of magnitude; surprise is -log p of a class."""
+"""Scores of at least 0, of any order of magnitude; surprise is -log p of a class."""
 EVIDENCE = frozenset({"log_evidence"})
-"""Sums over features of logarithms, hundreds or thousands of nats, in which a few nats distinguish inputs."""
+"""Sums of logarithms over features: hundreds or thousands of nats, of which a few nats distinguish inputs."""
 
 
 @cache
 def edges(name: str, classes: int | None = None) -> Tensor:
-    """Return (4097,) float64: the edges of the bins of a score, ascending, for predictions of so many classes.
+    """Return (4097,) float64: the ascending edges of a score's bins, for predictions with `classes` classes.
 
-    Entropies in nats, vacuity and conflict, up to their largest value M, ln C or 1: 1.1 % of the score from 1e-8 M, in
-    the middle .3 % of M, and above that 1.1 % of the distance to M, down to 1e-6 M; further on 5 %, from 1e-24 M and up
-    to 1e-12 from M. Without `classes` entropies have no largest value: .6 % of the score from 1e-8 to 20, 9 % from
-    1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to 1e12. Log-evidence, of
-    either sign: 0.04 nats apart at 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a million. All others, of
-    either sign and any size: 0.007 apart at 0, further out 0.7 % of the score, up to a million on either side. The
-    outermost edges are infinite, since the first and the last bin hold everything beyond.
+    Widths of bins for entropies in nats, vacuity and conflict, whose largest value M is ln C or 1: 1.1 % of the score
+    from 1e-8 M, in the middle .3 % of M, and above that 1.1 % of the distance to M, down to 1e-6 M; outside that range
+    5 %, from 1e-24 M and up to 1e-12 from M. Without `classes` entropies have no largest value: .6 % of the score from
+    1e-8 to 20, 9 % from 1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to
+    1e12. Log-evidence, of either sign: 0.04 nats near 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a
+    million. All other scores, of either sign and any size: 0.007 near 0, further out 0.7 % of the score, up to a
+    million on either side. The outermost edges are infinite: the first and the last bin hold everything beyond.
     """
     if name in SHARES:
         inner = _bounded(1.0)
@@ -99,15 +99,15 @@ def _bounded(most: float) -> Tensor:
     `most`.
     """
     logit = torch.cat([_steps((1e-24, 1e-8, 1e6), (700, 3000))[:-1], _steps((1e6, 1e12), (250,))])
-    # Computed from the nearer end, for full precision.
+    # Computed from the nearer end for full precision.
     within = torch.where(logit < 0, most * logit.sigmoid(), most - most * (-logit).sigmoid())
-    # Scores are larger only by rounding, or if a method uses one of these names for another score.
+    # Scores exceed `most` only by rounding, or if a method uses one of these names for another score.
     beyond = _steps((1 + 1e-9, 1e6), (BINS - len(within),)).exp() * most
     return torch.cat([within, beyond])
 
 
 def _steps(ends: Sequence[float], counts: Sequence[int]) -> Tensor:
-    """Return the logarithms of the ends of consecutive ranges, with so many equal steps within each."""
+    """Return logarithms that divide each of several consecutive ranges into a number of equal steps."""
     parts = [
         torch.linspace(math.log(a), math.log(b), count + 1, dtype=torch.float64)[i > 0 :]
         for i, (a, b, count) in enumerate(zip(ends, ends[1:], counts, strict=False))
@@ -121,7 +121,7 @@ def _asinh(unit: float, most: float, count: int) -> Tensor:
 
 
 def bins(name: str, values: Tensor, classes: int | None = None) -> Tensor:
-    """Return (N,) int64: the bin of each of (N,) scores. A score that is not a number counts as the least certain."""
+    """Return (N,) int64: the bin of each of (N,) scores. NaN counts as the least certain."""
     found = values.double().nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
     return torch.bucketize(found, beside(edges(name, classes)[1:-1], found))
 
@@ -132,7 +132,7 @@ def histogram(name: str, values: Tensor, classes: int | None = None) -> Tensor:
 
 
 def quantile(name: str, counts: Tensor, level: float, classes: int | None = None) -> float:
-    """Return the upper edge of the bin that holds the ceil((n + 1) level)-th smallest of the n scores in (4096,)
+    """Return the upper edge of the bin that contains the ceil((n + 1) level)-th smallest of the n scores in (4096,)
     `counts`.
 
     A new score that is exchangeable with those counted lies at or below it with a probability of at least `level`

@@ -1,20 +1,20 @@
-"""The posterior of a linear last layer by Laplace's approximation, from sums that add up over silos.
+"""Laplace approximation of the posterior of a linear last layer, from sums that add up over silos.
 
 MacKay, A Practical Bayesian Framework for Backpropagation Networks, Neural Computation 1992, for the approximation;
 Ritter et al., A Scalable Laplace Approximation for Neural Networks, ICLR 2018, for the Kronecker factors; Kristiadi et
 al., Being Bayesian, Even Just a Bit, Fixes Overconfidence in ReLU Networks, ICML 2020, for the last layer alone;
-Daxberger et al., Laplace Redux, NeurIPS 2021 (arXiv 2106.14806), for all of it together.
+Daxberger et al., Laplace Redux, NeurIPS 2021 (arXiv 2106.14806), for an overview.
 
-Logits are W phi, with D numbers phi per input (hidden units, and a 1 for the bias) and C classes. The generalised
-Gauss-Newton matrix of the cross-entropy is the sum over inputs of (diag p - p p') (x) phi phi', for which stands
-A (x) B / n with A = sum phi phi' and B = sum (diag p - p p'). What is added to all logits of an input is seen by no
-softmax: everything is about the C - 1 directions beside it.
+Logits are W phi, with D numbers phi per input (hidden units, and a 1 for the bias) and C classes. The generalized
+Gauss-Newton matrix of the cross-entropy is the sum over inputs of (diag p - p p') (x) phi phi', approximated by A (x) B
+/ n with A = sum phi phi' and B = sum (diag p - p p'). A constant added to all logits of an input does not change the
+softmax, so only the C - 1 other directions matter.
 
-A layer that fits its training labels has next to no curvature. The marginal likelihood then prefers a prior without
+A layer that fits its training labels has almost no curvature. The marginal likelihood then prefers a prior without
 precision (MacKay's fixed point lambda |w|^2 = gamma, where gamma, the number of determined parameters, is close to 0),
-and the posterior is as wide as that prior. Here lambda has the fixed point's upper bound, gamma = all parameters: the
-prior's variance is the mean square of the weights. The posterior is cold, as posteriors of networks that predict well
-are (Wenzel et al., How Good is the Bayes Posterior in Deep Neural Networks Really?, ICML 2020).
+and the posterior is as wide as that prior. Here lambda has the upper bound of the fixed point, gamma = all parameters:
+the prior variance is the mean square of the weights. The posterior is cold, like the posteriors of networks that
+predict well (Wenzel et al., How Good is the Bayes Posterior in Deep Neural Networks Really?, ICML 2020).
 """
 
 import math
@@ -27,15 +27,15 @@ from torch import Tensor, nn
 from .measures import entropy
 
 COLD = 64.0
-"""Inverse temperature of the posterior, by which its variances are divided; set as docs/uncertainty.md says."""
+"""Inverse temperature of the posterior, by which its variances are divided; docs/uncertainty.md explains the value."""
 CELLS = 1 << 15
-"""Size of the largest tensor that is made for some inputs at a time."""
+"""Maximum size of an intermediate tensor; inputs are processed in chunks."""
 
 
 def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
     """Return sums over inputs for a last layer: A "inputs" (D, D), B "outputs" (C, C) and n "examples" (), float64.
 
-    `hidden` are (N, D) numbers before the layer, with the 1 for its bias, `logits` (N, C) its outputs.
+    `hidden` (N, D) are the inputs of the layer, with a 1 for its bias; `logits` (N, C) are its outputs.
     """
     phi, p = hidden.double(), logits.double().softmax(-1)
     examples = torch.tensor(len(phi), dtype=torch.float64)
@@ -43,10 +43,10 @@ def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
 
 
 def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-    """Return the posterior of a layer with that `weight` (C, D), the bias its last column, from `sums` of all inputs.
+    """Return the posterior of a layer with `weight` (C, D), its last column the bias, from `sums` of all inputs.
 
-    "inputs" (D, D) and "outputs" (C, C - 1) have directions as columns, "variances" (D, C - 1) is the posterior
-    variance of each pair of them, and "prior" () the prior precision. All of them are on the CPU.
+    The columns of "inputs" (D, D) and "outputs" (C, C - 1) are directions, "variances" (D, C - 1) has the posterior
+    variance of each pair of them, and "prior" () is the prior precision. All of them are on the CPU.
     """
     found, weight = {name: tensor.cpu() for name, tensor in found.items()}, weight.cpu()
     q = contrasts(len(weight))
@@ -55,7 +55,7 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
     curvature = (a.clamp_min(0)[:, None] * b.clamp_min(0)) / found["examples"].clamp_min(1)
     prior = 1 / (q.T @ weight.double()).square().mean().clamp_min(torch.finfo(torch.float64).tiny)
     return {
-        # Contiguous as after being sent or kept: products of other layouts differ in their last bits.
+        # Contiguous, as after being sent or stored: products of other layouts differ in their last bits.
         "inputs": u.contiguous(),
         "outputs": (q @ s).contiguous(),
         "variances": 1 / (COLD * (curvature + prior)),
@@ -65,7 +65,7 @@ def posterior(found: dict[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
 
 @lru_cache(maxsize=16)
 def contrasts(classes: int) -> Tensor:
-    """Return (C, C - 1) float64 orthonormal columns that each sum to 0 (Helmert's)."""
+    """Return (C, C - 1) float64 orthonormal columns that each sum to 0 (Helmert contrasts)."""
     rows = torch.tril(torch.ones(classes, classes, dtype=torch.float64))[: classes - 1]
     rows[torch.arange(classes - 1), torch.arange(1, classes)] = -torch.arange(1, classes, dtype=torch.float64)
     normed: Tensor = rows / rows.square().sum(1, keepdim=True).sqrt()
@@ -77,26 +77,26 @@ def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
 
     Along these directions logits are independent: their covariance is outputs diag(variances) outputs'.
     """
-    # In the precision of the model: the rotation is most of the cost of a prediction, and all terms are positive.
+    # In the precision of the model, which suffices because all terms are positive: the rotation is most of the cost.
     turned = hidden @ found["inputs"].to(hidden.dtype)
     return (turned.square() @ found["variances"].to(hidden.dtype)).double()
 
 
 def logit_variance(variances: Tensor) -> Tensor:
-    """Return (N,) the variance of a logit minus the mean of all C, averaged over classes."""
+    """Return (N,) the variance of a logit minus the mean logit, averaged over classes."""
     return variances.sum(-1) / (variances.shape[-1] + 1)
 
 
 def mean_probabilities(outputs: Tensor, logits: Tensor, variances: Tensor) -> Tensor:
     """Return (N, C) class probabilities expected under Gaussian logits, in closed form; rows sum to one.
 
-    The log-odds of each class against all others, Gaussian to first order, by MacKay's probit approximation, sigmoid(m
-    / sqrt(1 + pi / 8 v)), then normalized. For two classes it is MacKay's own; a constant added to all logits of an
+    The log-odds of each class against all others are Gaussian to first order. MacKay's probit approximation, sigmoid(m
+    / sqrt(1 + pi / 8 v)), gives their probabilities, which are then normalized. A constant added to all logits of an
     input makes no difference.
     """
     classes = len(outputs)
     rest = 1 - torch.eye(classes, dtype=outputs.dtype, device=outputs.device)
-    # Classes before inputs, as everywhere below: operations run along inputs, of which there are more.
+    # Classes before inputs, also below: operations are faster along the longer axis.
     pull = (rest[:, :, None] * outputs).transpose(1, 2).flatten(0, 1)  # (C (C - 1), C)
     parts = []
     for m, v in _chunks(classes**2, logits.T, variances.T):
@@ -116,9 +116,9 @@ def draw_logits(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tenso
 
 
 def decomposed(outputs: Tensor, logits: Tensor, variances: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean entropy of `draw_logits`'s probabilities, and their mutual information; (N,) nats each.
+    """Return the mean entropy of the probabilities of `draw_logits`, and their mutual information; (N,) nats each.
 
-    The mutual information is that of the draws times S / (S - 1), clipped to [0, ln C]: if it is small it is half the
+    The mutual information of the draws is multiplied by S / (S - 1) and clipped to [0, ln C]: if small, it is half the
     weighted variance of the probabilities, which S draws underestimate by (S - 1) / S.
     """
     count, classes = len(noise), len(outputs)

@@ -1,4 +1,4 @@
-"""Uncertainty of sampled class probabilities, in nats unless said otherwise; higher means less certain.
+"""Uncertainty of sampled class probabilities, in nats unless stated otherwise; higher means less certain.
 
 Samples are (S, ..., C): S sampled predictions of C class probabilities each. Everything is computed and
 returned in float64.
@@ -42,10 +42,9 @@ def plug_in_mutual_information(samples: Tensor) -> Tensor:
 def mutual_information(samples: Tensor) -> Tensor:
     """Return the mutual information of label and sampled model, the epistemic uncertainty: (S, ..., C) to (...).
 
-    The plug-in estimate with its O(1 / S) bias removed by the jackknife: S MI_S - (S - 1) times the mean of the S
-    estimates that leave one sample out (Quenouille, 1956). The expected entropy has no bias and drops out, and by
-    concavity the correction is never negative. The result is clipped to [0, ln C], where the true value lies; one
-    sample gives 0.
+    The jackknife removes the O(1 / S) bias of the plug-in estimate: S MI_S - (S - 1) times the mean of the S estimates
+    that leave one sample out (Quenouille, 1956). The expected entropy has no bias and cancels, and by concavity the
+    correction is never negative. The result is clipped to [0, ln C], the range of the true value; one sample gives 0.
     """
     samples = samples.double()
     count, classes = len(samples), samples.shape[-1]
@@ -57,8 +56,8 @@ def mutual_information(samples: Tensor) -> Tensor:
 
 
 def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
-    """Return the (N, C) mean of (S, N, C) sampled class probabilities, and its parts, (N,) each: no part exceeds the
-    total.
+    """Return the (N, C) mean of (S, N, C) sampled class probabilities, and the parts of its uncertainty, (N,) each: no
+    part exceeds the total.
     """
     samples = samples.double()
     probs = samples.mean(0)
@@ -72,12 +71,12 @@ def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
 @wrap_torch_function(lambda logits: (logits,))
 def decomposed_logits(logits: Tensor) -> tuple[Tensor, Decomposition]:
     """Return `decomposed` of the probabilities of (S, N, C) sampled logits."""
-    # Classes before inputs, as the samples lie in memory: ten times as fast.
+    # Classes before inputs, the memory layout of the samples: ten times as fast.
     return decomposed(logits.transpose(1, 2).double().softmax(1).transpose(1, 2))
 
 
 def decomposed_logits_directly(logits: Tensor) -> tuple[Tensor, Decomposition]:
-    """Return `decomposed_logits` up to rounding, in few operators on all samples at once, for exports to operators.
+    """Return `decomposed_logits` up to rounding, with few operators on all samples at once, for export.
 
     The entropy of a softmax is ln sum exp(d) - sum p d, which takes no logarithm of a probability.
     """

@@ -1,15 +1,15 @@
-"""Subjective-logic opinions and how two of them are fused, in logarithms throughout.
+"""Subjective-logic opinions and rules that fuse two of them, in logarithms throughout.
 
 An opinion of (...) inputs over K classes is its log-evidence (..., K), ln e_k; -inf is no evidence, and all -inf is the
-vacuous opinion. It stands for alpha = e + 1, S = K + sum_k e_k, beliefs b = e / S and the vacuity u = K / S (TrFedDis,
-eq. 4 to 6; Josang, Subjective Logic, 2016). Everything works in the dtype given, is differentiable, and broadcasts.
+vacuous opinion. It means alpha = e + 1, S = K + sum_k e_k, beliefs b = e / S and the vacuity u = K / S (TrFedDis, eq. 4
+to 6; Josang, Subjective Logic, 2016). Everything keeps the dtype of its inputs, is differentiable, and broadcasts.
 Finite log-evidence gives finite results, which neither overflow nor cancel, and finite gradients; an entry of -inf
-receives gradient 0, also where the result is -inf.
+receives gradient 0, even if the result is -inf.
 
-No rule is right everywhere. Dempster's takes the two for independent and multiplies evidence on which they agree, so
-that an opinion fused with its own copy grows more certain; and it does not notice conflict: opinions that contradict
-each other all but completely fuse into one that is all but certain that two classes are equally likely. `conflict` is
-what tells. More than two opinions: `dempster` and `additive` fold in any order, `averaging` does not.
+No rule is always right. Dempster's rule assumes independent opinions and multiplies evidence on which they agree, so an
+opinion fused with its own copy becomes more certain. It also ignores conflict: two opinions that contradict each other
+almost completely fuse into one that is almost certain that two classes are equally likely. `conflict` measures this.
+More than two opinions can be fused in any order by `dempster` and `additive`, but not by `averaging`.
 """
 
 import math
@@ -24,13 +24,14 @@ NEGLIGIBLE = -37.0
 
 
 def softplus_log_evidence(logits: Tensor) -> Tensor:
-    """Return ln softplus(logits), elementwise: the evidence of eq. 4; about the logits themselves for negative ones."""
+    """Return ln softplus(logits), elementwise: the evidence of eq. 4; for negative logits, about the logits
+    themselves."""
     direct = _log1p_exp(logits.clamp_min(NEGLIGIBLE)).log()
     return torch.where(logits < NEGLIGIBLE, logits, direct)
 
 
 def log_alpha(log_evidence: Tensor) -> Tensor:
-    """Return ln(1 + e) (..., K), the Dirichlet distribution's parameters as `dirichlet` takes them (eq. 5)."""
+    """Return ln(1 + e) (..., K), the parameters of the Dirichlet distribution, as in `dirichlet` (eq. 5)."""
     return _log1p_exp(log_evidence)
 
 
@@ -40,7 +41,7 @@ def log_vacuity(log_evidence: Tensor) -> Tensor:
 
 
 def vacuity(log_evidence: Tensor) -> Tensor:
-    """Return u = K / S (...), in [0, 1]: the share of belief that no evidence supports (eq. 6)."""
+    """Return u = K / S (...), in [0, 1]: the belief mass without evidence (eq. 6)."""
     return log_vacuity(log_evidence).exp()
 
 
@@ -53,8 +54,8 @@ def belief(log_evidence: Tensor) -> Tensor:
 def dempster(a: Tensor, b: Tensor) -> Tensor:
     """Fuse two independent opinions by Dempster's rule: ln(e1 + e2 + e1 e2 / K).
 
-    The same as eq. 8, b_k = (b1_k b2_k + b1_k u2 + b2_k u1) / (1 - C) and u = u1 u2 / (1 - C), without its division by
-    0 at total conflict. Commutative and associative; the vacuous opinion is neutral.
+    Same as eq. 8, b_k = (b1_k b2_k + b1_k u2 + b2_k u1) / (1 - C) and u = u1 u2 / (1 - C), without its division by 0
+    for total conflict. Commutative and associative; the vacuous opinion is neutral.
     """
     a, b = _finite(a), _finite(b)
     return _infinite(torch.logaddexp(torch.logaddexp(a, b), a + b - math.log(a.shape[-1])))
@@ -79,10 +80,10 @@ def averaging(a: Tensor, b: Tensor) -> Tensor:
 def discount(a: Tensor, trust: float | Tensor) -> Tensor:
     """Return the opinion of a source with partial trust: b' = t b and u' = 1 - t sum_k b_k, hence e' = K t b / u'.
 
-    `trust` is one number or (...). 1 leaves the opinion exactly as it is, 0 makes it vacuous; between them gradients
-    flow to the trust as well, and at 1 none does. Raises ValueError for a trust outside [0, 1].
+    `trust` is one number or (...). 1 leaves the opinion unchanged, 0 makes it vacuous. Below 1, the trust gets
+    gradients, too. Raises ValueError for a trust outside [0, 1].
     """
-    # A single number stays on the CPU, where reading it does not wait.
+    # A single number stays on the CPU, where reading it does not synchronize.
     trust = torch.as_tensor(trust, dtype=a.dtype)
     if not bool(((trust >= 0) & (trust <= 1)).all()):
         raise ValueError(f"trust is {trust.min():g} to {trust.max():g}, expected within [0, 1]")
@@ -97,16 +98,16 @@ def discounted(a: Tensor, b: Tensor, trust: float | Tensor) -> Tensor:
 
 
 def conflict(a: Tensor, b: Tensor) -> Tensor:
-    """Return C = sum_{i != j} b1_i b2_j (...), in [0, 1]: belief that the two opinions give to different classes (eq.
+    """Return C = sum_{i != j} b1_i b2_j (...), in [0, 1]: the belief that two opinions assign to different classes (eq.
     8).
 
-    Exact however small, since nothing is subtracted.
+    Exact even if small, because nothing is subtracted.
     """
     return (belief(a) * _sums_of_others(belief(b))).sum(-1).clamp_max(1)
 
 
 def log_agreement(a: Tensor, b: Tensor) -> Tensor:
-    """Return ln(1 - C) (...), at most 0, exact also for an almost total conflict."""
+    """Return ln(1 - C) (...), at most 0, exact even for an almost total conflict."""
     c = conflict(a, b)
     # 1 - C = K (K + sum e) / (S1 S2), in which a small C is lost.
     direct = log_vacuity(a) + log_vacuity(b) - log_vacuity(dempster(a, b))
@@ -118,7 +119,7 @@ FUSIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "additive": additive,
     "averaging": averaging,
 }
-"""The rules that need only two opinions. For `discounted`, discount first; then each of them can follow."""
+"""The rules that need only two opinions. `discounted` is a discount followed by any of them."""
 
 
 def _log1p_exp(x: Tensor) -> Tensor:
@@ -137,8 +138,8 @@ def _log(x: Tensor) -> Tensor:
 
 
 def _floor(x: Tensor) -> float:
-    """Return what replaces -inf in sums, whose differences and gradients would be NaN: it absorbs what is added to it,
-    and sums of a few of it are finite.
+    """Return a replacement for -inf in sums, where its differences and gradients would be NaN. It absorbs what is added
+    to it, and sums of a few such numbers are finite.
     """
     return torch.finfo(x.dtype).min / 8
 
@@ -152,7 +153,7 @@ def _infinite(log_evidence: Tensor) -> Tensor:
 
 
 def _sums_of_others(x: Tensor) -> Tensor:
-    """Return for each entry of the last axis the sum of all others, from those before and those after it."""
+    """Return for each entry of the last axis the sum of all other entries."""
     before = _running_sums(F.pad(x[..., :-1], (1, 0)))
     after = _running_sums(F.pad(x[..., 1:], (0, 1)).flip(-1)).flip(-1)
     return before + after

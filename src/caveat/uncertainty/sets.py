@@ -1,10 +1,10 @@
-"""Conformal prediction sets: the smallest sets of classes that hold the true one with a guaranteed probability.
+"""Conformal prediction sets: the smallest sets of classes that contain the true class with a guaranteed probability.
 
 Split conformal prediction (Vovk, Gammerman & Shafer, 2005) with the least ambiguous sets (LAC; Sadinle, Lei &
 Wasserman, JASA 2019): a class is in the set if its probability is large enough, which gives the smallest sets on
-average for correct probabilities. Adaptive sets (APS, RAPS) cover hard inputs more evenly, but are larger, and need a
-random number per input or cover too much. The score of a class is minus the logarithm of its probability, which orders
-classes as LAC does and has fine bins for histograms.
+average for correct probabilities. Adaptive sets (APS, RAPS) cover easy and hard inputs more evenly, but are larger, and
+need a random number per input or cover too much. The score of a class is the negative logarithm of its probability,
+which has the same order as in LAC and fine bins in histograms.
 """
 
 import math
@@ -32,16 +32,16 @@ def surprise_histogram(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def threshold(scores: Tensor, coverage: float) -> float:
-    """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few of them.
+    """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few scores.
 
-    With some tolerance for rounding: equal inputs have equal sets, whatever the batch.
+    Includes a tolerance for rounding, so equal inputs have equal sets in any batch.
     """
     limit = finite_sample_quantile(scores, coverage)
     return limit + SLACK * (1 + limit)
 
 
 def merged_threshold(counts: Tensor, coverage: float) -> float:
-    """Return the same from the sum (4096,) of silos' histograms, conservative by at most the width of a bin."""
+    """Return the threshold from the sum (4096,) of silos' histograms, conservative by at most the width of a bin."""
     return quantile(SCORE, counts, coverage)
 
 
@@ -52,20 +52,21 @@ def surprise_by_class(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
-    """Return the largest surprise of a class in a set for inputs with class shares (C,), from counts (C, 4096).
+    """Return the largest surprise of a class in a set, for inputs with class frequencies `shares` (C,), from counts (C,
+    4096).
 
-    The counted inputs may have other shares. The result is an upper edge of a bin, infinite for too few inputs of a
-    frequent class.
+    The counted inputs may have other frequencies. The result is an upper edge of a bin, infinite for too few inputs of
+    a frequent class.
 
-    Weighted conformal prediction under label shift (Tibshirani et al., NeurIPS 2019; Podkopaev & Ramdas, UAI 2021): an
-    input of class y weighs p(y) / (n_y + 1) if n_y are of that class, the ratio of its shares here and there, and each
-    class keeps the weight of one more input, which is placed at infinity. So the threshold is the smallest t at which
-    sum_y p(y) #{i of class y: score_i <= t} / (n_y + 1) is the coverage.
+    Weighted conformal prediction under label shift (Tibshirani et al., NeurIPS 2019; Podkopaev & Ramdas, UAI 2021):
+    each of the n_y inputs of class y has weight p(y) / (n_y + 1), and each class has one more input with that weight at
+    infinity. So the threshold is the smallest t for which sum_y p(y) #{i of class y: score_i <= t} / (n_y + 1) reaches
+    the coverage.
 
-    If the classes' shares are p, and the scores of a class are exchangeable with those counted, a new score is at most
-    t with a probability of at least `coverage`, whatever the numbers n_y are, since this holds class by class: the
-    threshold's share of the n_y + 1 scores is, on average, no larger than the chance that a new one is within it.
-    (Leave one of the n_y + 1 out in turn: the others' threshold is either that of all, or at most one of them higher.)
+    If the class frequencies are p, and the scores of a class are exchangeable with the counted ones, a new score is at
+    most t with a probability of at least `coverage`, for any n_y, because this holds class by class: on average, the
+    fraction of the n_y + 1 scores within the threshold is at most the probability that a new score is within it. (Leave
+    out each of the n_y + 1 scores in turn: the threshold of the others is the same, or at most one of them higher.)
     """
     weights = shares.double().cpu() / (counts.sum(1).cpu() + 1)
     within = (weights @ counts.double().cpu()).cumsum(0) < coverage * (1 - 1e-12)
@@ -74,11 +75,12 @@ def shifted_threshold(counts: Tensor, shares: Tensor, coverage: float) -> float:
 
 
 def prediction_sets(probs: Tensor, label: Tensor, limit: Tensor | float) -> Tensor:
-    """Return (N, C) bool: the classes whose surprise is at most `limit`, and always the predicted label (N,).
+    """Return (N, C) bool: the classes whose surprise is at most `limit`, and the predicted label (N,) in any case.
 
-    The limit is one number, (N, 1) one for each input, or (C,) one for each class. All classes if a probability is NaN.
+    The limit is one number, (N, 1) one per input, or (C,) one per class. If a probability is NaN, the set has all
+    classes.
     """
-    # An infinite limit is kept and sent as the largest number.
+    # An infinite limit is stored and sent as the largest number.
     limit = beside(torch.as_tensor(limit, dtype=torch.float64), probs)
     limit = limit.masked_fill(limit >= torch.finfo(torch.float64).max, math.inf)
     within = -probs.double().log() <= limit

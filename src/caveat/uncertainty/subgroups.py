@@ -1,12 +1,12 @@
-"""Promises by subgroup: which rows of counts, thresholds and limits an input belongs to.
+"""Guarantees by subgroup: which rows of counts, thresholds and limits an input belongs to.
 
-A promise about all inputs together says nothing about a part of them: a subgroup with more errors is covered less, and
+A guarantee for all inputs together says nothing about a part of them: a subgroup with more errors is covered less, and
 another one more. So each subgroup with enough calibration inputs has its own counts and thresholds (Mondrian conformal
-prediction: Vovk, Lindsay, Nouretdinov & Gammerman, Mondrian Confidence Machine, 2003). A smaller one is pooled with the
-next larger one, and so on until there are enough, so every promise is tested on the inputs that it is about. Only the
-numbers of calibration inputs decide who is pooled; labels and scores do not.
+prediction: Vovk, Lindsay, Nouretdinov & Gammerman, Mondrian Confidence Machine, 2003). A smaller subgroup is pooled
+with the next larger one, and so on until there are enough, so every guarantee is tested on the inputs that it covers.
+Only the numbers of calibration inputs decide which subgroups are pooled; labels and scores do not.
 
-Numbers by row: row 0 is of all inputs, also of those without a subgroup, and row 1 + g of subgroup g.
+Row 0 of counts, thresholds and limits is for all inputs, with or without a subgroup, and row 1 + g for subgroup g.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def sizes(subgroup: Tensor | None, subgroups: int) -> Tensor:
 def pools(counts: Tensor, least: int) -> Tensor:
     """Return (G,) int64: the pool of each subgroup, as the number of the pool's first subgroup, from (G,) counts.
 
-    Smallest first, subgroups are pooled until they have `least` inputs together; a rest that stays below joins the pool
+    Subgroups are pooled, smallest first, until they have `least` inputs together; a remainder with fewer joins the pool
     before it.
     """
     order = sorted(range(len(counts)), key=lambda g: (float(counts[g]), g))
@@ -47,7 +47,7 @@ def pools(counts: Tensor, least: int) -> Tensor:
 
 
 def pooled(numbers: Tensor, pool: Tensor) -> Tensor:
-    """Return numbers by row (1 + G, ...) with the sum of each pool's subgroups in the row of its first one.
+    """Return numbers by row (1 + G, ...), with the sum over each pool in the row of its first subgroup.
 
     The rows of its other subgroups are zero.
     """
@@ -66,7 +66,8 @@ def rows(subgroup: Tensor | None, pool: Tensor) -> Tensor | None:
 
 
 def by_row(numbers: Tensor, row: Tensor | None) -> Tensor:
-    """Return a scalar for each input, (N,), from numbers by row (R,): those of row 0 if no input has a subgroup."""
+    """Return a scalar for each input, (N,), from numbers by row (R,): the number of row 0 if no input has a
+    subgroup."""
     return numbers[0] if row is None else numbers.to(row.device)[row]
 
 

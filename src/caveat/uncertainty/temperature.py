@@ -1,17 +1,18 @@
-"""Federated temperature scaling in one round: likelihoods at a grid of powers add up over silos.
+"""Federated temperature scaling in one round: likelihoods on a grid of powers add up over silos.
 
 Guo et al., On Calibration of Modern Neural Networks, ICML 2017: probabilities p become softmax(b log p), where b, the
-inverse temperature, minimises the negative log-likelihood of labels. It and its derivatives are sums over inputs. A
-silo says them at fixed powers; between two of them the sums of all are interpolated by the polynomial that has both
-ends' values and first two derivatives (quintic Hermite), and its lowest point is the pooled optimum to four digits.
+inverse temperature, minimizes the negative log-likelihood of labels. The likelihood and its derivatives are sums over
+inputs, which a silo computes at fixed powers. Between two powers, the sums over silos are interpolated by the
+polynomial with the values and first two derivatives at both ends (quintic Hermite); its minimum is the pooled optimum
+to four digits.
 
-The likelihood is that of labels of which a share `CONTAMINATION` is drawn at random, (1 - e) p_b(y) + e / C. A
-label that a model gives no chance says nothing then about b, where it would decide b alone otherwise: no input moves
-the derivative in ln b by more than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, which a grid can take.
+The likelihood assumes that a share `CONTAMINATION` of the labels is random: (1 - e) p_b(y) + e / C. Otherwise, a single
+label to which a model assigns probability 0 would determine b: with it, no input moves the derivative in ln b by more
+than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, but a grid does not need that.
 
-A silo's own ln b is taken to be normal around the federation's. How far silos lie apart is estimated by moments, as
-in meta-analysis (DerSimonian & Laird, 1986), from sums again: at the common optimum the silos' derivatives should have
-the variance that their inputs' have, and what is more is how much silos differ.
+A silo's own ln b is assumed to be normal around the federation's. The variance between silos is estimated by moments,
+as in meta-analysis (DerSimonian & Laird, 1986), again from sums: at the common optimum, the silos' derivatives should
+have the variance of their inputs' derivatives, and the excess measures how much silos differ.
 
     own = [curve(log_probs, y) for each silo]
     common, spread = agreed(sum(message(each) for each in own)).tolist()
@@ -24,19 +25,19 @@ import torch
 from torch import Tensor
 
 POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))
-"""The 97 powers b at which silos compute their sums, 2^-16 to 2^32, equally far apart in ln b: from logits of a network
-that diverged to probabilities that differ from 1/C in their eighth digit."""
+"""The 97 powers b at which silos compute their sums, 2^-16 to 2^32, equally spaced in ln b: they cover the logits of a
+diverged network and probabilities that differ from 1/C only in their eighth digit."""
 STEP = math.log(2) / 2
 """Their distance in ln b."""
 USUAL = 32.0
-"""Powers from 1/32 to 32 are usual. Another one says that the model's own probabilities are hardly related to how often
-it is right."""
+"""Powers from 1/32 to 32 are usual. Others mean that the model's own probabilities are hardly related to its
+accuracy."""
 CONTAMINATION = 1e-3
-"""The share e of labels that are assumed to be drawn at random."""
+"""The share e of labels that are assumed to be random."""
 SPREAD = 1.0
-"""Standard deviation of ln b around 0 before any input is seen: few inputs change few probabilities."""
+"""Prior standard deviation of ln b around 0: with few inputs, probabilities hardly change."""
 ALONE = 0.5
-"""The same for a silo that knows of no others, whose split is small."""
+"""The same for a silo without information from others, whose split is small."""
 LEAST = 0.05
 """Minimum standard deviation of silos' ln b around the global one."""
 
@@ -45,8 +46,8 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
     """Return (4, 97) float64 sums over n inputs at each of `POWERS`.
 
     The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
-    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are left out,
-    and so are those with NaN or +inf, which no temperature corrects. A -inf stays a probability of zero at every power.
+    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are dropped,
+    and so are rows with NaN or +inf, which no temperature corrects. A -inf is a probability of zero at every power.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     z, y = log_probs[known].double(), y[known, None]
@@ -57,7 +58,7 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
-    """Return the (4,) sums at one power, of logits relative to the label's if that is `possible`, (n, 1) bool."""
+    """Return the (4,) sums at one power, from logits relative to the label's if that is `possible`, (n, 1) bool."""
     p = (b * z).softmax(1).nan_to_num()  # NaN where no class at all is possible
     z = b * z.masked_fill(z.isneginf(), 0.0)
     mean = (p * z).sum(1, keepdim=True)
@@ -71,25 +72,24 @@ def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
 
 
 def message(own: Tensor) -> Tensor:
-    """Return (5, 97): what a silo sends of its `curve`. Sums of these are all that `agreed` needs.
+    """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos.
 
-    The likelihood and its derivatives, by how much the first one's square exceeds its variance, and the second one's
-    square.
+    Rows: the likelihood, its two derivatives, the square of the first minus its variance, and the square of the second.
     """
     nll, first, second, squares = own
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
 def impossible(sent: Tensor, inputs: int, classes: int) -> str:
-    """Return why a `message` cannot be of so many inputs, or fewer, with so many classes; "" if it can.
+    """Return why this cannot be a `message` of at most `inputs` inputs with this number of classes; "" if it can.
 
     With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
-    mean of b z under p is ln C below and L above, weighted. Its second is no larger than L + L^2 + C, as a logit b z
-    that is below the label's adds no more than exp(b z) (b z)^2 < 0.55 to the mean square. The rest follows from these,
-    except for the sum of squares of the first, which is at most n L^2, and at least their squared sum over n.
+    mean of b z under p is ln C below and L above, weighted. Its second is at most L + L^2 + C, because a logit b z
+    below the label's adds at most exp(b z) (b z)^2 < 0.55 to the mean square. The rest follows from these, except for
+    the sum of squares of the first, which is at most n L^2, and at least their squared sum over n.
     """
     if sent.shape != (5, len(POWERS)) or not sent.isfinite().all():
-        return "likelihoods that are none"
+        return "invalid likelihoods"
     nll, first, second, excess, information = sent.double().cpu()
     most = math.log(classes / CONTAMINATION)
     room = 1e-6 * (1 + inputs * (most + most**2 + classes))
@@ -102,16 +102,16 @@ def impossible(sent: Tensor, inputs: int, classes: int) -> str:
         excess >= first.square() - inputs * most**2 - room * (1 + inputs * most),
         excess <= first.square() * (1 - 1 / max(inputs, 1)) + room * (1 + inputs * most),
     ]
-    return "" if bool(torch.stack(fits).all()) else f"likelihoods that {inputs:,} validation inputs cannot come to"
+    return "" if bool(torch.stack(fits).all()) else f"likelihoods that are impossible for {inputs:,} validation inputs"
 
 
 def agreed(sums: Tensor) -> Tensor:
-    """Return (2,) float64: the power b that is best for all silos together, and the standard deviation of silos' ln b.
+    """Return (2,) float64: the best power b for all silos together, and the standard deviation of silos' ln b.
 
     Raises ValueError for sums that are not finite, or not of a message's shape.
     """
     if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
-        raise ValueError(f"sums are {tuple(sums.shape)}, expected the (5, {len(POWERS)}) finite ones of `message`")
+        raise ValueError(f"sums are {tuple(sums.shape)}, expected (5, {len(POWERS)}) and finite, as from `message`")
     sums = sums.cpu()
     b = near(sums[:3], 1.0, SPREAD)
     place = (math.log(b) - math.log(POWERS[0])) / STEP
@@ -122,10 +122,10 @@ def agreed(sums: Tensor) -> Tensor:
 
 
 def near(own: Tensor, common: float, spread: float) -> float:
-    """Return the b that is best by a `curve`, or the first three rows of a sum of messages, from 2^-16 to 2^32.
+    """Return the best b for a `curve` or the first three rows of a sum of messages, from 2^-16 to 2^32.
 
-    Before inputs are seen ln b is normal around that of `common` with standard deviation `spread`. Without inputs the
-    result is `common`.
+    The prior of ln b is normal around ln `common` with standard deviation `spread`. Without inputs the result is
+    `common`.
     """
     own = own.cpu()
     away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
@@ -145,7 +145,7 @@ def _optimum(curves: Tensor) -> float:
 
 
 def _lowest(left: list[float], right: list[float]) -> float:
-    """Return where in [0, 1] the quintic with both ends' value and derivatives is lowest; the left slope points
+    """Return the minimum in [0, 1] of the quintic with these values and derivatives at both ends; the left slope points
     inwards.
     """
     f, df, ddf = left[0], STEP * left[1], STEP**2 * left[2]

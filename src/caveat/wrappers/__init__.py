@@ -1,1 +1,1 @@
-"""Methods around a method: they add rounds or outputs to any base, and know none by name."""
+"""Wrappers: methods around a base method that add rounds or outputs to any base."""

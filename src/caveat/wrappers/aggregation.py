@@ -1,8 +1,8 @@
-"""How the server aggregates: robust rules in place of the mean, and optimizers that step along the mean change.
+"""Aggregation at the server: robust rules instead of the mean, and optimizers that step along the mean change.
 
 Server optimizers: Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2 (FedAdagrad, FedAdam, FedYogi),
-without bias correction as there; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Data Distribution for
-Federated Visual Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
+which has no bias correction; Hsu, Qi & Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification, arXiv 1909.06335, 2019, for the server's momentum (FedAvgM).
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ from .base import Wrapper, find
 from .privacy import Private
 
 FIRST, SECOND = "server momentum", "server scale"
-"""The groups of the server's state with the running mean of changes (m), and with that of their squares (v)."""
+"""The groups of the server's state with the running means of changes (m) and of their squares (v)."""
 READ = {"momentum": ("lr", "beta1"), "adagrad": ("lr", "beta1", "tau"), "adam": ("lr", "beta1", "beta2", "tau")}
 READ["yogi"] = READ["adam"]
 
 
 @frozen_settings
 class ServerOptimizer:
-    """What the server does with the mean of local models, for methods whose server needs only means."""
+    """The server's optimizer, for methods whose server needs only means."""
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = "none"
     """none: the mean is the new model; momentum: FedAvgM; adagrad, adam, yogi: FedAdagrad, FedAdam, FedYogi."""
@@ -50,8 +50,7 @@ class ServerOptimizer:
                 )
 
     def around(self, method: Method) -> Method:
-        """Return the method with this optimizer at its server; the method itself if there is none, or nothing is
-        federated.
+        """Return the method with this optimizer at its server; the method itself without an optimizer or a federation.
 
         Raises ConfigurationError for a method whose server needs more than means.
         """
@@ -77,7 +76,7 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class Stepping(Wrapper):
-    """The base, whose server steps along the change that its aggregation makes to the shared parameters.
+    """The base, whose server takes an optimizer step along the aggregated change of the shared parameters.
 
     Integer tensors and buffers, such as the running statistics of BatchNorm, are not parameters: they are aggregated by
     the base, like every other group of the server's state.
@@ -116,7 +115,7 @@ class Stepping(Wrapper):
         return after | {"model": model, FIRST: first} | ({SECOND: second} if second else {})
 
     def step(self, change: Tensor, m: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the next m and v, and the change of x. v is None with momentum only."""
+        """Return the next m and v, and the change of x. With momentum only, v is None."""
         if v is None:
             m = self.beta1 * m + change
             return m, None, self.lr * m
@@ -131,7 +130,7 @@ class Stepping(Wrapper):
 
 
 def parameters(server: State, context: SiloContext) -> Tensors:
-    """Return the tensors of the shared model that are parameters, of the module or of a part of it."""
+    """Return the tensors of the shared model that are parameters of the module or of a part of it."""
     known = [name for name, _ in context.module.named_parameters()]
     paths = {name.split(".", dots)[-1] for name in known for dots in range(name.count(".") + 1)}
     return {name: tensor for name, tensor in server["model"].items() if name in paths}
@@ -142,11 +141,11 @@ Choice = Literal["bound", "median", "trimmed_mean", "geometric_median", "krum", 
 
 @frozen_settings
 class Robust:
-    """How a federation is protected from malicious silos."""
+    """Protection of a federation from malicious silos."""
 
     rule: Choice = "bound"
     """bound: norm bounding, a mean of updates of at most four times the usual norm; median, trimmed_mean,
-    geometric_median, krum: robust rules in place of the mean; off: the plain mean."""
+    geometric_median, krum: robust rules instead of the mean; off: the plain mean."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
 
@@ -169,8 +168,7 @@ class Robust:
         return self.rule != "off"
 
     def around(self, method: Method, silos: int) -> Method:
-        """Return the method with a robust rule in place of its means, for `silos` silos per round; itself without a
-        rule.
+        """Return the method with a robust rule instead of means, for `silos` silos per round; itself without a rule.
 
         Raises ConfigurationError for a method whose server needs more than means, for too few silos, and with
         differential privacy, whose guarantee covers sums only.
@@ -191,31 +189,29 @@ class Robust:
                 )
         if find(method, Private) is not None:
             raise ConfigurationError(
-                f"{where} does not go together with privacy.clip_norm: the noise protects the sum over silos, not "
+                f"{where} cannot be combined with privacy.clip_norm: the noise protects the sum over silos, not "
                 "the result of other rules; use 'bound' or 'off'",
                 "federation.robust",
             )
         if silos < (least := silos_needed(rule, max_byzantine)):
             raise ConfigurationError(
                 f"{where} with federation.max_byzantine = {max_byzantine} needs at least {least} silos in a round, but "
-                f"a round asks {silos}; use 'bound' or 'off'",
+                f"a round has {silos}; use 'bound' or 'off'",
                 "federation.robust",
             )
         return Combined(method, rule, max_byzantine)
 
 
 def counts(step: Round) -> bool:
-    """Return whether a malicious reply moves the model: in training, and in rounds that say what replies are changed
-    from.
-    """
+    """Return whether a malicious reply affects the model: in training, and in rounds with an `origin` of replies."""
     return step.trains or step.origin is not None
 
 
 @dataclass(frozen=True)
 class Combined(Wrapper):
-    """The base, whose server aggregates the updates of a training round by a robust rule in place of means.
+    """The base, whose server aggregates the updates of a training round by a robust rule instead of means.
 
-    All replies of such a round are kept until the last one has come. Other rounds are summed as usual, except for those
+    All replies of such a round are kept until the last one arrives. Other rounds are summed as usual, except for rounds
     that training depends on.
     """
 
@@ -230,7 +226,7 @@ class Combined(Wrapper):
         """Aggregate as the base does, with the rule's result. Raises RunError for too few replies."""
         if len(replies) < (least := silos_needed(self.rule, self.max_byzantine)):
             raise RunError(
-                f"{step.name!r}: {len(replies)} silos have replied, but federation.robust = {self.rule!r} needs "
+                f"{step.name!r}: {len(replies)} silos replied, but federation.robust = {self.rule!r} needs "
                 f"{least} if {self.max_byzantine} may be malicious; earlier checkpoints are kept"
             )
         means = combined(self.rule, [update.payload for update in replies.updates.values()], self.max_byzantine)

@@ -1,6 +1,6 @@
-"""The base of all wrappers: a wrapper is its base in everything that it does not override.
+"""The base of all wrappers: a wrapper forwards everything that it does not override to its base method.
 
-Checks of the sums that silos send are here too: a silo's sums are compared with what it reported about its data.
+This module also checks the sums that silos send against what they reported about their data.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Wrapper(Method):
         return self.base.method if isinstance(self.base, Wrapper) else self.base
 
     def schedule(self) -> Iterable[Round]:
-        """Return the base's rounds, with paths that lead to the base."""
+        """Return the base's rounds, with the base's path in their addresses."""
         for step in self.base.schedule():
             yield replace(step, path=f"base.{step.path}")
 
@@ -64,11 +64,11 @@ def asked(method: Method, down: Payload, state: State, context: SiloContext, spl
 
 
 SLACK = 1e-6
-"""Relative rounding error that is allowed in sums that are not counts."""
+"""Allowed relative rounding error in sums that are not counts."""
 
 
 def no_counts(name: str, counts: Tensor, most: float) -> str:
-    """Return why numbers cannot be counts of `most` inputs or fewer, each counted once; "" if they can."""
+    """Return why numbers cannot be counts of at most `most` inputs, each counted once; "" if they can."""
     whole = bool(((counts >= 0) & (counts == counts.floor())).all())
     if whole and float(counts.sum()) <= most:
         return ""
@@ -76,13 +76,13 @@ def no_counts(name: str, counts: Tensor, most: float) -> str:
 
 
 def no_histograms(histograms: Tensors, most: float) -> str:
-    """Return why tensors cannot be histograms of `most` inputs or fewer; "" if they can."""
+    """Return why tensors cannot be histograms of at most `most` inputs; "" if they can."""
     found = (no_counts(name, each, most) for name, each in histograms.items())
     return next((why for why in found if why), "")
 
 
 def apart(name: str, by_row: Tensor) -> Tensors:
-    """Return histograms by row as two: of all inputs, and of subgroups, in each of which an input counts once."""
+    """Split histograms by row into those of all inputs and those of subgroups; in each part, an input counts once."""
     return {name: by_row[0], f"{name} of subgroups": by_row[1:]}
 
 
@@ -92,11 +92,11 @@ def not_within(name: str, numbers: Tensor, low: Tensor | float, high: Tensor | f
     room = SLACK * (1 + torch.maximum(low.abs(), high.abs()))
     if bool(((numbers >= low - room) & (numbers <= high + room)).all()):
         return ""
-    return f"{name} are beyond what so many inputs can add up to"
+    return f"{name} are impossible for this number of inputs"
 
 
 def no_scatter(name: str, squares: Tensor, total: Tensor | None = None) -> str:
-    """Return why (d, d) `squares` about their means cannot be sums of squares, having a negative direction; "" if they
+    """Return why (d, d) `squares` about their means cannot be sums of products, if a variance is negative; "" if they
     can.
 
     The tolerance is relative to the largest entry of `total`, from which the means were subtracted.
@@ -107,4 +107,4 @@ def no_scatter(name: str, squares: Tensor, total: Tensor | None = None) -> str:
     least = float(torch.linalg.eigvalsh(squares)[0]) if len(squares) else 0.0
     if symmetric and least >= -SLACK * (1 + largest) * len(squares):
         return ""
-    return f"{name} are not sums of products: they have a negative variance"
+    return f"{name} are not sums of products: a variance is negative"

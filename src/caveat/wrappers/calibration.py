@@ -2,20 +2,21 @@
 
 Temperature scaling: Guo et al., On Calibration of Modern Neural Networks, ICML 2017. The global temperature is that of
 the silos' pooled validation splits, from sums that add up over silos. A silo's own temperature fits its own split,
-shrunk towards the global one by how much silos differ, which the same sums show (`caveat.uncertainty.temperature`).
+shrunk towards the global one the less silos differ, which the same sums determine (`caveat.uncertainty.temperature`).
 
 Prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise of its calibration
-labels, so its sets hold the true class of its own inputs with the guaranteed coverage. All other silos send histograms
-and use the quantile of their sum, which guarantees the coverage for their mixture only: silos that need no help would
-change it in their favour. Only the number of inputs decides which of the two a silo uses.
+labels, so its sets contain the true class of its own inputs with the guaranteed coverage. All other silos send
+histograms and use the quantile of their sum, which guarantees the coverage for the mixture of these silos only; adding
+the larger silos would change the mixture. Only the number of inputs decides which of the two a silo uses.
 
 Label shift: class frequencies at a silo can differ from those in the calibration inputs of all silos. A silo without
-its own quantile uses the calibration inputs of all silos, weighted by class so that class frequencies are the silo's
-(`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). The frequencies are those of the silo's
-training labels, whose counts stay at the silo. All silos send histograms of surprise by class: if silos differ only in
-class frequencies, the inputs of any silo show how surprising a class is. Under this condition, sets hold the true class
-of a silo's own inputs with the guaranteed coverage, up to the error of the class frequencies from n training labels of
-C classes: their total variation distance, at most sqrt((C - 1) / n) / 2 on average.
+its own quantile uses the calibration inputs of all silos, weighted by class to match the silo's class frequencies
+(`caveat.uncertainty.sets.shifted_threshold`; Podkopaev & Ramdas, UAI 2021). The frequencies are estimated from the
+silo's training labels, whose counts stay at the silo. All silos send histograms of surprise by class: if silos differ
+only in class frequencies, the distribution of surprise within a class is the same at all silos. Under this condition,
+sets contain the true class of a silo's own inputs with the guaranteed coverage, up to the estimation error of the class
+frequencies from n training labels of C classes: their total variation distance, at most sqrt((C - 1) / n) / 2 on
+average.
 """
 
 import math
@@ -46,12 +47,12 @@ from .switch_policy import scalar
 
 @dataclass(frozen=True)
 class TemperatureScaled(Wrapper):
-    """The base, with each model's probabilities raised to a power, the inverse temperature."""
+    """The base, with each model's probabilities raised to a power, the inverse temperature, and normalized."""
 
     shared: bool = True
-    """Whether silos send sums. Otherwise nothing leaves a silo, and each uses the temperature of its own split only."""
+    """Whether silos send sums. Otherwise nothing leaves a silo, and each fits its temperature to its own split only."""
     everyone: bool = True
-    """Whether all silos are asked, or only those that a training round asks; the others use the global temperature."""
+    """Whether all silos are asked, or only as many as in a training round; the others use the global temperature."""
 
     @property
     def scaled(self) -> list[str]:
@@ -87,7 +88,8 @@ class TemperatureScaled(Wrapper):
         return Update(sent, 1), state | kept
 
     def sums(self, log_probs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Payload, Payload]:
-        """Return what to send, and what to keep, of each model's (n, C) log-probabilities and labels (n,)."""
+        """Return the groups to send and the groups to keep, from each model's (n, C) log-probabilities and labels
+        (n,)."""
         found = {model: temperature.curve(*each) for model, each in log_probs.items()}
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
         return {"likelihood": sent}, {"likelihood": found}
@@ -99,7 +101,7 @@ class TemperatureScaled(Wrapper):
         return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Set the power that is best for all silos together, and how much silos' powers differ."""
+        """Set the best power for all silos together, and how much silos' powers differ."""
         means = replies.mean("likelihood")
         found = {model: temperature.agreed(each.double() * len(replies)) for model, each in means.items()}
         return server | {"temperature": self.unknown | found}
@@ -134,16 +136,16 @@ class TemperatureScaled(Wrapper):
 
 @dataclass(frozen=True)
 class Conformal(Wrapper):
-    """The base, whose predictions get prediction sets, whatever is decided about them."""
+    """The base, whose predictions get prediction sets, independently of decisions."""
 
     coverage: float = 0.9
-    """Share of inputs whose set is to hold the true class."""
+    """Share of inputs whose set should contain the true class."""
     subgroups: tuple[str, ...] = ()
-    """Names of the subgroups of inputs of which each set holds the true class with that coverage."""
+    """Names of the subgroups of inputs for which the coverage is guaranteed."""
 
     @property
     def least(self) -> int:
-        """The number of calibration inputs from which on a silo has its own quantile."""
+        """The minimum number of calibration inputs for a silo to have its own quantile."""
         return math.ceil(self.coverage / (1 - self.coverage) - 1e-9)
 
     def init_server(self, context: SiloContext) -> State:
@@ -186,7 +188,8 @@ class Conformal(Wrapper):
         return {"limit": torch.stack([scalar(threshold(each, self.coverage)) for each in parts]), "pools": pool}
 
     def limits(self, counts: Tensor) -> Tensors:
-        """Return the quantile of a histogram (4096,), or with subgroups those by row (R, 4096) of their pools."""
+        """Return the quantile of a histogram (4096,) or, with subgroups, the quantiles by row (R, 4096) of their
+        pools."""
         if not self.subgroups:
             return {"limit": scalar(merged_threshold(counts, self.coverage))}
         pool = by_subgroup.pools(counts[1:].sum(1), self.least)
@@ -210,7 +213,7 @@ class Conformal(Wrapper):
         return no_histograms(found, card.examples["calibration"])
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Sum the histograms, and keep the quantile of all silos without their own."""
+        """Sum the histograms, and keep the quantile for all silos without their own."""
         limits = self.limits(replies.stack("sets", "surprise").sum(0))
         return server | {"sets": {"ready": torch.tensor(True)} | limits}
 
@@ -223,8 +226,8 @@ class Conformal(Wrapper):
         return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the largest surprise in a set, of all inputs or (N, 1) of each: by the silo's own quantile, or that of
-        the silos without one.
+        """Return the largest surprise in a set, one for all inputs or (N, 1): the silo's own quantile, or the one of
+        silos without their own.
         """
         by = kept if "limit" in kept else agreed
         if not self.subgroups:
@@ -240,18 +243,18 @@ class Conformal(Wrapper):
 def mean_probs(answers: Answers) -> Tensor:
     """Return the mean (N, C) of the models' probabilities.
 
-    The choice between two models may depend on calibration labels; what prediction sets are made from must not.
+    The choice between two models may depend on calibration labels, but the probabilities for prediction sets must not.
     """
     return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)
 
 
 @dataclass(frozen=True)
 class ByClass(Conformal):
-    """The base, whose prediction sets hold each class as often as promised: of the inputs of a class, a `coverage`
-    share have it in their set (class-conditional: Vovk, Conditional Validity of Inductive Conformal Predictors, 2012).
+    """The base, whose prediction sets have class-conditional coverage (Vovk, Conditional Validity of Inductive
+    Conformal Predictors, 2012).
 
-    A class with too few calibration inputs is pooled with the next larger one, as subgroups are: the coverage then
-    holds for the inputs of both together.
+    A class with too few calibration inputs is pooled with the next larger one, like subgroups: the coverage then holds
+    for the inputs of both together.
     """
 
     def init_server(self, context: SiloContext) -> State:
@@ -303,7 +306,7 @@ class LabelShifted(Conformal):
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the silo's own quantile, or that of all silos, weighted for its class frequencies.
+        """Return the silo's own quantile, or the quantile of all silos, weighted by its class frequencies.
 
         A silo that missed the round, or has no training labels, uses the unweighted quantile.
         """

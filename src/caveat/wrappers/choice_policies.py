@@ -1,10 +1,10 @@
-"""Policies that answer every input with the better, the mean or the less uncertain of a silo's two models.
+"""Policies that answer every input with the better or the less uncertain of a silo's two models, or with their mean.
 
 `Best` and `Blended` compare the models on validation splits, in one round after the base's last one; `Surer` compares
-their uncertainty for each input. What is decided uses no calibration label, so guarantees about the answers stay valid.
+their uncertainty for each input. Decisions use no calibration labels, so guarantees about the answers stay valid.
 
-An input's p-values are those of one model, or the larger of both models' if the model depends on the input: of inputs
-like the silo's own, no more get an alarm than with one model.
+An input has the p-values of one model or, if the model depends on the input, the larger ones of both: among inputs like
+the silo's own, no more get an alarm than with one model.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ GROUP = "decision"
 
 @dataclass(frozen=True)
 class Surer(Wrapper):
-    """The base, which answers with the model that is less uncertain about the input, the local one of equal ones."""
+    """The base, which answers with the model that is less uncertain about the input, or the local one if tied."""
 
     score: str = "total"
     """The uncertainty to compare, a key of `Prediction.scores`."""
@@ -48,12 +48,12 @@ class Surer(Wrapper):
 class Best(Wrapper):
     """The base, whose silos answer with the model that has the smaller loss on their validation splits.
 
-    Silos compare both models in a round after the base's last one. The local model answers if both are equal, and
-    before that round. Nothing leaves a silo.
+    Silos compare both models in a round after the base's last one. Before that round, and if both are equal, the local
+    model answers. Nothing leaves a silo.
     """
 
     everyone: bool = True
-    """Whether all silos are asked, or only those that a training round asks."""
+    """Whether all silos are asked, or only as many as in a training round."""
 
     def schedule(self) -> Iterable[Round]:
         yield from super().schedule()
@@ -64,7 +64,7 @@ class Best(Wrapper):
 
     @property
     def sums(self) -> SumOver | None:
-        """How what silos send is checked; None if they send nothing."""
+        """The check of what silos send; None if they send nothing."""
         return None
 
     def weigh(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
@@ -97,7 +97,7 @@ class Best(Wrapper):
 class Blended(Best):
     """The base, whose silos answer with a weighted mean of both models' probabilities.
 
-    Decision, p-values and scores that are no mean are those of the model with the larger weight.
+    Decision, p-values and all other scores come from the model with the larger weight.
     """
 
     shared: bool = True
@@ -123,7 +123,7 @@ class Blended(Best):
         return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
-        """Set the weight that is best for all silos together."""
+        """Set the best weight for all silos together."""
         means = replies.mean(GROUP)
         weight = blending.shared_weight(means["likelihood"].double() * len(replies)) if means else 0.5
         return server | {GROUP: {"ready": torch.tensor(True), "weight": scalar(weight)}}

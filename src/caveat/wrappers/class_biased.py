@@ -1,7 +1,7 @@
-"""A bias per class for each silo, besides its temperature, as much as the silos' validation splits call for.
+"""A bias per class for each silo, in addition to its temperature.
 
-The silo fits it to its own validation split, shrunk towards none by how much silos differ, which sums show that they
-send with those for the temperature (`caveat.uncertainty.class_bias`). It changes labels.
+The silo fits it to its own validation split, shrunk towards 0 the less silos differ, which is estimated from sums that
+are sent together with those for the temperature (`caveat.uncertainty.class_bias`). It changes labels.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class ClassBiased(TemperatureScaled):
         return super().broadcast(server) | {"class_bias": server["class_bias"]}
 
     def sums(self, log_probs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Payload, Payload]:
-        """Also send sums over classes, and keep the log-probabilities and labels that a bias can be fitted to."""
+        """Also send sums over classes, and keep the log-probabilities and labels for fitting a bias."""
         sent, kept = super().sums(log_probs)
         rows = {model: class_bias.usable(*each) for model, each in log_probs.items()}
         powers = {model: temperature.near(each, 1.0, temperature.SPREAD) for model, each in kept["likelihood"].items()}

@@ -1,13 +1,13 @@
-"""Uncertainty estimators for any method: deep ensembles, and Laplace's approximation of the last layer.
+"""Uncertainty estimators for any method: deep ensembles, and the Laplace approximation of the last layer.
 
 Ensemble: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, NeurIPS
 2017, without adversarial training. An ensemble of M members takes M times the rounds, the traffic and the memory for
 states, and M passes per prediction. Its first member is bit-identical to the run without an ensemble.
 
 Laplace: the posterior of the last linear layer (`caveat.uncertainty.laplace`) from Kronecker factors of its curvature,
-which are sums over training inputs. Silos send theirs in one round after training, so the posterior is that of all
-silos' pooled training inputs. A layer that is not shared has the silo's own curvature, which stays at the silo with the
-posterior; so has every layer under clipping and noise, which would hide the sums.
+which are sums over training inputs. Silos send them in one round after training, so the posterior is that of all silos'
+pooled training inputs. A layer that is not shared has the silo's own curvature and posterior, which stay at the silo.
+With clipping and noise, which would hide the sums, this holds for every layer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,17 +45,17 @@ from .privacy import Private
 
 @dataclass(frozen=True)
 class Ensemble(Wrapper):
-    """Run the base's schedule once per member; predictions are means, and epistemic uncertainty is how much members
-    differ.
+    """Run the base's schedule once per member; predictions are means, and epistemic uncertainty measures how much
+    members differ.
 
-    Names of a member's groups of tensors, at the server, at silos and in what is sent for prediction, begin with its
-    number. What is sent in a round is what the base sends. Members that have not begun yet do not answer.
+    The names of a member's groups of tensors, at the server, at silos and in the broadcast for prediction, begin with
+    its number. Messages of a round are the base's. Members that have not started yet do not answer.
     """
 
     ensemble_size: int = 5
     """Number of members, above 0."""
     seed: int = 0
-    """Seed of the members' initial weights, except for the first member, which has those of the run."""
+    """Seed of the members' initial weights, except for the first member, which has the run's."""
 
     @property
     def scores(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -63,9 +63,9 @@ class Ensemble(Wrapper):
 
     @property
     def cost(self) -> str:
-        """A sentence to print before a run begins."""
+        """A sentence to print before a run starts."""
         return (
-            f"an ensemble of {self.ensemble_size} members: {self.ensemble_size} times the rounds and the traffic of "
+            f"an ensemble of {self.ensemble_size} members needs {self.ensemble_size} times the rounds and traffic of "
             f"one model, and {self.ensemble_size} passes per prediction"
         )
 
@@ -82,7 +82,7 @@ class Ensemble(Wrapper):
         return state
 
     def fresh(self, m: int, context: SiloContext) -> SiloContext:
-        """Return a context whose module is initialized for a member: the same at the server and at every silo."""
+        """Return a context whose module is initialized for a member, equally at the server and at every silo."""
         if m == 0:
             return context
         module = deepcopy(context.module)
@@ -99,7 +99,8 @@ class Ensemble(Wrapper):
                 position += 1
 
     def step(self, m: int, begin: int, until: int, step: Round) -> Round:
-        """Make a round of the base one of a member whose schedule begins at position `begin`, with horizon `until`."""
+        """Convert a round of the base to a round of a member whose schedule begins at position `begin`, with horizon
+        `until`."""
         return replace(
             step,
             broadcast=lambda server: step.broadcast(member_groups(m, server)),
@@ -116,7 +117,7 @@ class Ensemble(Wrapper):
         return sent
 
     def begun(self, tensors: Payload) -> range:
-        """Return the members that have begun, from the server's state or from what was sent."""
+        """Return the members that have started, from the server's state or from a broadcast."""
         return range(int(tensors["ensemble"]["begun"]))
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
@@ -137,7 +138,7 @@ class Ensemble(Wrapper):
             for whose, answer in self.base.answer(down, state, context, x).items():
                 yield whose, answer.probs
 
-    # Values that are not means over members are the first member's, or the newest one's during a run.
+    # Values that are not means over members come from the first member, or from the newest one during a run.
 
     @property
     def softmax(self) -> bool:
@@ -167,7 +168,7 @@ class Ensemble(Wrapper):
 def member_task(
     m: int, begin: int, until: int, step: Round, down: Payload, state: State, context: SiloContext
 ) -> tuple[Update, State]:
-    """Run a member's client task, on its own groups of the silo's state."""
+    """Run a member's client task on its own groups of the silo's state."""
     update, after = step.task(
         down, member_groups(m, state), replace(context, round=context.round - begin, horizon=until)
     )
@@ -196,7 +197,7 @@ def other_groups(m: int, groups: Mapping[str, Tensors]) -> Payload:
 
 
 BATCH = 500
-"""Inputs per pass through a model."""
+"""Number of inputs per pass through a model."""
 
 
 @dataclass(frozen=True)
@@ -205,16 +206,16 @@ class Laplace(Wrapper):
 
     Logits are Gaussian. Probabilities are their expectations in closed form, and total uncertainty is their entropy.
     Aleatoric and epistemic uncertainty come from `draws` of logits, the same for every input, so a prediction depends
-    only on the model and the input. The score `logit_variance` is the variance of a logit, averaged over classes: it
-    falls as 1/n, whereas mutual information, which the probabilities scale, ranks inputs much as aleatoric uncertainty
-    does.
+    only on the model and the input. The score `logit_variance` is the variance of a logit, averaged over classes. It
+    decreases as 1/n, whereas mutual information, which is scaled by the probabilities, ranks inputs almost like
+    aleatoric uncertainty.
 
     Until the posterior exists, answers are the base's. Raises ConfigurationError for a base whose answers are not the
     softmax of a module.
     """
 
     draws: int = 20
-    """Draws of logits per prediction."""
+    """Number of draws of logits per prediction."""
     everyone: bool = True
     """Whether all silos are asked, or only those that a training round asks."""
 
@@ -222,7 +223,7 @@ class Laplace(Wrapper):
         if not self.base.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'laplace' does not fit {self.name!r}: its models' output is not the "
-                "softmax of a linear last layer; leave it out to use the method's own",
+                "softmax of a linear last layer; remove it to use the method's own estimator",
                 "uncertainty.source",
             )
 
@@ -246,7 +247,7 @@ class Laplace(Wrapper):
         return self.base.broadcast(server) | {"laplace": server["laplace"]}
 
     def curve(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send the sums of training inputs for shared layers; keep the posterior of layers that are not shared."""
+        """Send the sums over training inputs for shared layers; keep the posteriors of layers that are not shared."""
         sent, kept = Tensors(), Tensors()
         for whose, module in self.base.loaded(down, state, context):
             layer, found = curvature(module, context.train.x)
@@ -266,7 +267,7 @@ class Laplace(Wrapper):
                 no_counts("examples", n, card.examples["train"]),
                 no_scatter("inputs", mine["inputs"]),
                 no_scatter("outputs", outputs),
-                # Each input adds p (1 - p) for a class, and its contributions to all classes sum to 0.
+                # Each input adds p (1 - p) for a class, and its contributions sum to 0 over classes.
                 not_within("outputs", outputs.diagonal(), 0.0, float(n) / 4),
                 not_within("sums of outputs", outputs.sum(0) / (1 + float(n)), 0.0, 0.0),
             )
@@ -275,7 +276,7 @@ class Laplace(Wrapper):
         return ""
 
     def shared(self, whose: Decision, layer: LastLayer, down: Payload) -> bool:
-        """Return whether silos share this layer, and its sums may be pooled."""
+        """Return whether silos share this layer and its sums may be pooled."""
         if find(self.base, Private) is not None:
             return False
         sent = any(f"{layer.name}.weight" in group for group in down.values())
@@ -308,8 +309,8 @@ class Laplace(Wrapper):
     def posterior(
         self, whose: Decision, module: nn.Module, down: Payload, state: State, context: SiloContext
     ) -> Tensors:
-        """Return the posterior of a model's last layer: that of all silos, or the silo's own, computed now if none was
-        kept.
+        """Return the posterior of a model's last layer: the one of all silos, or the silo's own, computed now if it was
+        not kept.
         """
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
         if known:
@@ -337,7 +338,7 @@ class Laplace(Wrapper):
 
 
 def curvature(module: nn.Module, x: Tensor) -> tuple[LastLayer, Tensors]:
-    """Return a module's last layer, and the sums of `uncertainty.laplace.sums` over (N, ...) inputs."""
+    """Return a module's last layer, and `uncertainty.laplace.sums` over (N, ...) inputs."""
     total = Tensors()
     for part in torch.split(x, BATCH):
         layer = last_layer(module, part)
@@ -354,7 +355,7 @@ def noise(draws: int, directions: int) -> Tensor:
 
 
 def prefixed(whose: Decision, tensors: Tensors) -> Tensors:
-    """Return a model's tensors with its name before theirs."""
+    """Return a model's tensors with its name as a prefix."""
     return {f"{whose.name.lower()}.{name}": tensor for name, tensor in tensors.items()}
 
 

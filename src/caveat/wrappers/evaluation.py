@@ -1,6 +1,6 @@
-"""Evaluation of any method, outside its schedule: silos compute metrics of their own data and send sums.
+"""Evaluation of any method, outside its schedule: silos compute metrics on their own data and send sums.
 
-It does not change training: the silo state that it returns is the one that it was given, and engines discard it.
+Evaluation does not change training: it returns the silo state unchanged, and engines discard it.
 """
 
 from collections.abc import Mapping
@@ -29,19 +29,20 @@ from ..metrics.custom_metrics import OwnMetric, own_values
 from .base import Wrapper
 
 VALIDATION, TEST = "validation", "test"
-"""The names of the two evaluations in orders, which are also the splits that they measure."""
+"""The names of the two evaluations in requests, which are also the names of their splits."""
 
 
 @dataclass(frozen=True)
 class Evaluated(Wrapper):
     """The base, with evaluations that measure its predictions on a silo's validation or test split.
 
-    A payload holds the groups of `measured`, and the numbers of `describe` as "method". For the test split it also
-    holds the groups of each stream of out-of-distribution inputs, such as "ood_local.sums", and `class_sums` as
-    "classes". With two classes, these include "calibration" (2, B): the histograms of the calibration split, by which a
+    A payload has the groups of `measured`, and the numbers of `describe` as "method". For the test split it also has
+    the groups of each stream of out-of-distribution inputs, such as "ood_local.sums", and `class_sums` as "classes".
+    With two classes, these include "calibration" (2, B): the histograms of the calibration split, from which a
     threshold is chosen. The group "own" has the values of custom `metrics` on the test split, and "subgroups" the sums
-    by subgroup of its inputs. "skill" has the sums of `metrics.skill` on the validation split, by which a run warns of
-    a collapsed model; for predictions with sets also "calibration" (C,), the calibration inputs of each class.
+    by subgroup of its inputs. "skill" has the sums of `metrics.skill` on the validation split, from which a run detects
+    a collapsed model; for predictions with sets also "calibration" (C,), the number of calibration inputs of each
+    class.
     """
 
     metrics: tuple[OwnMetric, ...] = ()
@@ -57,19 +58,19 @@ class Evaluated(Wrapper):
         payload, _ = self._measure(down, state, unmeasured(context).asking(VALIDATION), {"": context.validation})
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
-                del group[name]  # most of the bytes, and rows of rounds do not show it
+                del group[name]  # most of the bytes, and rows of rounds do not use it
         return Update(payload, len(context.validation)), state
 
     @evaluation
     def test(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if not isinstance(context, TestContext):
-            raise TypeError("the test split can only be measured with a TestContext, which evaluations are given")
+            raise TypeError("the test split can only be measured with a TestContext, which only evaluations get")
         streams = {"": context.test} | {f"{name}.": data for name, data in context.streams.items()}
         own = unmeasured(context)
         payload, tested = self._measure(down, state, own.asking(TEST), streams)
         if classes := class_sums(tested, context.test.y):
             if len(classes["confusion"]) == 2:
-                # Last, so that the random numbers of all other predictions stay the same.
+                # Last, so the random numbers of all other predictions do not change.
                 _, calibrated = self._asked(down, state, own.asking("calibration"), context.calibration)
                 classes["calibration"] = class_sums(calibrated, context.calibration.y)["ranks"][0]
             payload["classes"] = classes
@@ -104,7 +105,7 @@ class Evaluated(Wrapper):
 
 
 def unmeasured(context: SiloContext) -> SiloContext:
-    """Return the context in which the base is measured: it has inputs, but no labels of a test split."""
+    """Return the context in which the base is evaluated: with inputs, but without labels, of a test split."""
     splits = context.train, context.validation, context.calibration
     return SiloContext(
         context.id, *splits, context.module, round=context.round, own=context.own, domain=context.domain,

@@ -1,4 +1,4 @@
-"""Whose guarantee a silo has: the groups of silos, and the numbers by which each of them decides."""
+"""The groups of silos that share a guarantee, and the limits of each group."""
 
 import dataclasses
 import hashlib
@@ -21,16 +21,16 @@ class Whose(IntEnum):
     """The group whose guarantee a silo has."""
 
     FEDERATION = 0
-    """Of all silos together that have no smaller group's."""
+    """Covers all silos that have no guarantee of a smaller group, together."""
     DOMAIN = 1
-    """Pooled over the silos of its domain that have none of their own."""
+    """Covers the silos of a domain that have no guarantee of their own, together."""
     SILO = 2
     """Its own."""
 
 
 NOBODY = -1.0
-"""Stands for a silo without a guarantee, because it took no part in the counts."""
-MIXED = "together, mixed as their calibration inputs are, not this silo by itself"
+"""The silo has no guarantee, because it took no part in the counts."""
+MIXED = "together, mixed in the proportions of their calibration inputs, not this silo by itself"
 ABOUT = {
     Whose.FEDERATION: f"all silos like it {MIXED}",
     Whose.DOMAIN: f"the silos like it of its domain {MIXED}",
@@ -45,16 +45,16 @@ def domain_code(name: str) -> Tensor:
 
 
 def row_of(code: Tensor, domains: Tensor) -> int:
-    """Return the row of a domain's code (4,) among codes (G, 4), whose first row is the federation's; 0 if it is not
-    there.
+    """Return the row of a domain's code (4,) among codes (G, 4), whose first row is the federation's; 0 if it is
+    missing.
     """
     found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
     return int(found[0]) if found else 0
 
 
 def members(codes: Tensor, domains: Tensor) -> Tensor:
-    """Return (G, K) float64: whether silo k, of codes (K, 4), belongs to group g; all belong to the first, the
-    federation.
+    """Return (G, K) float64: whether silo k, of codes (K, 4), belongs to group g; all belong to the federation, group
+    0.
     """
     belongs = (domains[:, None] == codes[None]).all(-1)
     belongs[0] = True
@@ -67,13 +67,14 @@ def known_domains(codes: Tensor) -> Tensor:
 
 
 NUMBERS = ("limit", "answered", "errors", "total", "upper", "needed", "enough", "enough_share")
-"""What a silo reports of its guarantee: fields of `Guarantee`, with limit 0 for none."""
+"""Fields of `Guarantee` that a silo reports, with limit 0 if there is none."""
 FRACTIONS = frozenset({"limit", "upper", "enough_share"})
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a silo decides by: the numbers of a group of silos, by row: of all inputs, and of each pool of subgroups."""
+    """The limits by which a silo decides, from its group of silos, by row: for all inputs, and for each pool of
+    subgroups."""
 
     whose: Whose
     edges: list[Tensors]
@@ -99,7 +100,7 @@ def entries(found: Guarantee) -> dict[str, object]:
 def by_pool(
     found: Sequence[Guarantee], pool: Tensor, names: Sequence[str], least: int, together: str
 ) -> dict[str, object]:
-    """Return the entries of a group with guarantees by row: of each pool of subgroups, and of all of them together."""
+    """Return the entries of a group with guarantees by row: for each pool of subgroups, and for all together."""
     parts, known = [], []
     for first, of in subgroups.members(pool, names).items():
         few = f", with fewer than the {least:,} calibration inputs that one needs" if len(of) > 1 else ""

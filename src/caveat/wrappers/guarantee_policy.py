@@ -1,17 +1,18 @@
-"""A guaranteed bound on errors among answered inputs: local, global or abstain by one tested limit.
+"""A guaranteed bound on errors among answered inputs: local, global or abstain, by one tested limit.
 
-After the base's last round come two. In the first, silos send histograms of their validation scores, whose quantiles
-rank the scores of all silos of a group on one scale, model by model. In the second they count on their calibration
-split what each limit of a grid would answer, and how many wrongly; the limits of the grid are tested
+Two rounds follow the base's last one. In the first, silos send histograms of their validation scores, whose quantiles
+rank the scores of all silos of a group on one scale, model by model. In the second, they count on their calibration
+split how many inputs each limit of a grid would answer, and how many wrongly. The limits are tested
 (`caveat.uncertainty.guarantee`), and silos get the largest that passed, or abstain from everything if none did.
 
-Whom a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label is
-used: a silo has its own, tested at the silo on its own counts, which need not leave it; or that of its domain, or that
-of the federation. What a method decides by is fixed before the calibration split is used, so the tests are valid.
+Which silos a guarantee covers depends only on `guarantee_scope` and on numbers of calibration inputs, before any label
+is used. A silo has its own guarantee, tested at the silo on its own counts, which need not leave it; or the guarantee
+of its domain, or that of the federation. Everything that decisions depend on is fixed before the calibration split is
+used, so the tests are valid.
 
 With subgroups of inputs (`caveat.uncertainty.subgroups`), a group of silos has a limit for all of its inputs together,
-which decides about inputs without a subgroup, and one for each pool of subgroups. A silo sends its numbers of
-calibration inputs by subgroup with the histograms, so pools are known before anything is counted.
+which applies to inputs without a subgroup, and one for each pool of subgroups. A silo sends its numbers of calibration
+inputs by subgroup with the histograms, so pools are known before anything is counted.
 """
 
 import dataclasses
@@ -61,9 +62,9 @@ class Guaranteed(Wrapper):
     confidence_level: float = 0.9
     """Probability, over calibration data, with which the guarantee holds."""
     guarantee_scope: GuaranteeScope = "federation"
-    """Who has its own guarantee, given enough calibration inputs."""
+    """Which groups of silos have their own guarantees, given enough calibration inputs."""
     familywise: bool = False
-    """Whether all guarantees hold simultaneously at that confidence level, rather than each by itself."""
+    """Whether all guarantees hold simultaneously at that confidence level, rather than individually."""
     subgroups: tuple[str, ...] = ()
     """Names of the subgroups of inputs that have their own guarantees, given enough calibration inputs."""
 
@@ -74,7 +75,7 @@ class Guaranteed(Wrapper):
 
     @property
     def least(self) -> int:
-        """The number of calibration inputs with which a group gets its own guarantee: it allows for one error."""
+        """The number of calibration inputs that a group needs for its own guarantee, which allows for one error."""
         return answers_needed(1, self.risk, 1 - self.confidence_level)
 
     @property
@@ -90,7 +91,7 @@ class Guaranteed(Wrapper):
         return self.base.init_server(context) | {"decision": decision}
 
     def unset(self, domains: Tensor) -> Tensors:
-        """Return what is known of groups before limits are tested; G groups have G times `rows` rows."""
+        """Return the state of groups before limits are tested; G groups have G times `rows` rows."""
         count = len(domains) * self.rows
         found = {
             "domains": domains,
@@ -116,7 +117,7 @@ class Guaranteed(Wrapper):
         return self.base.broadcast(server) | {"decision": server["decision"]}
 
     def survey(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Send a histogram of each model's validation scores; keep what ranks the silo's own."""
+        """Send a histogram of each model's validation scores; keep the edges that rank the silo's own scores."""
         answers = {w.name.lower(): a for w, a in asked(self.base, down, state, context, "validation").items()}
         none = torch.zeros(self.rows, BINS, dtype=torch.float64)
         found = {name: self.histograms(answers[name]) if name in answers else none for name in self.names}
@@ -126,7 +127,7 @@ class Guaranteed(Wrapper):
         kept: Tensors = {}
         if own:
             pool = by_subgroup.pools(sizes[1:], self.least)
-            sizes = torch.zeros_like(sizes) if n >= self.least else sizes  # as in the counts
+            sizes = torch.zeros_like(sizes) if n >= self.least else sizes  # consistent with the counts
             kept = self.edges({name: by_subgroup.pooled(each, pool) for name, each in found.items()})
             kept |= {"pools": pool[None]} if self.subgroups else {}
         sent = self.sent(context) | {f"scores.{name}": self.plain(each) for name, each in found.items()}
@@ -140,7 +141,8 @@ class Guaranteed(Wrapper):
         return torch.stack([histogram(self.score, each) for each in (scores, *parts)])
 
     def plain(self, by_row: Tensor) -> Tensor:
-        """Return numbers by row as they are sent: without the axis of rows if there are no subgroups."""
+        """Return numbers by row in the form in which they are sent: without the axis of rows if there are no
+        subgroups."""
         return by_row if self.subgroups else by_row[0]
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
@@ -167,7 +169,7 @@ class Guaranteed(Wrapper):
         return {} if self.guarantee_scope == "federation" else {"domain": domain_code(context.domain)}
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
-        """Return what ranks the scores of each model: (G, J) edges from (G, 4096) histograms."""
+        """Return the edges that rank the scores of each model: (G, J) from (G, 4096) histograms."""
         return {f"edges.{name}": torch.stack([score_edges(self.score, row) for row in each]) for name, each in
                 scores.items()}  # fmt: skip
 
@@ -194,9 +196,10 @@ class Guaranteed(Wrapper):
         return server | {"decision": {"ready": server["decision"]["ready"]} | unset | self.edges(scores)}
 
     def without_own(self, belongs: Tensor, sizes: Tensor) -> Tensor:
-        """Return which silos (K,) of so many calibration inputs a guarantee is tested on, (G, K).
+        """Return the silos on which each group's guarantee is tested, (G, K), given their numbers (K,) of calibration
+        inputs.
 
-        The federation's is tested on the silos that will have it, not on domains that have their own.
+        The federation's guarantee is tested on the silos that will have it, not on domains with their own.
         """
         rest = 1 - belongs[1:][(belongs @ sizes)[1:] >= self.least].sum(0)
         return torch.cat([rest[None], belongs[1:]])
@@ -219,15 +222,15 @@ class Guaranteed(Wrapper):
         if f"edges.{self.names[0]}" in own and len(y) >= self.least:
             counts, totals = self.counted(own, 0, answers, y)
             kept |= own | {"summed": counts, "totals": totals, "limits": self.limits(counts, totals, group["promises"])}
-            sent, sizes = torch.zeros_like(sent), torch.zeros_like(sizes)  # a group's are for silos that need them
+            sent, sizes = torch.zeros_like(sent), torch.zeros_like(sizes)  # not counted in a group
         elif context.joins:
-            kept = {}  # the guarantees were tested without it
+            kept = {}  # the guarantees were tested without this silo
         needs = torch.tensor("limits" not in kept)
         told = {"counts": sent, "needs": needs} | ({"inputs": sizes} if self.subgroups else {})
         return Update({"decision": self.sent(context) | told}, len(y)), state | {"decision": kept}
 
     def counted(self, group: Tensors, number: int, answers: Answers, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the counts (R, 2, J) of calibration inputs by the edges of a group, and (R,) how many there are."""
+        """Return the counts (R, 2, J) of calibration inputs by the edges of a group, and the numbers (R,) of inputs."""
         of = next(iter(answers.values())).subgroup
         row = by_subgroup.rows(of, self.pool(group, number))
         chosen = [None] + [torch.zeros_like(y, dtype=torch.bool) if row is None else row == k
@@ -237,7 +240,7 @@ class Guaranteed(Wrapper):
         return torch.stack(parts), torch.tensor(sizes, dtype=torch.float64)
 
     def counts(self, edges: Tensors, answers: Answers, y: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Return (2, J): what each limit answers of all inputs or some rows, and how much of it is wrong."""
+        """Return (2, J): how many inputs, all or only `rows`, each limit answers, and how many of these wrongly."""
         rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
         wrong = {whose: answer.label != y for whose, answer in answers.items()}
         if rows is not None:
@@ -251,10 +254,10 @@ class Guaranteed(Wrapper):
         return torch.tensor([limit or 0.0 for limit in found], dtype=torch.float64)
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
-        """Return (N,) ranks of a model's answers, to compare with limits; infinite for inputs with an alarm, which none
-        answers.
+        """Return (N,) ranks of a model's answers, to compare with limits; infinite for inputs with an alarm, which no
+        limit answers.
 
-        Both counts and decisions use it, so what is counted is what is decided.
+        Counts and decisions both use this function, so they are consistent.
         """
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
         return rank.masked_fill(answer.alarms, torch.inf)
@@ -278,12 +281,12 @@ class Guaranteed(Wrapper):
         return server | {"decision": decision | set_}
 
     def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:
-        """Return what the (2, J) counts of so many inputs guarantee, as one of so many guarantees."""
+        """Return the guarantee from (2, J) counts of `total` inputs, as one of `promises` guarantees."""
         found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence_level) / float(promises), total=total)
         return dataclasses.replace(found, confidence_level=self.confidence_level)
 
     def promise(self, down: Payload, state: State) -> Rule | None:
-        """Return what a silo decides by; None if it was not counted and has no guarantee."""
+        """Return the rule of a silo; None if it was not counted and has no guarantee."""
         kept, group = state.get("decision", {}), down["decision"]
         if "domain" not in kept:
             return None
@@ -294,7 +297,7 @@ class Guaranteed(Wrapper):
         return self.rule(Whose.DOMAIN, group, number) if own else self.rule(Whose.FEDERATION, group, 0)
 
     def rule(self, whose: Whose, group: Tensors, number: int) -> Rule:
-        """Return what the silos of a group decide by."""
+        """Return the rule of the silos of a group."""
         rows = slice(number * self.rows, (number + 1) * self.rows)
         limits, counts, totals = (group[name][rows] for name in ("limits", "summed", "totals"))
         edges = [at(group, row) for row in range(rows.start, rows.stop)]
@@ -347,7 +350,7 @@ class Guaranteed(Wrapper):
         return found | {"promise": told | {"whose": whose.name.lower(), "statement": statement}}
 
     def granted(self, row: list[float]) -> Guarantee:
-        """Return a guarantee from the numbers that a silo reports of it."""
+        """Return a guarantee from the numbers that a silo reports."""
         numbers = dict(zip(NUMBERS, row, strict=True))
         whole: dict[str, Any] = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
         known = {"limit": numbers["limit"] or None, "risk": self.risk, "confidence_level": self.confidence_level}
@@ -359,7 +362,7 @@ class Guaranteed(Wrapper):
 
     @property
     def together(self) -> str:
-        """What the confidence level covers."""
+        """The part of a statement that says what the confidence level covers."""
         return "for all guarantees at once" if self.familywise else "for each guarantee by itself"
 
     def about(self, found: Sequence[Guarantee], pool: Tensor) -> dict[str, object]:
@@ -383,14 +386,15 @@ class Guaranteed(Wrapper):
             largest = f"the largest of which {about['statement']}" if decision["totals"][0] else "which no silo has"
             about["statement"] = (
                 f"every {self.guarantee_scope} has its own guarantee, at {100 * self.confidence_level:.6g} % confidence"
-                f" {self.together}; with fewer than {self.least:,} calibration inputs, that of a group of such silos, "
-                f"{largest}"
+                f" {self.together}; with fewer than {self.least:,} calibration inputs, the guarantee of a group "
+                f"of such silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
 
 
 def among_others(answer: Prediction) -> Prediction:
-    """Return the answer to calibration inputs as if each were new: it was ranked among them, and so with itself."""
+    """Return the answer to calibration inputs with p-values as if each input were new, because each was ranked with
+    itself."""
     if isinstance(answer.ranked_among, int) and not answer.ranked_among:
         return answer
     among = answer.ranked_among + 1

@@ -1,8 +1,8 @@
-"""Joining a finished federation: a silo runs rounds of its schedule by itself, and nothing changes for other silos.
+"""Join a finished federation: a silo runs rounds of its schedule alone, and nothing changes for other silos.
 
-The silo is sent what the finished server broadcasts, runs its client tasks in some training rounds and in all other
-rounds, and keeps what a silo keeps: normalization, codebooks, heads, local models, its temperature, its thresholds. Its
-updates are dropped, and the server's state does not change. So everything shared is the finished federation's, and all
+The silo receives the broadcast of the finished server, runs its client tasks in some training rounds and in all other
+rounds, and keeps its state: normalization, codebooks, heads, local models, temperature, thresholds. Its updates are
+dropped, and the server's state does not change. So everything shared comes from the finished federation, and everything
 that a method keeps at a silo is fitted by the method's own client task.
 """
 
@@ -20,23 +20,23 @@ UNCOUNTED = ("guarantee",)
 
 @dataclass(frozen=True)
 class Joining(Wrapper):
-    """The base as a late-joining silo goes through it, with only some of its training rounds.
+    """The base for a late-joining silo, with only some of its training rounds.
 
     A round keeps its position in the base's schedule, and with it learning rates, annealed weights and random numbers.
-    The training rounds lie in the middle of equal parts of training, so whatever falls or grows over the base's rounds
-    does so over these. Raises ConfigurationError for more rounds than the base has.
+    The training rounds are spread evenly over the base's, so schedules of learning rates and weights keep their course.
+    Raises ConfigurationError for more rounds than the base has.
     """
 
     rounds: int = 5
-    """Training rounds, of each member if the base is an ensemble; 0 fits only what follows training."""
+    """Number of training rounds, of each member if the base is an ensemble; 0 only runs the rounds after training."""
     trained: int | None = None
-    """Training rounds that the federation made, if it ended before its last one."""
+    """Number of training rounds of the federation, if it ended before its last one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rounds * self.members <= self.available:
             raise ConfigurationError(
-                f"rounds = {self.rounds}, expected 0 to {self.available // self.members}: no more than the federation "
-                "made itself",
+                f"rounds = {self.rounds}, expected 0 to {self.available // self.members}, the "
+                "federation's number of training rounds",
                 "rounds",
             )
 
@@ -48,13 +48,13 @@ class Joining(Wrapper):
 
     @property
     def available(self) -> int:
-        """The number of training rounds that the federation made."""
+        """The number of training rounds of the federation."""
         planned = sum(step.trains for step in self.base.schedule())
         return planned if self.trained is None else self.trained
 
     @property
     def chosen(self) -> frozenset[int]:
-        """The training rounds to run, counted from 0 among those that the federation made."""
+        """The training rounds to run, counted from 0 among the federation's."""
         count = self.rounds * self.members
         return frozenset((2 * i + 1) * self.available // (2 * count) for i in range(count))
 
@@ -63,7 +63,7 @@ class Joining(Wrapper):
         for step in self.base.schedule():
             takes = not step.trains or number in chosen
             number += step.trains
-            # Under the base's addresses: a silo on another machine knows no others.
+            # With the base's addresses, because a silo on another machine knows no others.
             yield replace(
                 step, task=partial(self.alone, until, step), aggregate=keep, when=always if takes else never,
                 everyone=True, trains=step.trains and takes, linear=None, sums=None,
@@ -73,7 +73,7 @@ class Joining(Wrapper):
         """Run a client task in a schedule of horizon `until`; keep its state and send nothing."""
         fitted = self.base.fitted(context.module) if step.trains else None
         if fitted is not None and not fitted & dict(context.module.named_parameters()).keys():
-            return Update({}, context.examples), state  # nothing is its own
+            return Update({}, context.examples), state  # it keeps no state
         update, after = step.task(down, state, replace(context, horizon=until, joins=True, fitted=fitted))
         return Update({}, update.examples), after
 

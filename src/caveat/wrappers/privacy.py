@@ -4,17 +4,17 @@ McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 
 norm over all tensors; the noise is split among the silos as in Kairouz, Liu & Steinke, The Distributed Discrete
 Gaussian Mechanism for Federated Learning with Secure Aggregation, ICML 2021, but continuous.
 
-Epsilon: two runs are neighbors if they differ in one silo, whose updates in all rounds are zero in one of them: a
-clipped update moves the sum by at most the clip norm. If they differ in one row of a silo that takes part in both, its
-update is clipped in both and may point the other way: the sum moves by twice the clip norm, as with half the noise.
-Rounds are composed by Renyi differential privacy (Mironov, CSF 2017), with Google's `dp-accounting`; no amplification
-by sampling is counted, since everyone may know who took part.
+Epsilon: two runs are neighbors if they differ in one silo, whose updates are zero in all rounds of one run. A clipped
+update changes the sum by at most the clip norm. If two runs differ in one row of a silo that takes part in both, its
+update is clipped in both and may have the opposite direction: the sum changes by up to twice the clip norm, which has
+the effect of half the noise. Rounds are composed by Renyi differential privacy (Mironov, CSF 2017), with Google's
+`dp-accounting`, without amplification by sampling, because everyone may know who took part.
 
-Limits: Gaussian noise in floating point has holes that can tell neighbors apart (Mironov, On Significance of the Least
-Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure aggregation the server
-sees the update of each silo with the silo's own noise only, whose multiplier is noise / sqrt(silos); everyone else sees
-sums. Only what training rounds send is covered: not calibration after them, nor evaluation, nor what silos report about
-their data before the first round.
+Limits: Gaussian noise in floating point has gaps that can distinguish neighbors (Mironov, On Significance of the Least
+Significant Bits for Differential Privacy, CCS 2012), which is not addressed here. Without secure aggregation, the
+server sees each silo's update with that silo's noise only, whose multiplier is noise / sqrt(silos); everyone else sees
+sums. Only messages of training rounds are covered: not calibration after training, evaluation, or what silos report
+about their data before the first round.
 """
 
 import hashlib
@@ -51,29 +51,29 @@ from .base import Wrapper, find
 from .trained import Carried
 
 VARIANCE = "running_var"
-"""Torch's name of the variance in any normalization with running statistics."""
+"""Torch's name for the variance in normalization with running statistics."""
 
 
 @dataclass(frozen=True)
 class Private(Wrapper):
-    """The base, with updates of norm `clip_norm` at most and with noise in them, the same for every silo.
+    """The base, with updates clipped to the norm `clip_norm` and noise added, the same for every silo.
 
-    An update is what a silo sends minus what it was sent, over all groups together. BatchNorm's running statistics are
-    part of it, being averages of the silo's data; if features have large ones they use up the clip norm, so models
-    without BatchNorm, or methods that leave it at the silo, learn better. Integer tensors are returned unchanged, since
-    a counter of batches shows how many examples there are; and every update counts as 1 example, so no silo can move
-    the mean further than another.
+    An update is what a silo sends minus what it was sent, over all groups together. It includes BatchNorm's running
+    statistics, which are averages of the silo's data. Large ones use up the clip norm, so models without BatchNorm, or
+    methods that keep it at the silo, learn better. Integer tensors are sent back unchanged, because a counter of
+    batches reveals the number of examples. Every update has weight 1, so no silo can move the mean further than
+    another.
 
     Raises ConfigurationError for a value out of range, and for a base whose training cannot be protected this way.
     """
 
     clip_norm: float
-    """The largest L2 norm of an update, above 0."""
+    """Maximum L2 norm of an update, above 0."""
     noise_multiplier: float
     """Noise multiplier, 0 or more: standard deviation of the noise in the sum over `silos` silos, divided by
     `clip_norm`."""
     silos: int
-    """Number of silos that a training round asks, above 0."""
+    """Number of silos in a training round, above 0."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clip_norm < math.inf:
@@ -81,7 +81,7 @@ class Private(Wrapper):
         if not 0 <= self.noise_multiplier < math.inf:
             raise ConfigurationError(f"noise_multiplier = {self.noise_multiplier}: expected a finite number, 0 or more")
         if self.silos < 1:
-            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos that a round asks")
+            raise ConfigurationError(f"silos = {self.silos}: expected the number of silos in a round")
         check_private(self.base)
 
     @property
@@ -96,7 +96,7 @@ class Private(Wrapper):
 
     def schedule(self) -> Iterable[Round]:
         for own, step in zip(self.base.schedule(), super().schedule(), strict=True):
-            # Under the base's name and with its random numbers, but run here.
+            # Keeps the base's name and random numbers, but runs here.
             protected = replace(
                 own, task=self.train, aggregate=partial(self.settle, own), linear="silos", path="",
                 honest_norm=self.honest_norm,
@@ -104,12 +104,12 @@ class Private(Wrapper):
             if step.trains:
                 yield protected
             else:
-                # If only a mean is needed, no silo has to reveal its size.
+                # If only a mean is needed, silos need not reveal their sizes.
                 yield replace(step, task=partial(self.alike, own.task), linear="silos") if step.linear else step
 
     def honest_norm(self, sent: Payload) -> float:
-        """Return a norm that a clipped update with its noise exceeds once in 10^8 times; scaling it down would reduce
-        the noise.
+        """Return a norm that a clipped update with noise exceeds with probability 1e-8, because scaling it down would
+        reduce the noise.
         """
         count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
         return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
@@ -117,11 +117,11 @@ class Private(Wrapper):
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Run the base's client task of the round, and clip and noise its update.
 
-        Raises ConfigurationError if it sends anything but new values of tensors that it was sent.
+        Raises ConfigurationError if it sends anything except new values of tensors that it was sent.
         """
         step = next(islice(self.base.schedule(), context.round, None))
         update, after = step.task(down, state, context)
-        down, update = home(down), home(update)  # clipped and noised on the CPU, whatever device computed it
+        down, update = home(down), home(update)  # clipped and noised on the CPU for any device
         check_sent(self.name, down, update.payload)
         clipped = clip(down, update.payload, self.clip_norm)
         nonce = fingerprint(context, clipped)
@@ -138,12 +138,12 @@ class Private(Wrapper):
         return Update(payload, 1), after
 
     def alike(self, task: SiloTask, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Run the base's client task, with an update that counts as 1 example, like those of training."""
+        """Run the base's client task, whose update has weight 1, as in training."""
         update, after = task(down, state, context)
         return Update(update.payload, 1), after
 
     def settle(self, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-        """Aggregate as the base does; a variance that noise has made negative keeps its value."""
+        """Aggregate as the base does; a variance that becomes negative by noise keeps its old value."""
         after = step.aggregate(server, replies, context)
         return {group: positive(server.get(group, {}), tensors) for group, tensors in after.items()}
 
@@ -164,25 +164,26 @@ def check_private(method: Method) -> None:
             )
         if not step.trains and step.origin is not None:
             raise ConfigurationError(
-                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send what is not "
-                "covered, but training depends on it"
+                f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, silos send values that "
+                "are not covered, but training depends on it"
             )
 
 
 def check_sent(method: str, down: Payload, sent: Payload) -> None:
-    """Raise ConfigurationError if a silo sends anything but new values of tensors that it was sent."""
+    """Raise ConfigurationError if a silo sends anything except new values of tensors that it was sent."""
     for group, tensors in sent.items():
         for name, tensor in tensors.items():
             known = down.get(group, {}).get(name)
             if known is None or (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
                 raise ConfigurationError(
-                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, but was sent none of "
+                    f"clipping and noise do not fit {method!r}: a silo sends {group}/{name}, but was sent no tensor of "
                     "that shape and type, so its change is undefined"
                 )
 
 
 def clip(down: Payload, sent: Payload, bound: float) -> Payload:
-    """Return the change of every floating-point tensor, float64, scaled down to a norm of `bound` over all of them.
+    """Return the change of every floating-point tensor, float64, scaled down to a norm of at most `bound` over all of
+    them.
 
     Not finite if any change is not.
     """
@@ -199,8 +200,8 @@ def clip(down: Payload, sent: Payload, bound: float) -> Payload:
 def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
     """Return (32,) bytes that depend on the silo's secret, the silo, the round and the clipped update.
 
-    On the update too, because a repeated order must not give a second draw to average out, and two different orders for
-    one round must not get the same draw, which their difference would cancel.
+    The update is included because a repeated request must not yield a second draw of noise, which could be averaged
+    out, and two different requests for one round must not get the same draw, which their difference would cancel.
     """
     digest = hashlib.sha256(repr((context.secret, "noise", context.round, context.id)).encode())
     for group, tensors in clipped.items():
@@ -211,13 +212,13 @@ def fingerprint(context: SiloContext, clipped: Payload) -> bytes:
 
 
 def normal(shape: torch.Size, *parts: object) -> Tensor:
-    """Return standard normal numbers, float64, as a function of the parts only.
+    """Return standard normal numbers, float64, as a function of `parts` only.
 
-    From SHAKE-256, because a change that is known to be 0 reveals the noise, and the state of torch's generator can be
-    reconstructed from a few hundred of its numbers.
+    They come from SHAKE-256, because a change known to be 0 reveals the noise, and the state of torch's generator can
+    be reconstructed from a few hundred of its numbers.
     """
     stream = hashlib.shake_256(repr(parts).encode()).digest(8 * shape.numel())
-    # 52 bits and half of the last one: exact in float64, and never 0 or 1, whose quantiles are infinite.
+    # 52 bits and half of the last bit: exact in float64, and never 0 or 1, whose quantiles are infinite.
     uniform = ((np.frombuffer(stream, "<u8") >> 12) + 0.5) * 2.0**-52
     return torch.from_numpy(ndtri(uniform)).view(shape)
 
@@ -232,23 +233,23 @@ def positive(before: Tensors, after: Tensors) -> Tensors:
 
 
 def epsilon(noise: float, rounds_replies: Sequence[int], silos: int, delta: float) -> float:
-    """Return epsilon of a silo towards those who see only sums: users of the model, and the other silos.
+    """Return epsilon of a silo against parties that see only sums: users of the model, and the other silos.
 
     `rounds_replies` are the numbers of replies, the silo's own included, in each training round that the silo took part
-    in; `noise` and `silos` are those of `Private`, `delta` is between 0 and 1. Another silo knows its own noise, so m
-    replies hide each other with that of m - 1. Infinite if a round had no noise, 0 if there was no round. Raises
+    in; `noise` and `silos` are those of `Private`, `delta` is between 0 and 1. Another silo knows its own noise, so
+    with m replies only the noise of m - 1 protects. Infinite if a round had no noise, 0 without rounds. Raises
     ConfigurationError for a delta out of range, and if `dp-accounting` is not installed.
     """
     return composed((noise * math.sqrt((replies - 1) / silos) for replies in rounds_replies), delta)
 
 
 def epsilon_against_server(noise: float, rounds: int, silos: int, delta: float) -> float:
-    """Return epsilon of a silo towards a server that sees each update by itself, after `rounds` answered orders."""
+    """Return epsilon of a silo against a server that sees each update, after `rounds` answered requests."""
     return composed([noise / math.sqrt(silos)] * rounds, delta)
 
 
 def composed(multipliers: Iterable[float], delta: float) -> float:
-    """Return epsilon of Gaussian mechanisms with these noise multipliers, one after another."""
+    """Return epsilon of the composition of Gaussian mechanisms with these noise multipliers."""
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta = {delta}: expected a number between 0 and 1")
     counted = Counter(multipliers)
@@ -269,7 +270,7 @@ DELTA = 1e-5
 
 
 class SentMessage(Protocol):
-    """A ledger's entry for a message: silo, position in the schedule, phase and split, and size."""
+    """A message in the ledger: silo, position in the schedule, phase, split and size."""
 
     @property
     def silo(self) -> SiloId: ...
@@ -287,10 +288,10 @@ class SentMessage(Protocol):
 
 @frozen_settings
 class Privacy:
-    """Silo-level differential privacy: clipping and noise for what training sends. Off unless `clip_norm` is set."""
+    """Silo-level differential privacy: clipping and noise for messages of training. Off unless `clip_norm` is set."""
 
     clip_norm: Annotated[float, Field(gt=0, le=LARGE)] | None = None
-    """Largest L2 norm of a silo's update in a round; larger ones are scaled down."""
+    """Maximum L2 norm of a silo's update in a round; larger updates are scaled down."""
     noise_multiplier: Annotated[float, Field(ge=0, le=LARGE)] | None = None
     """Noise multiplier: standard deviation of the noise in a round's sum, divided by `clip_norm` (1 by default)."""
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -306,7 +307,7 @@ class Privacy:
     def around(self, method: Method, silos: int) -> Method:
         """Return the method with clipping and noise, for `silos` silos per round.
 
-        Raises ConfigurationError for a method that they do not fit.
+        Raises ConfigurationError for an incompatible method.
         """
         return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, silos)
 
@@ -320,18 +321,18 @@ class Privacy:
             composed([1.0], self.delta or DELTA)
 
     def outcome(self, messages: Iterable[SentMessage], silos: int, covers: tuple[str, ...]) -> dict[str, Any]:
-        """Return the entry of a run's summary: epsilon by silo, from what the ledger's messages show was sent.
+        """Return the entry of a run's summary: epsilon by silo, from the messages in the ledger.
 
-        "epsilon" is towards those who see only sums, the largest of all silos'. "epsilon_server" is towards a server
-        that sees each update, also those that came too late: of a silo that worked in every training round. null is
-        infinite: some round had no noise. Both are silo-level; "row" has those of changing one row of a silo, which can
-        move a clipped update by twice the clip norm. Not covered: what else left the silos.
+        "epsilon" is against parties that see only sums, the maximum over silos. "epsilon_server" is against a server
+        that sees each update, including late ones, for a silo that took part in every training round. null is infinite:
+        some round had no noise. Both are silo-level; "row" has the record-level ones, because changing one row of a
+        silo can move a clipped update by twice the clip norm. All other messages are not covered.
         """
         trained, other = list[SentMessage](), set[str]()
         for message in messages:
             if message.split is None and message.phase in covers:
                 trained.append(message)
-            elif message.bytes or (message.examples or 0) > 1:  # otherwise it reveals only that it was sent
+            elif message.bytes or (message.examples or 0) > 1:  # otherwise it reveals nothing
                 other.add(message.split or message.phase)
         replies = Counter(message.t for message in trained)
         rounds: dict[SiloId, list[int]] = {}

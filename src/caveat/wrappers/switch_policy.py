@@ -1,9 +1,10 @@
-"""Switching: the local model answers inputs that it knows, the global model the others, or neither does.
+"""Switching: the local model answers inputs that it knows, the global model other inputs that it knows, or neither
+does.
 
 Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
 Posterior Networks, IJCAI 2024, sections 2.2 and 4.2, for any score of any method. Thresholds are conformal quantiles of
-calibration data: the silo's own data for its local model, and all silos' data for the global model, which is asked
-about what other silos know. A method with one model asks it or abstains.
+calibration data: the silo's own data for its local model, and all silos' data for the global model, which answers
+inputs that other silos know. A method with one model answers with it or abstains.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,8 +20,8 @@ from .base import Wrapper, no_histograms
 
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor], reason: Reason = Reason.UNCERTAIN) -> Prediction:
-    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; abstain otherwise, for the
-    reason given.
+    """Return the local answer if it is `within`, (N,) bool, else the global one if it is; otherwise abstain for
+    `reason`.
 
     With one model, return its answer or abstain.
     """
@@ -40,7 +41,8 @@ def nowhere(answers: Answers) -> dict[Decision, Tensor]:
 
 
 def scalar(value: float) -> Tensor:
-    """Return a threshold as a float64 scalar. Kept and sent numbers are finite: infinity becomes the largest number."""
+    """Return a threshold as a float64 scalar, with infinity as the largest number, because stored and sent numbers are
+    finite."""
     return torch.tensor(value, dtype=torch.float64).nan_to_num()
 
 
@@ -55,7 +57,7 @@ class Switched(Wrapper):
     abstain_rate: float = 0.05
     """Share of calibration data for which the last model asked may be too uncertain; 0 never abstains."""
     max_aleatoric: float = torch.inf
-    """Aleatoric uncertainty in nats above which no answer is trusted: the input is ambiguous."""
+    """Aleatoric uncertainty in nats above which an input is ambiguous and no answer is trusted."""
 
     def init_server(self, context: SiloContext) -> State:
         return self.base.init_server(context) | {"decision": {"ready": torch.tensor(False), "limit": scalar(torch.inf)}}
@@ -96,23 +98,23 @@ class Switched(Wrapper):
             return self.base.decide(down, state, answers)
         within = {whose: self.within(whose, down, state, answer) for whose, answer in answers.items()}
         chosen = choose(answers, within)
-        # No reason to ask the other model: the first one knows the input well, and it is ambiguous.
+        # Do not ask the other model: the first one knows the input well, and it is ambiguous.
         return chosen.abstaining(chosen.aleatoric > self.max_aleatoric, Reason.AMBIGUOUS)
 
     def within(self, whose: Decision, down: Payload, state: State, answer: Prediction) -> Tensor:
-        """Return (N,) whether an answer is within its threshold, ties included, without an alarm; NaN is not.
+        """Return (N,) whether an answer is within its threshold, ties included, and has no alarm; NaN is not within.
 
-        An input about which the local model raises an alarm goes to the global model. So all abstentions for alarms are
-        the last model's, and the rate of false alarms is that of one model.
+        An input for which the local model raises an alarm is passed to the global model. So only the last model
+        abstains for alarms, and the rate of false alarms is that of one model.
         """
         group = state.get("decision", {}) if whose is Decision.LOCAL else down["decision"]
-        # A silo that missed the round has no threshold of its own, and asks the global model.
+        # A silo that missed the round has no threshold, and asks the global model.
         limit = group.get("limit", torch.tensor(-torch.inf))
         return (answer.score(self.score) <= limit) & ~answer.alarms
 
     def outcome(self, server: State) -> dict[str, object]:
         limit = float(server["decision"]["limit"])
         about = {"score": self.score, "handover_rate": self.handover_rate, "abstain_rate": self.abstain_rate}
-        # Without a limit there is no number to report: everything is accepted.
+        # Without a limit, everything is accepted and there is no number to report.
         bound = {"global_limit": limit} if limit < torch.finfo(torch.float64).max else {}
         return self.base.outcome(server) | {"policy": {"name": "switch", **about, **bound}}

@@ -1,4 +1,4 @@
-"""What `[training]` asks of all methods: balanced class weights, and optimizer state that persists over rounds."""
+"""Options of `[training]` for all methods: balanced class weights, and optimizer state that persists over rounds."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from ..training.fit import Training, balanced
 from .base import Wrapper
 
 MOMENTS = "moments"
-"""The group of optimizer state, at a silo, at the server and in messages."""
+"""Name of the group with optimizer state, at a silo, at the server and in messages."""
 
 
 def trained(method: Method) -> Method:
-    """Return the method with the wrappers that its `training` asks for; the method itself if it asks for none."""
+    """Return the method with the wrappers that its `training` needs; the method itself if it needs none."""
     training = getattr(method, "training", None)
     if not isinstance(training, Training):
         return method
@@ -43,11 +43,11 @@ class Balanced(Wrapper):
 
 @dataclass(frozen=True)
 class Carried(Wrapper):
-    """The base, whose silos' optimizers begin a training round with their state after the previous one.
+    """The base, whose optimizers start a training round with their state from the previous one.
 
-    If `shared`, that is the mean over the silos of a round, weighted as the model is, which is sent along. Before the
-    first round all is 0, which is an optimizer's initial state. The state of parameters that are not sent stays at the
-    silo, and so does everything if nothing is shared.
+    If `shared`, that is the mean over the silos of a round, weighted like the model and sent with it. Before the first
+    round it is 0, an optimizer's initial state. The state of parameters that are not sent stays at the silo, and
+    without sharing all state does.
     """
 
     training: Training
@@ -98,5 +98,5 @@ class Carried(Wrapper):
 
 
 def without(groups: Payload) -> Payload:
-    """Return all groups but the optimizer state."""
+    """Return all groups except the optimizer state."""
     return {name: tensors for name, tensors in groups.items() if name != MOMENTS}

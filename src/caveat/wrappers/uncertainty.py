@@ -1,4 +1,4 @@
-"""What a user may configure about uncertainty: the `[uncertainty]` section."""
+"""The `[uncertainty]` section of a configuration."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ COMPARING = ("switch", "guaranteed", "surer")
 """The policies that compare a score."""
 
 ENOUGH = 100
-"""Number of silos from which on only those that a training round would ask are asked after training."""
+"""Number of silos from which rounds after training ask only as many silos as a training round."""
 MEMBERS = 5
 """Default number of models of an ensemble."""
 
 
 @frozen_settings
 class Uncertainty:
-    """How predictions get their uncertainty, and what is done about it."""
+    """Uncertainty of predictions, and the decisions based on it."""
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits if the source is laplace."""
     source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
-    """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which narrows as silos have
-    more data; ensemble: several models, trained from other weights, at a multiple of the cost. By default the method's
-    own: evidence if it has any, otherwise dropout."""
+    """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which becomes narrower with
+    more data; ensemble: several models, trained from different weights, at a multiple of the cost. By default the
+    method's own: evidence if it has any, otherwise dropout."""
     ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
     """ensemble: number of models (5 by default)."""
     temperature_scaling: bool = True
-    """Scale probabilities by a temperature per model and silo, fitted on validation splits after training: the silo's
-    own, close to the global one if silos are alike. Under privacy.clip_norm silos send nothing for it."""
+    """Scale probabilities by a temperature per model and silo, fitted on validation splits after training; a silo's
+    temperature is close to the global one if silos are similar. With privacy.clip_norm, silos send nothing for it."""
     class_bias: bool | None = None
-    """temperature_scaling: also give each silo a bias per class, from none to that of its own validation split by how
-    much silos differ (false by default). It changes labels, in favour of the silo's own class frequencies."""
+    """temperature_scaling: also give each silo a bias per class, fitted to its validation split and shrunk towards 0
+    the less silos differ (false by default). It changes labels, in favor of the silo's own class frequencies."""
     familiarity: bool = True
-    """Give every input p-values of how familiar it is and how sure the answer is; silos send sums of features of
-    training inputs once."""
+    """Give every input p-values for its familiarity and for the certainty of its answer; silos send sums over features
+    of training inputs once."""
     false_alarm_rate: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    """familiarity: largest share of inputs like its own that a silo calls unfamiliar or unsure; switch and guaranteed
-    abstain from these. 0 raises no alarm."""
+    """familiarity: maximum expected fraction of inputs like its own that a silo calls unfamiliar or unsure; switch and
+    guaranteed abstain from these. 0 raises no alarms."""
     policy: Literal["always", "best", "blend", "surer", "switch", "guaranteed"] | None = None
     """always: answer every input, with the local model if there is one; best: with the model that is better on the
     silo's validation split; blend: with a weighted mean of both; surer: with the less uncertain one; switch: local,
-    global or abstain, by thresholds; guaranteed: the same with a bound on errors among answered inputs. By default the
+    global or abstain, by thresholds; guaranteed: likewise, with a bound on errors among answered inputs. By default the
     method's own."""
     score: str | None = None
     """The score that the alarm unsure and the policies switch, guaranteed and surer compare: total (default for most
@@ -78,15 +78,15 @@ class Uncertainty:
     max_aleatoric: Annotated[float, Field(gt=0)] | None = None
     """switch: aleatoric uncertainty in nats above which no model is trusted (none by default)."""
     risk: Annotated[float, Field(ge=1e-6, lt=1)] | None = None
-    """guaranteed: largest fraction of errors among answered inputs (0.05 by default)."""
+    """guaranteed: maximum fraction of errors among answered inputs (0.05 by default)."""
     confidence_level: Annotated[float, Field(gt=0, le=0.999999)] | None = None
     """guaranteed: confidence level, the probability that the bound on `risk` holds (0.9 by default)."""
     guarantee_scope: GuaranteeScope | None = None
     """guaranteed: whose inputs the guarantee covers, federation, domain or silo (federation by default). A silo or
     domain with too few calibration inputs has the guarantee of the next larger group, and the run reports that."""
     familywise: bool | None = None
-    """guaranteed: all guarantees of silos or domains hold simultaneously at that confidence level, rather than each by
-    itself (false by default)."""
+    """guaranteed: all guarantees of silos or domains hold simultaneously at that confidence level, rather than
+    individually (false by default)."""
     set_coverage: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
     """Fraction of inputs whose prediction set contains the true class (no prediction sets by default)."""
     label_shift: bool | None = None
@@ -94,8 +94,8 @@ class Uncertainty:
     frequencies of its training data (false by default). Silos send a histogram per class."""
 
     sets_per_class: bool | None = None
-    """set_coverage: of the inputs of each class, that fraction has it in its set (false by default: of all inputs). A
-    class with too few calibration inputs is pooled with the next larger one, and the fraction is that of both together.
+    """set_coverage: the coverage holds for the inputs of each class (false by default: for all inputs together). A
+    class with too few calibration inputs is pooled with the next larger one, and the coverage holds for both together.
     Silos with too few for their own sets send a histogram per class."""
     by_subgroup: bool = True
     """data.subgroups: each subgroup has its own guarantee, prediction sets and p-values; a subgroup with too few
@@ -104,24 +104,24 @@ class Uncertainty:
     def __post_init__(self) -> None:
         if self.ensemble_size is not None and self.source != "ensemble":
             raise ConfigurationError(
-                f"uncertainty.ensemble_size = {self.ensemble_size} has no meaning unless uncertainty.source = "
+                f"uncertainty.ensemble_size = {self.ensemble_size} has no effect unless uncertainty.source = "
                 f"'ensemble'",
                 "uncertainty.ensemble_size",
             )
         for key in ("label_shift", "sets_per_class"):
             if getattr(self, key) and self.set_coverage is None:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = true has no meaning unless uncertainty.set_coverage is given",
+                    f"uncertainty.{key} = true has no effect unless uncertainty.set_coverage is set",
                     f"uncertainty.{key}",
                 )
         if self.sets_per_class and self.label_shift:
             raise ConfigurationError(
-                "uncertainty.sets_per_class = true has a quantile per class, without weights: leave out label_shift",
+                "uncertainty.sets_per_class = true has a quantile per class, without weights: remove label_shift",
                 "uncertainty.label_shift",
             )
         if self.class_bias and not self.temperature_scaling:
             raise ConfigurationError(
-                "uncertainty.class_bias = true has no meaning with uncertainty.temperature_scaling = false",
+                "uncertainty.class_bias = true has no effect with uncertainty.temperature_scaling = false",
                 "uncertainty.class_bias",
             )
         for key, owners in OWNERS.items():
@@ -138,7 +138,7 @@ class Uncertainty:
         return method.softmax and self.source in (None, "own", "dropout") and self.mc_samples > 1
 
     def fitting(self, method: Method) -> Uncertainty:
-        """Return these settings for a baseline: without the keys that have no meaning for it."""
+        """Return these settings for a baseline, without the keys that have no effect on it."""
         policy = self.policy or method.policy
         if policy in CHOOSING and len(method.models) < 2:
             return replace(self, policy=None).fitting(method)
@@ -162,7 +162,7 @@ class Uncertainty:
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models have no dropout to sample; "
-                "leave it out to use the method's own",
+                "remove it to use the method's own estimator",
                 "uncertainty.source",
             )
         return method
@@ -170,8 +170,8 @@ class Uncertainty:
     def around(self, method: Method, silos: int = 1, *, seed: int = 0, subgroups: tuple[str, ...] = ()) -> Method:
         """Return the method with uncertainty estimator, calibration and decisions.
 
-        `silos` take part, the seed is that of the run, and the data have these subgroups. Raises ConfigurationError for
-        what does not fit.
+        `silos` take part, the seed is the run's, and the data have these subgroups. Raises ConfigurationError for
+        incompatible settings.
         """
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
@@ -192,21 +192,21 @@ class Uncertainty:
         for key in ("label_shift", "sets_per_class"):
             if getattr(self, key) and subgroups:
                 raise ConfigurationError(
-                    f"uncertainty.{key} = true compares calibration inputs by class, which does not combine with sets "
-                    "by subgroup: leave out data.subgroups, or set uncertainty.by_subgroup = false",
+                    f"uncertainty.{key} = true compares calibration inputs by class and cannot be combined with sets "
+                    "by subgroup: remove data.subgroups, or set uncertainty.by_subgroup = false",
                     f"uncertainty.{key}",
                 )
         sends = method.federated and find(method, Private) is None
         if self.label_shift and not sends:
             raise ConfigurationError(
                 f"uncertainty.label_shift = true needs calibration labels counted by class from every silo, which "
-                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
+                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; remove it",
                 "uncertainty.label_shift",
             )
         if self.class_bias and not sends:
             raise ConfigurationError(
                 f"uncertainty.class_bias = true needs sums over validation labels from every silo, which "
-                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; leave it out",
+                f"{'method ' + repr(method.name) if not method.federated else '[privacy]'} does not send; remove it",
                 "uncertainty.class_bias",
             )
         everyone = silos < ENOUGH
@@ -243,7 +243,7 @@ class Uncertainty:
         """Return the method with a policy around it."""
         if policy in CHOOSING and len(method.models) < 2:
             raise ConfigurationError(
-                f"uncertainty.policy = {policy!r} chooses between a local and a global model, and {method.name!r} has "
+                f"uncertainty.policy = {policy!r} chooses between a local and a global model, but {method.name!r} has "
                 "one model",
                 "uncertainty.policy",
             )

@@ -1,4 +1,4 @@
-"""The registry of data sources, the parsing of their names, and the joining of several sources."""
+"""The registry of data sources, parsing of their names, and joining of several sources."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ SOURCES: dict[str, type[Source]] = {
     kind.name: kind
     for kind in (DigitsSource, NpzSource, TableSource, NpySource, ImageSource, HubSource, EachSilosOwnSource)
 }
-"""All sources by name. The first that recognizes a bare path reads it."""
+"""All sources by name. A bare path is read by the first one that recognizes it."""
 JOIN = " + "
 """The separator of joined sources."""
 FORMS = ", ".join(kind.form for kind in SOURCES.values() if kind is not EachSilosOwnSource)
@@ -64,7 +64,7 @@ def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
     given = next((part for part in parts if part.in_silos), None)
     if given is not None and key == "source" and any(type(part) is not type(given) for part in parts):
         raise ConfigurationError(
-            f"data.{key} = {source!r}: {str(given)!r} comes in silos and can only be joined with sources that do",
+            f"data.{key} = {source!r}: {str(given)!r} consists of silos and can only be joined with others that do",
             f"data.{key}",
         )
     return parts
@@ -83,12 +83,12 @@ def _parsed(text: str, source: str, key: str, joined: bool) -> Source:
 
 
 def guess(path: str, *more: str) -> str:
-    """Return the source of a bare path, or of several, also joined by " + "; a source does not change."""
+    """Return the source of one bare path or of several, joined by " + "; a source is returned unchanged."""
     parts = [part for each in (path, *more) for part in each.split(JOIN)]
     if len(parts) > 1:
         found = list(map(guess, parts))
         tables = f"{TableSource.name}:"
-        if all(each.startswith(tables) for each in found):  # one source of several files
+        if all(each.startswith(tables) for each in found):  # one source with several files
             return tables + ",".join(each.removeprefix(tables) for each in found)
         return JOIN.join(found)
     name, colon, _ = path.partition(":")
@@ -117,7 +117,7 @@ def read_source(source: str, settings: SourceSettings, key: str = "source") -> D
     domains = [pool.domain for pool in pools]
     if len(set(domains)) < len(domains):
         raise DataError(
-            f"{source}: several domains are called {max(domains, key=domains.count)!r}, expected one name each"
+            f"{source}: several domains are called {max(domains, key=domains.count)!r}, expected different names"
         )
     classes = pools[0].classes
     for part, each in zip(parts, sources, strict=True):
@@ -133,7 +133,7 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def read_silo(settings: SourceSettings, silo: SiloId) -> Pool:
-    """Read the pool of one silo, from its own source or from the part of a source with the silo's name.
+    """Read the pool of one silo, from its own source or from the part of a source that has the silo's name.
 
     Classes and categories are the silo's own, independent of other parts. Raises DataError.
     """

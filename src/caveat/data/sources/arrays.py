@@ -23,13 +23,13 @@ from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .image_folders import resized
 
 LARGE = 1 << 28
-"""Bytes of arrays up to which their compression ratio is not checked."""
-WHOLE = "inputs of {} are taken for features; set data.kind to 'tokens' if they are ids, else to 'features'"
+"""Maximum size in bytes of arrays whose compression ratio is not checked."""
+WHOLE = "inputs of {} are read as features; set data.kind to 'tokens' if they are ids, otherwise to 'features'"
 """The warning for two-dimensional whole numbers without a kind."""
 PARTS = ("x", "y", "x_test", "y_test")
 """The names of a silo's arrays, in order."""
 SPLIT_PARTS = ("train", "val", "test")
-"""The ends of names of arrays, in the order in which they are joined."""
+"""The suffixes of names of arrays, in the order in which they are joined."""
 MOST_EXPANDED = 200
 """Maximum compression ratio: images are compressed to a tenth at best."""
 
@@ -48,7 +48,7 @@ class DigitsSource(Source):
 class NpzSource(Source):
     name = "npz"
     form = "npz:PATH[,PATH...]"
-    about = "arrays x_train, y_train, x_test, y_test, or x, y; several files: one domain each"
+    about = "arrays x_train, y_train, x_test, y_test, or x, y; with several files, each is a domain"
     keys = frozenset({"kind", "groups", "time"})
     suffixes = (".npz",)
 
@@ -80,7 +80,7 @@ class NpzSource(Source):
 class NpySource(Source):
     name = "npy"
     form = "npy:DIR"
-    about = "DIR/SILO/x.npy and y.npy, read as they are needed: arrays larger than memory"
+    about = "DIR/SILO/x.npy and y.npy, read on access: arrays larger than memory"
     keys = frozenset({"kind", "groups", "time"})
     in_silos = True
 
@@ -128,7 +128,7 @@ def read_npz(path: Path) -> dict[str, Array]:
         raise
     except MemoryError:
         raise DataError(f"{path}: the arrays do not fit into memory, expected smaller ones") from None
-    except Exception as error:  # whatever zipfile, zlib and numpy raise for a damaged file
+    except Exception as error:  # zipfile, zlib and numpy raise many types for damaged files
         why = str(error) or type(error).__name__
         raise DataError(f"{path}: not a readable npz file, truncated or with pickled objects ({why})") from error
 
@@ -138,7 +138,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> None:
-    """Raise DataError for two arrays of one name, and for arrays that are too large, before reading any."""
+    """Raise DataError for arrays with equal names, and for arrays that are too large, before reading any."""
     names = Counter(map(_name, archive.infolist()))
     doubled = [name for name in members if names[name] > 1]
     if doubled:
@@ -147,11 +147,11 @@ def _check_members(path: Path, archive: zipfile.ZipFile, members: Mapping[str, z
     inside, outside = sum(member.file_size for member in members.values()), path.stat().st_size
     if inside > max(LARGE, MOST_EXPANDED * outside):
         raise DataError(
-            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most "
-            f"{MOST_EXPANDED} times as much from {LARGE / 1e6:,.0f} MB on; use np.savez if this is intended"
+            f"{path}: {inside / 1e6:,.0f} MB of arrays in a file of {outside / 1e6:,.1f} MB, expected at most a "
+            f"{MOST_EXPANDED} times as much for more than {LARGE / 1e6:,.0f} MB; use np.savez if this is intended"
         )
     if inside > memory():
-        raise DataError(f"{path}: {inside / 1e9:,.0f} GB of arrays, this machine has {memory() / 1e9:,.0f} of memory")
+        raise DataError(f"{path}: {inside / 1e9:,.0f} GB of arrays, but this machine has {memory() / 1e9:,.0f}")
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
@@ -176,7 +176,7 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
     try:
         return list(map(str, np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names.astype(str)))
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: array 'classes' holds bytes that are not UTF-8 ({error.object!r})") from None
+        raise DataError(f"{path}: array 'classes' contains bytes that are not UTF-8 ({error.object!r})") from None
 
 
 def npz(path: str | Path, kind: Kind | None = None) -> Pool:
@@ -188,21 +188,21 @@ def npz(path: str | Path, kind: Kind | None = None) -> Pool:
 
 
 def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading | None = None) -> tuple[Pool, ...]:
-    """Read one pool per file; all have the same numbering of classes."""
+    """Read one pool per file; class indices are the same in all."""
     contents = [read_npz(path) for path in paths]
     parts = [_parts(arrays, str(path)) for arrays, path in zip(contents, paths, strict=True)]
     names = [_class_names(arrays, path) for arrays, path in zip(contents, paths, strict=True) if "classes" in arrays]
     if any(other != names[0] for other in names[1:]):
-        raise DataError(f"{paths[0]} and others name their classes differently in array 'classes'")
+        raise DataError(f"{paths[0]} and others have different class names in array 'classes'")
     domains = [path.stem for path in paths]
     if len(set(domains)) < len(domains):
-        raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected one domain each")
+        raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected different names")
     pools = pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
     return pools if reading is None else _placed(pools, contents, reading)
 
 
 def _placed(pools: Sequence[Pool], contents: Sequence[Mapping[str, Array]], reading: Reading) -> tuple[Pool, ...]:
-    """Return the pools with the arrays that `data.groups` and `data.time` name."""
+    """Add the arrays named by `data.groups` and `data.time` to pools."""
     found: dict[str, dict[SiloId, Array] | None] = {"groups": None, "time": None}
     for key, name in ((key, getattr(reading, key)) for key in found):
         if name is not None:
@@ -275,7 +275,7 @@ def _parts(arrays: dict[str, Array], origin: str) -> tuple[Array, Array, Array |
         raise DataError(f"{origin}: arrays {sorted(arrays)}, expected x_train, y_train, x_test, y_test or x, y")
     for x, y in (("x_val", "y_val"), ("x_test", "y_test")):
         if (x in arrays) != (y in arrays):
-            raise DataError(f"{origin}: has one of {x}, {y}, expected both or none")
+            raise DataError(f"{origin}: has only one of {x} and {y}, expected both or none")
     x_train, y_train = arrays["x_train"], arrays["y_train"]
     if "x_val" in arrays:
         for name, val in (("x", arrays["x_val"]), ("y", arrays["y_val"])):
@@ -317,7 +317,7 @@ def _mapped(path: Path) -> Array:
     except FileNotFoundError:
         expected = "both x.npy and y.npy" if path.stem in PARTS else "one because data.groups or data.time names it"
         raise DataError(f"{path}: no such file, expected {expected}") from None
-    except Exception as error:  # whatever numpy raises for a damaged file, and for one of pickled objects
+    except Exception as error:  # numpy raises many types for damaged files and pickled objects
         raise DataError(f"{path}: not a readable npy file ({error})") from None
     if not isinstance(found, np.ndarray):
         raise DataError(f"{path} contains several arrays; expected a .npy file with one array")
@@ -340,7 +340,7 @@ class HubSource(Source):
             ) from error
         try:
             splits = datasets.load_dataset(self.place)
-        except Exception as error:  # whatever the hub, the network or the library may raise
+        except Exception as error:  # the hub, the network and the library raise many types
             raise DataError(f"{self}: cannot be loaded: {type(error).__name__}: {error}") from error
         if "train" not in splits:
             raise DataError(f"{self}: splits {sorted(splits)}, expected 'train'")
@@ -360,7 +360,7 @@ class HubSource(Source):
         if size is not None:
             pictures = [resized(image_array(picture[None], str(self)), size)[0] for picture in pictures]
         if len({picture.shape for picture in pictures}) != 1:
-            raise DataError(f"{self}: images of different sizes or channels, expected one, or data.size")
+            raise DataError(f"{self}: images of different sizes or numbers of channels; set data.size to resize them")
         return np.stack(pictures), np.asarray(split[label])
 
     def _column(self, features: Any, candidates: tuple[str, ...]) -> str:

@@ -92,8 +92,8 @@ def locate(path: str) -> Path:
     """
     try:
         here = Path(path.strip()).expanduser()
-    except RuntimeError:  # "~name" of an unknown user
-        raise MissingError(f"{short_repr(path.strip())}: no home folder of that name") from None
+    except RuntimeError:  # "~name" with an unknown user
+        raise MissingError(f"{short_repr(path.strip())}: unknown user") from None
     root = os.environ.get(ROOT, "")
     candidates = [here] if here.is_absolute() or not root else [here, Path(root) / here]
     for candidate in candidates:

@@ -24,7 +24,7 @@ from ..tables.formats import variants
 from .base import Source, SourceSettings, the_one_of
 
 CHUNK = 1024
-"""Images resized at once: bounds the memory for float32 copies."""
+"""Number of images resized at once, which bounds the memory for float32 copies."""
 LUMA = (19595, 38470, 7471)
 """ITU-R 601-2 weights of red, green and blue in 65,536ths, as in Pillow's mode "L"."""
 SUFFIXES = {".png", ".jpg", ".jpeg"}
@@ -34,7 +34,7 @@ UNREAD = {
 }  # fmt: skip
 """Suffixes of image formats that are not supported."""
 FORMATS = ("PNG", "JPEG")
-"""The only decoders that are used, whatever a file's name or content."""
+"""The only decoders that are used, for any file name and content."""
 ORIENTATION = 0x0112
 """EXIF's tag for the orientation."""
 UPRIGHT = {
@@ -46,7 +46,7 @@ UPRIGHT = {
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 OPAQUE = 255
 MODES = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "PA": "RGB", "RGB": "RGB", "RGBA": "RGB"}
-"""Pillow's modes in which pixels may be stored, and in which they are read."""
+"""Pillow's modes of stored pixels, and the modes that they are converted to."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
     if not all(pool.images for pool in pools):
         for name, value in (("size", size), ("channels", channels)):
             if value is not None and not any(pool.images for pool in pools):
-                raise ConfigurationError(f"data.{name} = {value} is for images, these inputs are features")
+                raise ConfigurationError(f"data.{name} = {value} is for images, but these inputs are features")
         check_alike(pools, [pool.x.shape[1:] for pool in pools])
         return ImageFormat()
     found = [pool.x.shape[-1] for pool in pools]
@@ -94,7 +94,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
         channels = max(found)
     for pool, own in zip(pools, found, strict=True):
         if channels in (1, 3) and own not in (1, 3):
-            raise DataError(f"{pool.origin or pool.domain}: images of {own} channels, expected 1 or 3")
+            raise DataError(f"{pool.origin or pool.domain}: images with {own} channels, expected 1 or 3")
     image_format = ImageFormat(size, channels)
     check_alike(pools, [image_format.shape(pool.x) for pool in pools])
     return image_format
@@ -103,7 +103,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
 def resized(images: Array, size: int) -> Array:
     """Resize images (N, H, W, C) uint8 to `size` x `size` pixels; return the array itself if they have that size.
 
-    Bilinear with antialiasing, rounded; the aspect ratio is not kept.
+    Bilinear interpolation with antialiasing, rounded; the aspect ratio is not kept.
     """
     check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     check_type(size, (int, np.integer), "size", "a whole number of pixels")
@@ -120,7 +120,7 @@ def resized(images: Array, size: int) -> Array:
 
 
 def check_image_memory(count: int, size: int, of_pixel: int) -> None:
-    """Raise ConfigurationError if memory cannot hold `count` images of `size` x `size` pixels of `of_pixel` bytes."""
+    """Raise ConfigurationError if `count` images of `size` x `size` pixels of `of_pixel` bytes exceed the memory."""
     check_memory(count * size**2 * of_pixel, f"data.size = {size}: {count:,} images of that size take", "data.size")
 
 
@@ -134,7 +134,7 @@ def recolored(images: Array, channels: int) -> Array:
     if found == channels:
         return images
     if {found, channels} != {1, 3}:
-        raise DataError(f"cannot convert images of {found} channels to {channels}, expected 1 or 3")
+        raise DataError(f"cannot convert images with {found} channels to {channels}, expected 1 or 3")
     if channels == 3:
         return np.repeat(images, 3, axis=-1)
     luma = images @ np.array(LUMA, dtype=np.uint32)
@@ -163,8 +163,8 @@ class ImageSource(Source):
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
         """Read the pool of one silo. Raise DataError if it does not exist.
 
-        The folder is the silo's own, CLASS/*.png|jpg, or a folder of silos, SILO/CLASS/*.png|jpg, of which the one with
-        the silo's name, or the only one, is read.
+        The folder is the silo's own, CLASS/*.png|jpg, or a folder of silos, SILO/CLASS/*.png|jpg: the silo's name
+        selects one, unless there is only one.
         """
         (folder,) = self.paths()
         if not folder.is_dir():
@@ -218,7 +218,7 @@ def _pools(folders: Sequence[Path], settings: SourceSettings) -> tuple[Pool, ...
 
 
 def _groups(files: Sequence[Path], pattern: str) -> list[str]:
-    """Return the group of each file: what the pattern's one group matches in its name."""
+    """Return the group of each file: the match of the pattern's only group in its name."""
     expected = 'expected a regular expression with one group in parentheses, such as "^(p[0-9]+)_"'
     try:
         searched = re.compile(pattern)
@@ -257,7 +257,7 @@ class ImageRows(LazyRows):
                 )
             image = _sized(_read(self.paths[number], self.exif_rotation), self.side)
             if image.shape[:2] != self.shape[1:3] or image.shape[2] > self.shape[3]:
-                raise DataError(f"{self.paths[number]}: the image differs from that at the start, expected the same")
+                raise DataError(f"{self.paths[number]}: the image has changed since the start")
             found[row] = image  # broadcast: grayscale becomes color if others are
         return found
 
@@ -277,7 +277,7 @@ def image_files(folder: Path) -> list[Path]:
             raise DataError(f"{path}: image format not supported, expected PNG or JPEG; convert or remove it")
     for inner in _folders(folder):
         if deeper := next((path for path in sorted(inner.rglob("*")) if _is_image(path)), None):
-            raise DataError(f"{deeper}: a folder in {folder} holds images, expected them in {folder} itself")
+            raise DataError(f"{deeper}: a folder in {folder} contains images, expected them in {folder} itself")
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
@@ -323,7 +323,7 @@ def _read(path: Path, exif_rotation: bool) -> Array:
         raise DataError(f"{path}: not a readable image: the content is neither PNG nor JPEG") from None
     except DataError:
         raise
-    except Exception as error:  # whatever a decoder raises for a damaged file
+    except Exception as error:  # decoders raise many types for damaged files
         raise DataError(f"{path}: not a readable image ({error})") from error
     return pixels[..., None] if mode == "L" else pixels
 
@@ -334,16 +334,16 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
     with path.open("rb") as file:
         header = file.read(25)
     if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
-        raise DataError(f"{path}: an image of 16 or 32 bits per pixel and channel, expected 8; convert it")
+        raise DataError(f"{path}: an image with 16 or 32 bits per channel, expected 8; convert it")
     if image.mode not in MODES:
-        raise DataError(f"{path}: an image in {image.mode}, expected grey or RGB; convert it")
+        raise DataError(f"{path}: an image in {image.mode}, expected grayscale or RGB; convert it")
 
 
 def _check_whole(path: Path, image: Image.Image) -> None:
     """Raise DataError for several frames in a file, and for a truncated or corrupt PNG."""
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise DataError(f"{path}: an image of {frames} frames, expected one; save the frame you need as a file")
+        raise DataError(f"{path}: an image with {frames} frames, expected one; save the frame you need as a file")
     # Pillow checks neither the end of a PNG nor its pixels' checksums.
     if image.format == "PNG" and not _has_whole_chunks(path):
         raise DataError(f"{path}: not a readable image: the PNG is truncated or corrupt (checksum mismatch)")

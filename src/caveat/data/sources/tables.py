@@ -24,13 +24,13 @@ from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
 DAY = 86400.0
-MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or leave the row out; none of the file is read"
+MEND_ROW = "correct the cell (empty, ? or NA for a missing value), or remove the row; nothing of the file is used"
 
 
 class TableSource(Source):
     name = "csv"
     form = "csv:PATH[,PATH...]"
-    about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is one"
+    about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
         "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
         "decimal", "thousands", "missing", "separator", "files", "groups", "time",
@@ -47,7 +47,8 @@ class TableSource(Source):
         return csv_source([path], settings.reading._replace(silo_column=None), settings.lazy).pools[0]
 
     def paths(self) -> list[Path]:
-        """Return the csv and parquet files, including all in a folder. Raise DataError for a folder without any."""
+        """Return the csv and parquet files, including all files in a folder. Raise DataError for a folder without
+        any."""
         paths: list[Path] = []
         for found in super().paths():
             paths += map(_not_special, _tables(found)) if found.is_dir() else [found]
@@ -65,7 +66,7 @@ def _tables(folder: Path) -> list[Path]:
 
 
 def _not_special(path: Path) -> Path:
-    """Return the path of a file or folder. Raise DataError for a pipe or a device, which may never end."""
+    """Return the path of a file or folder. Raise DataError for a pipe or a device, reading which may never end."""
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: neither a file nor a folder, expected one of them")
     return path
@@ -103,7 +104,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     else:
         groups, names = np.repeat(np.arange(len(sheets)), list(map(len, sheets))), tuple(s.silo for s in sheets)
     if len(set(names)) < len(names):
-        raise DataError(f"several files are called {max(names, key=names.count)!r}: expected one silo each")
+        raise DataError(f"several files are called {max(names, key=names.count)!r}: expected different names")
     rows = mapped_rows(sheets, table) if lazy else encoded_rows(sheets, table)
     indices = [np.flatnonzero(groups == number) for number in range(len(names))]
     pools = [
@@ -132,7 +133,7 @@ def subgroup_cells(sheet: Sheet, reading: Reading) -> Array:
 
 
 def row_times(sheets: Sequence[Sheet], reading: Reading) -> Array:
-    """Return the place (N,) of each row in time, as `data.time` orders them: dates in seconds, or numbers.
+    """Return the times (N,) of rows for `data.time`: dates in seconds, or numbers.
 
     Dates are in the format declared for the column of their file, or else in ISO 8601. Raises Refused for other cells.
     """
@@ -148,11 +149,11 @@ def row_times(sheets: Sequence[Sheet], reading: Reading) -> Array:
     expected = "expected dates such as 2024-03-31 in all rows, or numbers in all rows"
     advice = date_advice(sheets, [each for each, _ in wrong], name, reading) if dates else ""
     place = sheet.place(name, row if isinstance(row, int) else 0)
-    raise Refused(f"{place}, but data.time has the column: {expected}{advice}", "reading", name)
+    raise Refused(f"{place}, but the column is data.time: {expected}{advice}", "reading", name)
 
 
 def _sheet_times(sheet: Sheet, name: str, decimal: str) -> tuple[Array | int, bool]:
-    """Return the places of a file's rows in time, or the first row without one, and whether they are dates."""
+    """Return the times of a file's rows, or the first row without one, and whether they are dates."""
     form, raw = sheet.format_of(name), list(sheet.raw(name))
     if form.date:
         days = [replace(form, since="", until="").value(text) for text in raw]
@@ -172,13 +173,13 @@ def _check_size(sheets: Sequence[Sheet], lazy: bool) -> None:
     for sheet in sheets:
         if lazy and not isinstance(sheet, ParquetSheet):
             raise ConfigurationError(
-                f"data.lazy = true is for images and parquet files, and {sheet.path} is text: leave it out, or write "
+                f"data.lazy = true is for images and parquet files, but {sheet.path} is text: remove it, or write "
                 "the table as a parquet file",
                 "data.lazy",
             )
     if not lazy:
         needed = FLOAT * sum(map(len, sheets)) * len(sheets[0].columns)
-        check_memory(needed, f"{sheets[0].path}: set data.lazy = true for parquet files; rows in memory", "data.lazy")
+        check_memory(needed, f"{sheets[0].path}: set data.lazy = true for parquet files; the rows take", "data.lazy")
 
 
 def _coded(texts: Iterable[str], known: tuple[str, ...] = ()) -> tuple[LabelArray, tuple[str, ...]]:
@@ -198,8 +199,8 @@ def silos_of(sheet: Sheet, reading: Reading) -> Iterable[str]:
 def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, silo: SiloId = "") -> Array:
     """Return the rows of a sheet as raw rows of a table; other columns are ignored.
 
-    Its format is that of the file of this name in training, or else of the silo's. A category that the table lacks gets
-    the code after the last.
+    Its format is that of the training file with this name, or else that of the silo's files. A category that the table
+    lacks gets the code after the last.
     """
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
@@ -221,24 +222,24 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
             columns = ", ".join(sheets[0].columns)
             why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
             if len(sheets[0].columns) == 1 and (marks := re.findall(r"[^\w.-]", columns)):
-                why = f"; if that is several columns, set {assignment('separator', max(marks, key=marks.count))}"
+                why = f"; if these are several columns, set {assignment('separator', max(marks, key=marks.count))}"
             raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
     for key in ("groups", "time", "target"):
         for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):
             if other == getattr(reading, key) and named != key:
                 raise ConfigurationError(
-                    f"data.{key} = {other!r} is data.{named} too, expected the column in one of them", f"data.{key}"
+                    f"data.{key} = {other!r} is data.{named}, too; expected different columns", f"data.{key}"
                 )
 
 
 def warn_of_header(sheets: Sequence[Sheet]) -> None:
-    """Warn of a header line that looks like a row of data: names that are numbers, but do not count columns."""
+    """Warn of a header line that looks like a row of data: names are numbers, but not column numbers."""
     for sheet in sheets:
         numbers = [value for name in sheet.columns if (value := number(name)) is not None]
         steps = {after - before for before, after in pairwise(numbers)}
         if 2 * len(numbers) >= len(sheet.columns) and (len(numbers) < 2 or steps != {1}):
             told = f"{sheet.path}: the header line is {shown(','.join(sheet.columns))}; is it a row of data?"
-            warnings.warn(f"{told} Then write a line with names above it", DataWarning, stacklevel=3)
+            warnings.warn(f"{told} If so, write a line with names above it", DataWarning, stacklevel=3)
 
 
 def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
@@ -248,7 +249,7 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
             for row, text in enumerate(sheet.column(name)):
                 if missing(text):
                     told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is missing ({text!r}), expected a value"
-                    raise Refused(f"{told}: write it there, or take the row out of the file", "unlabelled", name)
+                    raise Refused(f"{told}: add it, or remove the row from the file", "unlabelled", name)
 
 
 def one_class(sheets: list[Sheet], reading: Reading) -> list[Sheet]:
@@ -274,7 +275,7 @@ def warn_of_spaces(sheets: Sequence[Sheet], columns: Sequence[str]) -> None:
 
 
 def warn_of_groups(sheets: Sequence[Sheet], reading: Reading) -> str:
-    """Warn of the first input that looks like the group of rows that belong together; return its name, "" if none."""
+    """Warn of the first input that looks like a group of related rows; return its name, "" if none."""
     if reading.groups is not None:
         return ""
     silos = [silo for sheet in sheets for silo in silos_of(sheet, reading)]
@@ -283,9 +284,9 @@ def warn_of_groups(sheets: Sequence[Sheet], reading: Reading) -> str:
     if name := next(found, ""):
         left_out = assignment(f"rename_columns\n{name}", False)
         told = (
-            f"column {shown(name)} looks like a group of rows, such as those of a patient: {_belong(name)}, so "
+            f"column {shown(name)} looks like a group of rows, such as the rows of a patient: {_belong(name)}, so "
             "that they share a split and count once in each guarantee; if every row is independent of the others, "
-            f"leave the column out, {left_out}"
+            f"remove the column, {left_out}"
         )
         warnings.warn(told, DataWarning, stacklevel=3)
     return name
@@ -296,7 +297,8 @@ def _belong(name: str) -> str:
 
 
 def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColumn, ...]:
-    """Return the columns of a table. Raise Refused with a line per refused column; `grouping` may be groups."""
+    """Return the columns of a table. Raise Refused with a line per refused column; `grouping` is a possible group
+    column."""
     refused = [column for column in columns if column.refused]
     if refused:
         belong = {grouping: f"; {_belong(grouping)}"}

@@ -17,17 +17,17 @@ from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES,
 from .reading import Reading
 
 TELLING = 20
-"""More distinct texts than this, and than half the rows, are taken for names or free text."""
+"""A column with more distinct texts than this, and than half the rows, is assumed to have names or free text."""
 MOSTLY = 0.9
-"""Minimum fraction of numbers from which other text in a column is taken for an error."""
+"""Minimum fraction of numbers in a column for which other text is assumed to be an error."""
 LARGEST = float(np.finfo(np.float32).max)
-ENDLESS = "expected a finite number or nothing"
+ENDLESS = "expected a finite number or an empty cell"
 MEND = "correct the cell (empty, ? or NA for a missing value)"
 MARKS = ((".", ""), (",", ""), (".", ","), (",", "."), (".", " "), (",", " "), (".", "'"), (",", "'"))
 """Decimal and thousands marks to try."""
 ABSENT = frozenset({"-", "--", "---", ".", "..", "...", "*", "#", "x", "_", "\u2013", "\u2014", "n.a.", "k.a.", "nd",
                     "unknown", "missing", "#n/a", "#null!"})  # fmt: skip
-"""Texts that are often written for a missing value, in lower case."""
+"""Texts that often mean a missing value, in lower case."""
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 SIGN = f"[-+{MINUS}]?"
 CURRENCY = "[€$£¥₹₽₩]|R\\$|kr|Fr\\.|Rs\\.?|EUR|USD|GBP|CHF|CAD|AUD|JPY|CNY|INR|SEK|NOK|DKK|PLN"
@@ -49,7 +49,7 @@ def assignment(key: str, value: Any) -> str:
 
 
 def advised(text: str) -> list[str]:
-    """Return the lines of TOML of the first remedy that a message names; none if a value has to be filled in."""
+    """Return the lines of TOML of the first remedy in a message; none if a value must be filled in."""
     found, end = list[str](), None
     for match in ASSIGNED.finditer(text):
         if end is not None and text[end : match.start()] != " and ":
@@ -83,7 +83,7 @@ def column_refusal(
     rows = sum(present.values())
     if texts and name in reading.numeric:
         says = "the dictionary declares the column as numbers"
-        says = says if name in reading.declared.of_type("number") else "data.numeric has the column"
+        says = says if name in reading.declared.of_type("number") else "data.numeric contains the column"
         return f"{_place(sheets, name, texts)}, but {says}, expected a number: {MEND}"
     numbers = rows - sum(present[text] for text in texts)
     if texts and (numbers >= MOSTLY * rows or any(text.startswith(NO_NUMBER) for text in texts)):
@@ -99,15 +99,15 @@ def column_refusal(
 
 
 def look_like_names(sheets: Sequence[Sheet], name: str, present: Mapping[str, int]) -> str:
-    """Return a refusal if there are so many texts that they may be names; "" if not."""
+    """Return a refusal if a column has so many different texts that they may be names; "" if not."""
     rows = sum(present.values())
     if len(present) <= max(TELLING, rows / 2):
         return ""
     left_out = assignment(f"rename_columns\n{sheets[0].own_name(name)}", False)
     return (
         f"{_place(sheets, name, present)}, one of {len(present)} different texts in {rows} rows, which look like names "
-        f"or free text: leave the column out, {left_out}; or, if all data are on "
-        "one machine, name it in data.categorical if these are categories: a silo of a federation never sends so many"
+        f"or free text: remove the column, {left_out}; or, if all data are on "
+        "one machine and these are categories, name it in data.categorical (a silo of a federation never sends so many)"
     )
 
 
@@ -133,7 +133,7 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
             return ""
         codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
         place = _place(sheets, name, absent)
-        return f"{place}, among numbers: set {_missing(reading, absent)} if that means missing{codes}"
+        return f"{place}, but other values are numbers: set {_missing(reading, absent)} if that means missing{codes}"
     marks = set.intersection(*(set(each.marks) for each in wrong)) if all(each.marks for each in wrong) else set()
     first, place = wrong[0], first_place([wrong[0].sheet], name, wrong[0].others)
     codes = "" if name in reading.numeric else f", or {_categorical(reading, name)} if its values are codes"
@@ -165,14 +165,12 @@ def _format_refusal(sheets: Sequence[Sheet], name: str, reading: Reading) -> str
         return f"{place}, {what}: set {', or '.join(lines)}{codes}{_alternatives(first, name, reading)}"
     if any(each.mixed for each in wrong):
         out = assignment(f"rename_columns\n{first.sheet.own_name(name)}", False)
-        return (
-            f"{place}, but other values are in another format: write all in one format, or leave it out, {out}{codes}"
-        )
+        return f"{place}, but other values are in another format: write all in one format, or remove it, {out}{codes}"
     return ""
 
 
 def _alternatives(cells: _Cells, name: str, reading: Reading) -> str:
-    """Return what else may be set for a column of dates or limits."""
+    """Return alternative settings for a column of dates or limits."""
     form, _ = cells.form or ({}, "")
     if "limit" in form:
         return '; limit = "half" instead reads <1 as 0.5'
@@ -180,11 +178,11 @@ def _alternatives(cells: _Cells, name: str, reading: Reading) -> str:
         return ""
     split = f", {assignment('time', name)} to split by time" if not reading.time and form["date"] not in TIMES else ""
     left_out = assignment(f"rename_columns\n{cells.sheet.own_name(name)}", False)
-    return f"{split}, or {left_out} to leave it out"
+    return f"{split}, or {left_out} to remove it"
 
 
 def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, reading: Reading) -> list[str]:
-    """Return the settings of files in other formats than the first, if certain, and those of missing marks."""
+    """Return the settings of files in other formats than the first, if certain, and the settings of missing marks."""
     lines = []
     for each in rest[:MOST_ADVISED]:
         if each.marks and len(options := _different(each.marks, each)) == 1:
@@ -196,7 +194,8 @@ def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, r
 
 
 def _different(marks: Collection[tuple[str, str]], cells: _Cells) -> list[tuple[str, str]]:
-    """Return the marks that make different numbers of cells, thousands first; close to the declared ones."""
+    """Return the marks that give cells different values, thousands first, preferring those close to the declared
+    ones."""
     found: dict[tuple[float | None, ...], tuple[str, str]] = {}
     for option in sorted(marks, key=lambda each: (not each[1], each[0] != cells.format.decimal, MARKS.index(each))):
         found.setdefault(tuple(number(text, *option) for text in cells.known), option)
@@ -215,7 +214,7 @@ def _american(day_first: str) -> str:
 
 
 def _named(cells: Sequence[_Cells], wrong: Sequence[_Cells]) -> Sequence[_Cells]:
-    """Return the files that an advice has to name: one stands for all."""
+    """Return the files that an advice must name; one represents all."""
     return wrong[:1] if len(wrong) == len(cells) else wrong[:MOST_ADVISED]
 
 
@@ -246,7 +245,7 @@ def _marks_advice(
 
 
 def _contradicts(sheet: Sheet, name: str, other: CellFormat, reading: Reading) -> bool:
-    """Return whether another column of a file has numbers that are none, or others, in a format."""
+    """Return whether a format would change or invalidate numbers in another column of a file."""
     for column in sheet.columns:
         if column in (name, reading.target, reading.silo_column, *reading.categorical) or sheet.stores_numbers(column):
             continue
@@ -278,7 +277,7 @@ class _Cells:
         self.form = None if self.marks or not plain or not self.known else self._form()
 
     def _fit(self, option: tuple[str, str]) -> float:
-        """Return the fraction of cells that are numbers with these marks; 0 if it needs no other marks."""
+        """Return the fraction of cells that are numbers with these marks; 0 if no other marks are needed."""
         decimal, thousands = option
         other = replace(self.format, decimal=decimal, thousands=thousands)
         changed = [text for text in self.others if text in self.known and other.value(text) is not None]
@@ -296,7 +295,7 @@ class _Cells:
         return sum(count for text, count in self.known.items() if other.value(text) is not None) / self.rows
 
     def _form(self) -> tuple[dict[str, Any], str] | None:
-        """Return the keys of a column that make numbers of almost all cells, and what these are called."""
+        """Return the keys of a column that turn almost all cells into numbers, and a name for such cells."""
         for date in DATE_FORMATS:
             sample = next(text for text in self.others if text in self.known)
             if is_date(sample, date) and self.fits(CellFormat(date=date)) >= MOSTLY:
@@ -319,7 +318,7 @@ class _Cells:
         return None
 
     def _numbers(self, tried: CellFormat, limit: str | None) -> bool:
-        """Return whether there are several numbers, apart from limits: <50 and >=50 are categories."""
+        """Return whether there are several numbers other than limits: <50 and >=50 alone are categories."""
         plain = replace(tried, limit=None) if limit else tried
         return len({value for text in self.known if (value := plain.value(text)) is not None}) > 1
 
@@ -346,7 +345,7 @@ def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
     quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
     if not quantities and len(labels) <= rows / 2:
         return ""
-    looks = "quantities, which must be converted to classes first" if quantities else "no classes"
+    looks = "quantities, which must be converted to classes first" if quantities else "something other than classes"
     return (
         f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
         f"{looks}: expected another data.target"
@@ -385,7 +384,7 @@ def spelling_refusal(sheets: Sequence[Sheet], name: str, reading: Reading, texts
         keep = _categorical(reading, name)
     return (
         f"{sheets[0].path}: column {shown(name)} has {said}, which differ only in case, spaces, Unicode form or "
-        f"leading zeros: set {merge} if they are one, or {keep} to keep both"
+        f"leading zeros: set {merge} if they are the same, or {keep} to keep both"
     )
 
 

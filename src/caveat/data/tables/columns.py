@@ -21,15 +21,15 @@ from .formats import CODE, DATE_FORMATS, EXCEL, NO_NUMBER, TIMES, TRUTH, is_date
 from .reading import Reading
 
 AT_LEAST = 1 << 20
-"""Numbers that are collected before duplicates are removed."""
+"""Number of values that are collected before duplicates are removed."""
 DIGITS = {"%Y%m%d": 8, "%d%m%Y": 8, "%m%d%Y": 8}
-"""Dates as digits, and how many these are."""
+"""Formats of dates as digits, and their numbers of digits."""
 YEARS = (1900, 2100)
 SERIALS, ALL_SERIALS = (7_000, 60_000), (36_526, 49_310)
-"""Days of a spreadsheet in a column with a name of dates (1919 to 2064), and in any other (2000 to 2034)."""
+"""Range of spreadsheet days in a column whose name suggests dates (1919 to 2064), and in any other (2000 to 2034)."""
 FEWEST_SERIALS = 10
 ALL_DATES, MOST_DATES = (SERIALS[0], 99_999_999), 10_000
-"""Lowest and highest number that may be a date, and the maximum number of values that are looked at."""
+"""Lowest and highest number that may be a date, and the maximum number of values that are checked."""
 DATE_NUMBER = re.compile(r"\d{4,8}(\.\d+)?")
 NAMES_OF_DATES = frozenset({
     "date", "dates", "day", "dob", "born", "birth", "birthdate", "birthday", "admitted", "admission", "discharge",
@@ -56,9 +56,9 @@ class ColumnContent:
     categories: tuple[str, ...] | None = None
     """Its texts in the order of their codes."""
     remark: str = ""
-    """A note if its reading is unusual."""
+    """A remark if its interpretation is unusual."""
     refused: str = ""
-    """Why it cannot be read: file, line, cell and remedy."""
+    """Why it is refused: file, line, cell and remedy."""
 
     @property
     def column(self) -> TableColumn:
@@ -101,7 +101,7 @@ def column_of(sheets: Sequence[Sheet], name: str, reading: Reading) -> ColumnCon
 
 
 def _dates(sheets: Sequence[Sheet], name: str, reading: Reading, texts: Sequence[str]) -> str:
-    """Return a sentence if numbers are dates as digits or as days of a spreadsheet, with the key that reads them."""
+    """Return a warning if numbers look like dates, as digits or as days of a spreadsheet, with the key to read them."""
     own, format_of = sheets[0].own_name(name), sheets[0].format_of(name)
     if len(texts) < 2 or format_of.date or not all(map(DATE_NUMBER.fullmatch, texts)):
         return ""
@@ -125,7 +125,7 @@ def date_advice(sheets: Sequence[Sheet], wrong: Sequence[Sheet], name: str, read
     formats = [_date_formats(sheet, name) for sheet in wrong]
     if not formats[0]:
         numbers = all(number(text) is not None for text in wrong[0].raw(name))
-        return f"; {wrong[0].path} has numbers" if numbers else f"; the dates of {wrong[0].path} need one format"
+        return f"; {wrong[0].path} has numbers" if numbers else f"; the dates in {wrong[0].path} must have one format"
     together = len(wrong) == len(sheets) and all(each == formats[0] for each in formats)
     together = together and not any(file.rename_columns for file in reading.declared.files)
     lines = []
@@ -145,7 +145,7 @@ def date_advice(sheets: Sequence[Sheet], wrong: Sequence[Sheet], name: str, read
 
 
 def _date_formats(sheet: Sheet, name: str) -> list[str]:
-    """Return the formats of all of a column's dates in a file: none, one, or two that swap day and month."""
+    """Return the formats that fit all dates of a column in a file: none, one, or two that swap day and month."""
     texts = {text.removesuffix(".0") for text in sheet.raw(name)}
     if found := [date for date in DATE_FORMATS if date not in TIMES and all(is_date(text, date) for text in texts)]:
         return found[:2]
@@ -163,7 +163,7 @@ def _is_day(text: str, date: str, digits: int) -> bool:
 
 
 def _with_truths(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return truth values as numbers beside numbers 0 and 1."""
+    """Return truth values as numbers, to combine them with the numbers 0 and 1."""
     if not {value for value in values.values() if value is not None} <= {0, 1} or not any(
         value is not None for value in values.values()
     ):
@@ -180,7 +180,7 @@ def _categories(
     refused: str = "",
     remark: str = "",
 ) -> ColumnContent:
-    """Return the content of a column of texts, in one spelling each."""
+    """Return the content of a column of texts, with one spelling per value."""
     name, rows, absent, _ = about
     texts = [text.removeprefix(NO_NUMBER) for text in present]
     alike = one_spelling(texts)
@@ -192,7 +192,7 @@ def _categories(
         refused = spelling_refusal(sheets, name, reading, categories)
     elif not refused and name not in {rule.name for rule in reading.declared.dictionary if rule.values}:
         kept = [" and ".join(map(shown, group)) for group in variants(categories)[:3]]
-        remark = f"{', '.join(kept)} are kept apart" if kept else remark
+        remark = f"{', '.join(kept)} are kept as different categories" if kept else remark
     return ColumnContent(
         name, rows, absent, len(categories), "texts", categories=categories, refused=refused, remark=remark
     )

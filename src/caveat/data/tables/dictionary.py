@@ -34,7 +34,7 @@ class DictionaryColumn:
     missing: tuple[str | float, ...] = ()
     """Values that mean missing, in addition to an empty cell, ?, NA, nan, null and none."""
     outside: Literal["refuse", "missing"] = "refuse"
-    """Invalid values, outside of `range` or `values`: refuse the table, or treat them as missing."""
+    """Treatment of values outside of `range` or `values`: refuse the table, or treat them as missing."""
 
     def __post_init__(self) -> None:
         wrong = {"number": "values", "category": "range"}[self.type]
@@ -66,7 +66,7 @@ class OwnColumn:
     own: Name
     """Its name in the file."""
     name: str = ""
-    """Its name at all silos; empty if the column is left out."""
+    """Its name at all silos; empty if the column is removed."""
     unit: str = ""
     """The unit of its numbers in the file, which may be written in the cells ("68 kg", "€ 5"); it must equal the
     dictionary's unit unless there is a factor."""
@@ -81,14 +81,14 @@ class OwnColumn:
     missing: Marks = ()
     """Values that mean missing in this column, in addition to those of the file."""
     limit: Literal["value", "half"] | None = None
-    """Numbers such as <0.5 and >100 are read as the limit; with "half", <0.5 as half of it."""
+    """Numbers such as <0.5 and >100 are read as the limit; with "half", <0.5 is read as half the limit."""
     date: str = ""
-    """The format of dates, such as "%d.%m.%Y" or "%Y%m%d", which are read as days; of times, "%H:%M", read as hours; or
-    "excel" for dates that a spreadsheet has stored as numbers of days since 1899-12-30."""
+    """The format of dates, such as "%d.%m.%Y" or "%Y%m%d", which are read as days, or of times, "%H:%M", which are read
+    as hours; "excel" for dates that a spreadsheet stored as numbers of days since 1899-12-30."""
     since: str = ""
     """Days count from this date, 2020-01-31; by default from 1970-01-01."""
     until: str = ""
-    """Days count up to this date: with a date of birth, the age at that date."""
+    """Days count up to this date: for a date of birth, the age at that date."""
     codes: tuple[LabelCode, ...] = ()
     """The meanings of its texts, CODE = "MEANING"."""
 
@@ -110,7 +110,7 @@ class OwnColumn:
 
 @frozen_settings
 class OwnFile:
-    """The format of one file, where it differs from `[data]`."""
+    """The format of one file, if it differs from `[data]`."""
 
     name: Name
     """The file's name without its suffix."""
@@ -164,7 +164,7 @@ def check_declared(declared: Declared, categorical: Sequence[str], numeric: Sequ
     for file in declared.files:
         if column := next((each for each in file.rename_columns if each.own == each.name in left_out), None):
             raise ConfigurationError(
-                f"data.rename_columns leaves {column.own!r} out of all files, but data.files.{file.name}."
+                f"data.rename_columns removes {column.own!r} from all files, but data.files.{file.name}."
                 "rename_columns declares its format: remove one of them",
                 "data.rename_columns",
             )
@@ -179,8 +179,7 @@ def as_lists(data: dict[str, Any]) -> dict[str, Any]:
     """Return `[data]` with dictionary, label codes, renamed columns and files converted from tables to lists.
 
     As tables they are `[NAME]` with the keys of `DictionaryColumn`; CODE = "CLASS"; OWN = "NAME", OWN = false for a
-    column to leave out, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`; and `[NAME]` with those of
-    `OwnFile`.
+    column to remove, or OWN = {name = "NAME", ...} with the keys of `OwnColumn`; and `[NAME]` with those of `OwnFile`.
     """
     made: dict[str, Callable[[Mapping[str, Any]], list[Any]]] = {
         "dictionary": _dictionary,

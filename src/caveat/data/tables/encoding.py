@@ -27,7 +27,7 @@ from .reference import NO_REFERENCE, Reference
 FORMAT = 2
 """Increased whenever the same files yield other numbers."""
 FITTED = 1 << 23
-"""Numbers of a training split to which encoders are fitted at once, in whole columns."""
+"""Maximum number of values for which an encoder is fitted at once, in whole columns."""
 
 
 def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
@@ -44,7 +44,7 @@ def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array
 
 
 def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
-    """Return the same rows, read when needed. Raise ConfigurationError if the cache cannot be written."""
+    """Return the same rows, read on access. Raise ConfigurationError if the cache cannot be written."""
     folder = cache_folder() / "tables"
     file = folder / f"{_name(sheets, table)}.npy"
     shape = (sum(map(len, sheets)), len(table))
@@ -56,8 +56,8 @@ def mapped_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
             rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise ConfigurationError(
-            f"data.lazy = true keeps the {shape[0]:,} rows of the table in {folder}, which fails ({error}); "
-            "CAVEAT_CACHE=FOLDER names another folder",
+            f"data.lazy = true stores the {shape[0]:,} rows of the table in {folder}, which fails ({error}); "
+            "set CAVEAT_CACHE to use another folder",
             "data.lazy",
         ) from error
     return cast(Array, ArrayRows(rows, lambda x, _: x, ", ".join(str(sheet.path) for sheet in sheets[:3])))
@@ -69,7 +69,8 @@ def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Iterator[Ar
 
 
 class Codes(dict[str, int]):
-    """The codes of texts: -1 for missing ones, those of equal numbers and truth values, else the one after the last."""
+    """The codes of texts: -1 if missing, the same for equal numbers and truth values, and the code after the last if
+    unknown."""
 
     def __init__(self, categories: Sequence[str]) -> None:
         super().__init__({text: code for code, text in enumerate(categories)})
@@ -151,7 +152,7 @@ def _sum_of(file: Path) -> str:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The features that every silo encodes its rows to."""
+    """The features to which every silo encodes its rows."""
 
     columns: tuple[TableColumn, ...] = ()
     """The table's columns in order, with the categories in any silo's training split."""
@@ -181,7 +182,7 @@ class Encoder:
     csv_format: CsvFormat = AS_USUAL
     """The format of files with rows to encode."""
     reference: Reference = NO_REFERENCE
-    """Values of the silo's own rows, for tests of new rows as a whole."""
+    """Values of the silo's own rows, for tests of whole batches of new rows."""
 
     def __call__(self, raw: Array) -> Array:
         """Encode raw values (N, D) as finite float32 features (N, F). Invalid category codes count as missing."""
@@ -198,7 +199,7 @@ class Encoder:
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def notes(self, raw: Array) -> tuple[str, ...]:
-        """Return a note for each of the (N, D) raw rows on which a prediction is unreliable, "" for others.
+        """Return a note for each of (N, D) raw rows whose prediction is unreliable, "" for other rows.
 
         A category is unseen if no training split has it, or if its code is invalid (codes begin at 0; -1 is missing).
         """
@@ -280,12 +281,12 @@ def _recoded(values: Array, old: TableColumn, new: TableColumn) -> Array:
         return values
     if old.categories is None or new.categories is None:
         if not (np.isnan(values) if old.categories is None else values < 0).all():
-            raise DataError(f"column {new.name!r} has numbers at one silo and texts at another")
+            raise DataError(f"column {new.name!r} has numbers at one silo but texts at another")
         return np.full_like(values, np.nan if new.categories is None else -1)
     known = Codes(new.categories)
     codes = np.array([known[text] for text in old.categories], dtype=values.dtype)
     codes = np.append(np.where(codes == known.unseen, -1, codes), values.dtype.type(-1))
-    return np.asarray(codes[values.astype(int)])  # -1, missing, is the last
+    return np.asarray(codes[values.astype(int)])  # -1, missing, selects the last
 
 
 def fit_encoders(
@@ -294,7 +295,7 @@ def fit_encoders(
     """Fit one encoder per silo on the raw rows (N, D) of its training split, with the columns in `tables`.
 
     Numbers: median for missing values, standardized, and an indicator of missing values for flagged columns.
-    Categories: one-hot over those of the layout; others become zeros.
+    Categories: one-hot over the categories of the layout; others become zeros.
     """
     from sklearn.impute import SimpleImputer  # importing scikit-learn takes a second
     from sklearn.preprocessing import StandardScaler

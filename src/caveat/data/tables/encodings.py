@@ -1,4 +1,4 @@
-"""Files that are not text in UTF-8: what they seem to be, and how to make csv files in UTF-8 of them."""
+"""Files that are not text in UTF-8: their likely format, and how to convert them to csv files in UTF-8."""
 
 from pathlib import Path
 
@@ -11,11 +11,11 @@ BINARY = {b"PK\x03\x04": "an Excel workbook or a zip archive", b"\xd0\xcf\x11\xe
 MARKED = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order marks, longer ones first."""
 WINDOWS = bytes(range(0x80, 0xA0))
-"""Bytes of letters and signs in Windows-1252 that ISO-8859-1 has none for."""
+"""Bytes that are letters and signs in Windows-1252 but undefined in ISO-8859-1."""
 
 
 def is_no_text(header: str) -> bool:
-    """Return whether a first line, although valid UTF-8, is one of a binary file or of another encoding."""
+    """Return whether a first line, although valid UTF-8, comes from a binary file or another encoding."""
     return NUL in header or header.startswith((ARCHIVE, "PAR1"))
 
 

@@ -43,7 +43,7 @@ class Sheet:
 
     @property
     def silo(self) -> str:
-        """The name of the silo whose rows these are, unless a column names it."""
+        """The name of the silo that the rows belong to, unless a column names it."""
         return self.path.stem
 
     def verbatim(self, name: str) -> Iterable[str]:
@@ -79,7 +79,7 @@ class Sheet:
         return ChangedSheet(self, {name: name for name in self.columns}).renamed(names)
 
     def formatted(self, formats: Mapping[str, CellFormat]) -> Sheet:
-        """Read columns in formats of their own."""
+        """Set the formats of columns."""
         return ChangedSheet(self, {name: name for name in self.columns}).formatted(formats) if formats else self
 
     def format_of(self, name: str) -> CellFormat:
@@ -95,7 +95,7 @@ class Sheet:
         return (text.strip() for text in self.verbatim(name))
 
     def raw(self, name: str) -> Iterable[str]:
-        """Return the cells of a column without surrounding spaces, as the file has them."""
+        """Return the cells of a column as written in the file, without surrounding spaces."""
         return (text.strip() for text in self.verbatim(name))
 
     def place(self, name: str, row: int) -> str:
@@ -205,7 +205,7 @@ def missing(text: str) -> bool:
 
 
 def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> str:
-    """Return the first place of any of some texts in a column, for messages."""
+    """Return the first place in a column with one of these texts, for messages."""
     for sheet in sheets:
         for row, (text, raw) in enumerate(zip(sheet.column(name), sheet.raw(name), strict=True)):
             if text in texts or raw in texts:
@@ -214,7 +214,7 @@ def first_place(sheets: Sequence[Sheet], name: str, texts: Collection[str]) -> s
 
 
 def spaces(sheets: Sequence[Sheet], name: str) -> str:
-    """Return the first text of a column that elsewhere has other surrounding spaces, for messages; "" if none."""
+    """Return the first text of a column that occurs with different surrounding spaces, for messages; "" if none."""
     written: dict[str, str] = {}
     for sheet in sheets:
         for row, text in enumerate(sheet.verbatim(name)):
@@ -222,7 +222,7 @@ def spaces(sheets: Sequence[Sheet], name: str) -> str:
             if first != text and not missing(text.strip()):
                 return (
                     f"{sheet.path}, line {sheet.lines[row]}: {shown(name)} is {shown(text)}, elsewhere {shown(first)}: "
-                    f"read as one, without the spaces"
+                    f"read as equal, without the spaces"
                 )
     return ""
 
@@ -252,7 +252,7 @@ class ParquetRows(Sheet):
 
 
 class ParquetSheet(Sheet):
-    """A parquet file, read in parts and only in the columns needed.
+    """A parquet file, of which only the needed columns are read, in parts.
 
     Raises ConfigurationError without pyarrow, DataError for an unreadable file and for nested or binary columns.
     """
@@ -327,7 +327,7 @@ def _check_types(arrow: Any, schema: Any, path: Path) -> None:
         kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
         if arrow.types.is_nested(kind) or arrow.types.is_binary(kind) or arrow.types.is_large_binary(kind):
             raise DataError(
-                f"{path}: column {shown(column.name)} holds {kind}, expected numbers or text; remove it from the file"
+                f"{path}: column {shown(column.name)} contains {kind}, expected numbers or text; remove the column"
             )
 
 

@@ -1,4 +1,4 @@
-"""The format of cells: marks of numbers, units, limits, dates, codes, and the spellings of one value."""
+"""The format of cells: marks of numbers, units, limits, dates, codes, and alternative spellings of a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 NO_NUMBER = "\ufdd0"
-"""Prefix of a cell that would be a number in another format than its own; a noncharacter, so no file has it."""
+"""Prefix of a cell that would be a number in another format; a noncharacter, so no file has it."""
 SPACES, MINUS = " \u00a0\u2009\u202f", "\u2212"
 GROUPING = {" ": f"[{SPACES}]", "'": "['\u2019]"}
 """Patterns of thousands marks that have several characters."""
@@ -18,7 +18,7 @@ LIMIT = re.compile(r"([<>\u2264\u2265]=?)\s*")
 CODE = re.compile(r"0\d+")
 """A code: a number with a leading zero."""
 EXCEL, EXCEL_START = "excel", datetime(1899, 12, 30)
-"""The format of dates that are stored as numbers of days, and the day that spreadsheets count from."""
+"""The format of dates stored as numbers of days, and the day from which spreadsheets count."""
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y",
          "%d %b %Y", "%d-%b-%Y", "%b %d, %Y")  # fmt: skip
 TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
@@ -58,7 +58,7 @@ class CellFormat:
     factor: float | None = None
     codes: tuple[tuple[str, str], ...] = ()
     own_marks: bool = False
-    """Whether the marks are declared for the column and not for the file."""
+    """Whether the marks are declared for the column, not for the file."""
 
     def stored(self) -> CellFormat:
         """Return the format for numbers that a file stores as such."""
@@ -95,7 +95,8 @@ class CellFormat:
             return None
 
     def __call__(self, text: str) -> str:
-        """Return a cell as it is read: a number with a decimal point, "" if it is missing, or other text as it is."""
+        """Return a cell in standard form: a number with a decimal point, "" if it is missing, or other text
+        unchanged."""
         if text in self.missing or (plain := dict(self.codes).get(text)) == "":
             return ""
         if plain is not None:
@@ -141,7 +142,8 @@ def reader(cell_format: CellFormat) -> Callable[[str], str]:
 
 
 def same_value(text: str) -> object:
-    """Return a key that is equal for texts of one number or truth value; a code with a leading zero is no number."""
+    """Return a key that is equal for texts of the same number or truth value; a code with a leading zero is not a
+    number."""
     if CODE.fullmatch(text):
         return text
     if (truth := TRUTH.get(text.lower())) is not None:
@@ -159,7 +161,7 @@ def folded(text: str) -> str:
 
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
-    """Return the spelling to use for each of some categories that are equal as numbers or truth values to others.
+    """Return the spelling to use for each category that equals another one as a number or truth value.
 
     Whole numbers are written without a point if one of them is; truth values as 0 and 1 if there are such numbers.
     """

@@ -1,4 +1,4 @@
-"""Data frames of pandas, polars and others as sheets: cells as in a csv file, and numbers where a frame stores them."""
+"""Data frames of pandas, polars and others as sheets: cells as in a csv file, and numbers if a frame stores numbers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .files import Sheet
 EPOCH = datetime(1970, 1, 1)
 DAY = timedelta(days=1)
 TEXTS = ("category", "categorical", "enum")
-"""How the names of types begin whose values are categories, numbers too."""
+"""Prefixes of the names of types whose values are categories, even if they are numbers."""
 
 NESTED = (list, dict, tuple, set, np.ndarray)
 
 
 def is_frame(value: object) -> bool:
-    """Return whether a value is a data frame: columns with names, each with a list of its values.
+    """Return whether a value is a data frame, which has named columns that can be converted to lists.
 
-    Tables of Arrow are none: their `columns` are the values.
+    Arrow tables are not data frames: their `columns` are the values.
     """
     named = hasattr(value, "columns") and not hasattr(value, "column_names")
     return named and hasattr(value, "__getitem__") and not isinstance(value, Mapping | Sheet)
@@ -41,7 +41,7 @@ class Columns:
 
     @classmethod
     def of(cls, rows: Any, index: Array | None = None) -> Columns:
-        """Return the rows with these numbers, by default all."""
+        """Return the rows at these positions, by default all."""
         if not is_frame(rows):
             rows = cls({f"x{i}": column for i, column in enumerate(rows.T)})
         return cls({name: _taken(rows[name], index) for name in rows.columns})
@@ -86,7 +86,7 @@ class FrameSheet(Sheet):
         return self._silo
 
     def categorical(self, names: Iterable[str]) -> list[str]:
-        """Return those of some columns whose type says that their values are categories."""
+        """Return the columns among `names` whose type is categorical."""
         types = {name: str(getattr(self.frame[self.names[name]], "dtype", "")).lower() for name in names}
         return [name for name, kind in types.items() if kind.startswith(TEXTS)]
 
@@ -134,7 +134,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _number(value: object) -> float | None:
-    """Return a number, a date or a duration as float; None for anything else, truth values too."""
+    """Return a number, a date or a duration as float; None for anything else, including truth values."""
     if isinstance(value, bool | np.bool_):
         return None
     if isinstance(value, Real | Decimal):
@@ -177,10 +177,10 @@ def sheets_of(frames: Mapping[str, Any]) -> list[FrameSheet]:
 
 
 def dates_of(sheets: Sequence[FrameSheet]) -> tuple[str, ...]:
-    """Return the columns that some frame has as dates, times or durations."""
+    """Return the columns with dates, times or durations in some frame."""
     return tuple(dict.fromkeys(name for sheet in sheets for name in sheet.columns if sheet.has_dates(name)))
 
 
 def categories_of(sheets: Sequence[FrameSheet]) -> tuple[str, ...]:
-    """Return the columns that some frame has as categories."""
+    """Return the columns with a categorical type in some frame."""
     return tuple(dict.fromkeys(name for sheet in sheets for name in sheet.categorical(sheet.columns)))

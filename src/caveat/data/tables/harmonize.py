@@ -14,7 +14,7 @@ LABELS = "[data.label_codes] of silo.toml or of a configuration"
 """Where label codes are declared."""
 AS_TRAINED = "a model reads rows as declared when it was trained"
 MOSTLY_OUTSIDE = 0.5
-"""Minimum fraction of out-of-range values at which the unit is assumed to differ."""
+"""Minimum fraction of out-of-range values for which a different unit is assumed."""
 
 
 class Refusals(dict[str, Refused]):
@@ -46,7 +46,7 @@ def declared_sheets(
 def surveyed_sheets(
     sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, others: Collection[str], found: Refusals
 ) -> list[Sheet]:
-    """Harmonize files but keep all columns; reasons to refuse them are added to `found`."""
+    """Harmonize files but keep all columns; add reasons to refuse them to `found`."""
     declared = csv_format.declared
     _check_own_columns(sheets[0], declared.rename_columns, "data.rename_columns")
     by_name = {sheet.path.stem: sheet for sheet in sheets}
@@ -64,7 +64,7 @@ def check_same_columns(sheets: Sequence[Sheet]) -> None:
     for sheet in sheets[1:]:
         if differing := set(sheet.columns) ^ set(sheets[0].columns):
             raise DataError(
-                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same in all"
+                f"{sheets[0].path} and {sheet.path} differ in columns {sorted(differing)}; expected the same columns"
             )
 
 
@@ -121,13 +121,13 @@ def _with_names(sheet: Sheet, declared: Declared, found: Refusals) -> Sheet:
     agreed = [names[name] for name in kept.columns]
     if twice := next((name for name in agreed if agreed.count(name) > 1), None):
         how = f"of the file; {AS_TRAINED}" if found.later else f"in {OWN}, NAME = false"
-        told = f"{sheet.path}: several columns are {twice!r}, expected one: leave the others out {how}"
+        told = f"{sheet.path}: several columns are {twice!r}, expected one: remove the others {how}"
         found.setdefault(twice, Refused(told, "columns", twice))
         return kept
     for column in own.values():
         if column.name and not column.factor and column.unit and column.unit != units.get(column.name, column.unit):
             told = (
-                f"{sheet.path}: column {column.name!r} is in {column.unit!r}, the dictionary has it in "
+                f"{sheet.path}: column {column.name!r} is in {column.unit!r}, but the dictionary has it in "
                 f"{units[column.name]!r}: expected that unit, or a factor in {OWN}"
             )
             found.setdefault(column.name, Refused(told, "unit", column.name))
@@ -187,10 +187,10 @@ def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, found: Refusals
 
 def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
     if later:
-        return f"none of the file is read: correct them, empty the cells, or leave the rows out; {AS_TRAINED}"
+        return f"nothing of the file is used: correct them, empty the cells, or remove the rows; {AS_TRAINED}"
     if rule.range is not None and share >= MOSTLY_OUTSIDE:
         return (
-            f"so many suggest another unit: declare in {OWN} the factor that converts them to "
+            f"this many suggest another unit: declare in {OWN} the factor that converts them to "
             f"{rule.unit or 'the unit of the dictionary'}, {rule.name} = {{ factor = ... }}"
         )
     missing_there = f'declare in {OWN}, or in the dictionary, that such values are missing, outside = "missing"'
@@ -199,7 +199,7 @@ def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
 
 def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
     if rule.range is not None:
-        # Text other than numbers is refused when numbers are read.
+        # Text is refused later, when numbers are read.
         return value is not None and not rule.range[0] <= value <= rule.range[1]
     return bool(rule.values) and text not in rule.values
 
@@ -224,7 +224,7 @@ def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals
         label, named = labels[unknown[0]], classes[unknown[0]]
         means = f", which {LABELS} declares as {shown(named)}" if named != label else ""
         nearest = next((each for each in declared.classes if each.lower() == named.lower()), "")
-        same = f"; {shown(nearest)} is written so" if nearest else ""
+        same = f"; did you mean {shown(nearest)}?" if nearest else ""
         how = "correct that" if means else f"declare in {LABELS} the class of each label"
         how = AS_TRAINED if found.later else how
         told = f"{sheet.place(target, unknown[0])}{means}, expected one of data.classes ({', '.join(declared.classes)})"

@@ -1,8 +1,8 @@
-"""What a silo keeps of the columns of its table, to test whether new rows as a whole are like its own.
+"""Values of a silo's table that it keeps to test whether a batch of new rows is like its own.
 
-Of at most 100 rows of the calibration split, each column's values are kept, sorted, so that values of one row are not
-linked. Each column of new rows is tested against them, and whether its values are missing; Holm's correction covers all
-tests, so of batches like the silo's own rows, at most 5 % have any finding.
+It keeps each column's values of at most 100 rows of the calibration split, sorted, so values of a row are not linked.
+The values and the missing values of each column of new rows are tested against them. Holm's correction covers all
+tests, so at most 5 % of batches that are like the silo's own rows have any finding.
 """
 
 import math
@@ -17,14 +17,14 @@ from ...uncertainty.two_samples import count_test, rank_test
 from ..pools import Array, TableColumn, shown
 
 LEVEL = 0.05
-"""Largest share of batches like the silo's own in which any column is reported."""
+"""Maximum share of batches like the silo's own rows for which any column is reported."""
 FEWEST = 5
 """Minimum number of rows, new or known, to be tested."""
 MOST_ROWS, MOST_VALUES = 100, 50_000
-"""Maximum numbers of rows and of values that are kept; of wide tables at least `LEAST_ROWS` rows."""
+"""Maximum numbers of rows and of values that are kept; for wide tables at least `LEAST_ROWS` rows."""
 LEAST_ROWS = 20
 FREQUENT = 0.2
-"""Share of the most frequent number, of new and known ones together, from which it is tested apart from others: most
+"""Minimum share of the most frequent number, in new and known values together, for which it is tested separately: most
 cells may be 0, which hides other changes."""
 
 
@@ -45,9 +45,9 @@ class Reference:
     columns: tuple[ColumnReference, ...] = ()
 
     def unlike(self, rows: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
-        """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, the least likely first.
+        """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, lowest p-value first.
 
-        Categories that the silo has never seen are not told apart: `Encoder.notes` names their rows.
+        Categories that the silo has never seen are pooled: `Encoder.notes` names their rows.
         """
         if len(rows) < FEWEST or not self.columns:
             return ()
@@ -66,7 +66,7 @@ NO_REFERENCE = Reference()
 
 
 def reference_of(rows: Array, table: Sequence[TableColumn], generator: np.random.Generator) -> Reference:
-    """Return what is kept of raw rows (N, D), drawn without replacement if there are too many."""
+    """Return the reference of raw rows (N, D), sampled without replacement if there are too many."""
     most = min(MOST_ROWS, max(LEAST_ROWS, MOST_VALUES // max(len(table), 1)))
     chosen = np.sort(generator.permutation(len(rows))[:most])
     if len(chosen) < FEWEST:
@@ -75,7 +75,7 @@ def reference_of(rows: Array, table: Sequence[TableColumn], generator: np.random
     columns = []
     for i, column in enumerate(table):
         values = _present(some[:, i], column)
-        kept = tuple(float(str(each)) for each in np.sort(values.astype(np.float32)))  # few digits, the same float32
+        kept = tuple(float(str(each)) for each in np.sort(values.astype(np.float32)))  # fewest digits of the float32
         columns.append(ColumnReference(kept, len(some) - len(values)))
     return Reference(tuple(columns))
 
@@ -101,7 +101,8 @@ def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
 
 
 def _numbers(new: Array, known: Array) -> float:
-    """Return the p-value of numbers: by ranks, and if one number is frequent also of its share and of the others."""
+    """Return the p-value of numbers by ranks or, if one number is frequent, by its share and by the ranks of the
+    others."""
     numbers, counts = np.unique(np.concatenate([new, known]), return_counts=True)
     ps = [rank_test(new, known)]
     if len(counts) and counts.max() >= FREQUENT * counts.sum():

@@ -1,4 +1,4 @@
-"""Warnings about table columns that are hardly meant as features, and about rows that nearly repeat others."""
+"""Warnings about table columns that are probably not features, and about rows that nearly repeat others."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,11 +9,11 @@ from ..pools import Array, Index, LabelArray, Pool, shown
 from .advice import assignment
 
 HEAD = 1000
-"""Rows that are looked at before all are."""
+"""Number of rows that are checked before all rows are."""
 EXACT = 1 << 24
-"""From here on float32 does not hold every whole number."""
+"""Above this, float32 cannot represent every whole number."""
 FEWEST = 20
-"""Fewest rows of a silo in which different numbers are remarkable."""
+"""Minimum number of rows of a silo for which all-different numbers are unusual."""
 IDS = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs"})
 WHOSE = frozenset({
     "patient", "patients", "subject", "subjects", "person", "participant", "individual", "animal", "device", "visit",
@@ -26,20 +26,20 @@ REPEATS = 0.05
 """Minimum fraction of rows that repeat a value of such a column."""
 MARKS = (*(-float(digits) for digits in ("1", "7", "8", "9", "88", "99", "888", "999", "8888", "9999", "99999")),
          *map(float, ("99", "99.9", "888", "999", "999.9", "8888", "9999", "99999", "999999")))  # fmt: skip
-"""Numbers that are often written for a missing value."""
+"""Numbers that often mean a missing value."""
 MARKS_32 = frozenset(map(np.float32, MARKS))
 MOST_LOOKED_AT = 20_000
-"""Rows that are drawn where quantiles and frequencies of a sample suffice."""
+"""Number of sampled rows if quantiles and frequencies of a sample suffice."""
 FEWEST_OTHERS = 5
-"""Minimum number of different values beside such a number."""
+"""Minimum number of different values in addition to such a number."""
 ANCHORS, NEIGHBORS = 200, 40
-"""Rows whose distances to others are measured, and nearest rows to which they are."""
+"""Number of rows whose distances are measured, and of nearest rows."""
 MOST_ROWS, MOST_NUMBERS, MOST_SILOS, MOST_COLUMNS = 50_000, 2_000_000, 3, 32
-"""First rows, numbers in them, silos, and directions of a random projection in which repeated rows are searched."""
+"""Limits of the search for repeated rows: rows, numbers in them, silos, and directions of a random projection."""
 FINE = 0.2
-"""Minimum fraction of different values among the rows of a column that is used for distances."""
+"""Minimum fraction of different values in a column that is used for distances."""
 BY_CHANCE, MANY = 0.05, 0.3
-"""Fraction of rows that nearly repeat another by chance, and the minimum fraction that is remarkable."""
+"""Fraction of rows that nearly repeat another by chance, and the minimum fraction for a warning."""
 SHOWN = 5
 
 
@@ -48,14 +48,14 @@ def _words(column: str) -> list[str]:
 
 
 def named_like_id(column: str) -> bool:
-    """Return whether a column's name is one of identifiers, such as patient_id, MRN, SubjectNo or visit."""
+    """Return whether a column has a name of identifiers, such as patient_id, MRN, SubjectNo or visit."""
     words = _words(column)
     alone = len(words) == 1 and words[0].removesuffix("id") in WHOSE
     return alone or words[-1] in IDS or (words[0] in WHOSE and words[-1] in NUMBERS)
 
 
 def repeats(silos: Iterable[str], values: Iterable[str]) -> bool:
-    """Return whether the values of a column repeat within silos as those of groups do."""
+    """Return whether the values of a column repeat within silos, like values of groups."""
     known: dict[str, set[str]] = {}
     rows = 0
     for silo, value in zip(silos, values, strict=True):
@@ -72,11 +72,11 @@ def unusual_columns(pools: Sequence[Pool]) -> Iterator[str]:
         values = [pool.x[:, i] for pool in pools]
         leave_out = assignment(f"rename_columns\n{column.name}", False)
         if all(_like_ids(each, column.name) for each in values):
-            yield (f"column {shown(column.name)} has another value in every row, as ids do: leave it out, {leave_out}")
+            yield (f"column {shown(column.name)} has a different value in every row, like ids: remove it, {leave_out}")
             continue
         if _copies(values, [pool.y for pool in pools]):
             yield (
-                f"column {shown(column.name)} tells the label in every row, as a copy of it does: leave it out, "
+                f"column {shown(column.name)} determines the label in every row, like a copy of it: remove it, "
                 f"{leave_out}"
             )
             continue
@@ -95,7 +95,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _like_ids(values: Array, name: str) -> bool:
-    """Return whether whole numbers, or codes, differ in all rows, and are dense, many, or named like ids."""
+    """Return whether whole numbers or codes differ in all rows, and are dense, numerous, or named like ids."""
     head, count = values[:HEAD], len(values)
     if count < FEWEST or not (np.floor(head) == head).all():
         return False
@@ -108,7 +108,7 @@ def _like_ids(values: Array, name: str) -> bool:
 
 
 def _copies(values: Sequence[Array], labels: Sequence[LabelArray]) -> bool:
-    """Return whether each class has one value of its own, at every silo that has several classes."""
+    """Return whether each class has a single value that no other class has, at every silo with several classes."""
     several = [(x, y) for x, y in zip(values, labels, strict=True) if len(y) >= FEWEST and (y[:1] != y).any()]
     return bool(several) and all(_one_to_one(x[:HEAD], y[:HEAD]) and _one_to_one(x, y) for x, y in several)
 
@@ -120,7 +120,7 @@ def _one_to_one(x: Array, y: LabelArray) -> bool:
 
 
 def missing_marks(name: str, values: Array) -> str:
-    """Return a line on numbers of a column that look like marks of missing values; "" if there are none."""
+    """Return a warning about numbers of a column that look like marks of missing values; "" if there are none."""
     marks = _marks(values)
     if not marks:
         return ""
@@ -147,18 +147,18 @@ def _marks(values: Array) -> list[float | int]:
 
 
 def sampled(rows: int) -> Index | slice:
-    """Return positions of some thousands of rows, drawn at random, or all of fewer: for what needs no more."""
+    """Return the positions of a random sample of some thousands of rows, or of all if there are fewer."""
     return slice(None) if rows <= MOST_LOOKED_AT else np.random.default_rng(0).integers(rows, size=MOST_LOOKED_AT)
 
 
 def _some(values: Array) -> Array:
-    """Return some thousands of the numbers of a column, or all of fewer, without marks."""
+    """Return a sample of some thousands of the numbers of a column without marks, or all if there are fewer."""
     some = values[sampled(len(values))]
     return some[~(np.isnan(some) | np.isin(some, np.array([*MARKS_32])))]
 
 
 def _is_mark(mark: np.float32, values: Array) -> bool:
-    """Return whether the lowest or highest number occurs several times, and all others but marks are far off."""
+    """Return whether the lowest or highest number occurs several times and is far from all others except marks."""
     some = _some(values)
     if np.count_nonzero(values == mark) < 2 or len(np.unique(some[:HEAD])) < FEWEST_OTHERS:
         return False
@@ -172,7 +172,7 @@ def _is_mark(mark: np.float32, values: Array) -> bool:
 
 
 def _is_never_near_zero(values: Array) -> bool:
-    """Return whether the numbers other than several zeros are far from zero, such as blood pressures."""
+    """Return whether all numbers other than repeated zeros are far from zero, such as blood pressures."""
     some = _some(values)
     some = some[some != 0]
     if np.count_nonzero(values == 0) < 2 or len(np.unique(some[:HEAD])) < FEWEST_OTHERS:
@@ -187,7 +187,7 @@ def _constant(values: Array) -> bool:
 
 
 def nearly_repeated(pools: Sequence[Pool]) -> str:
-    """Return a line if the rows (N, D) of a silo have no groups and many nearly repeat another; "" if not."""
+    """Return a warning if the rows (N, D) of a silo have no groups and many nearly repeat another; "" if not."""
     if any(pool.groups is not None or _has_group(pool) for pool in pools):
         return ""
     for pool in pools[:MOST_SILOS]:
@@ -197,25 +197,25 @@ def nearly_repeated(pools: Sequence[Pool]) -> str:
         if (share := _repeated(x.astype(np.float32))) >= MANY:
             named = f"silo {pool.domain!r}" if pool.domain else pool.origin or "data"
             return (
-                f"{named}: about {share:.0%} of the rows nearly repeat another, as rows of one patient or device do: "
-                "if so, name their column in data.groups (in Python groups=), so that they share a split and count "
+                f"{named}: about {share:.0%} of the rows nearly repeat another, like rows of one patient or device: "
+                "if so, name their column in data.groups (in Python groups=), so they share a split and count "
                 "once in each guarantee"
             )
     return ""
 
 
 def _has_group(pool: Pool) -> bool:
-    """Return whether a column named like an id has values that repeat, which is a warning already."""
+    """Return whether a column named like an id has repeated values, for which there is a warning already."""
     ids = [i for i, column in enumerate(pool.table) if named_like_id(column.name)]
     return any(len(np.unique(pool.x[:, i])) <= (1 - REPEATS) * len(pool.y) for i in ids)
 
 
 def _repeated(x: Array) -> float:
-    """Return the fraction of rows of which the nearest other is nearer than almost all would be by chance.
+    """Return the fraction of rows whose nearest neighbor is closer than almost all would be by chance.
 
     Locally, rows of a smooth density in q dimensions are uniform: (distance to the nearest / distance to the k-th)**q
     is the minimum of k - 1 uniform numbers, and log 2 / log(distance to the k-th / distance to the k/2-th) estimates q
-    (Levina and Bickel, 2004). Equal rows are left out: they share a split anyway.
+    (Levina and Bickel, 2004). Equal rows are ignored: they share a split anyway.
     """
     if len(x) < ANCHORS:
         return 0

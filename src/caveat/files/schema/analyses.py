@@ -1,4 +1,4 @@
-"""What the files of analyses hold: `comparison.json`, and `plan.json` and `audit.json` of an audit.
+"""The files of analyses: `comparison.json`, and `plan.json` and `audit.json` of an audit.
 
 In a comparison methods are called "rows", settings "columns" and runs "cells". An undefined metric is null.
 """
@@ -17,7 +17,7 @@ Status = Literal["done", "failed", "missing"]
 
 
 class ComparedMethod(Record):
-    """One of the things compared: a method, or a variant of one."""
+    """A compared method, or a variant of one."""
 
     name: str
     method: str = ""
@@ -26,7 +26,7 @@ class ComparedMethod(Record):
 
 
 class TuningReport(Record):
-    """What was tuned, by method, and on which of the seeds."""
+    """The results of tuning, by method, and the seeds on which it ran."""
 
     key: str
     values: dict[str, list[Any]] = {}
@@ -37,7 +37,7 @@ class TuningReport(Record):
 
 
 class Trial(Record):
-    """A value that tuning tried: its score is the mean accuracy on validation data."""
+    """A value tried in tuning; its score is the mean accuracy on validation data."""
 
     value: Any = None
     score: Finite = None
@@ -45,7 +45,7 @@ class Trial(Record):
 
 
 class SiloFigures(Record):
-    """The measures that a silo has."""
+    """The metrics of one silo."""
 
     name: str
     domain: str = ""
@@ -69,7 +69,7 @@ class ComparedRun(Record):
     bytes_down: int | None = None
     silos: tuple[SiloFigures, ...] = ()
     figures: dict[str, Finite] = {}
-    """The measures of the whole run."""
+    """The metrics of the whole run."""
     curve: tuple[tuple[int, Finite, Finite], ...] = ()
     """Round, mean accuracy and mean entropy on validation data."""
 
@@ -83,11 +83,11 @@ class IntervalRecord(Record):
     low: Finite = None
     high: Finite = None
     rests_on: int | None = None
-    """Of a silo's figure that tells errors from right answers: how many there are of the rarer ones, over all seeds."""
+    """For a metric of a silo that separates wrong from right answers: the number of the rarer ones, over all seeds."""
 
 
 class Result(IntervalRecord):
-    """A measure of one method under one setting, over seeds and silos."""
+    """A metric of one method under one setting, over seeds and silos."""
 
     OMITTED: ClassVar = frozenset({"domains", "silos", "rests_on"})
 
@@ -102,29 +102,29 @@ class Result(IntervalRecord):
 
 
 class DifferenceRecord(IntervalRecord):
-    """What `a` has more than `b`, on the seeds and silos that both have. The interval is one of a family that holds all
-    pairs' differences together with 95 %."""
+    """The difference `a` minus `b`, on the seeds and silos that both have. The interval is simultaneous: with 95 %
+    confidence, the intervals of all pairs cover their differences."""
 
     a: str
     b: str
     p: Finite = None
     p_adjusted: Finite = None
-    """Corrected for all pairs of the table: below .05 where the interval excludes 0."""
+    """Corrected for all pairs of the table: below .05 if the interval excludes 0."""
 
 
 class MeasureTable(Record):
-    """A measure of all methods under one setting."""
+    """A metric of all methods under one setting."""
 
     column: str = ""
     measure: str
     rows: tuple[Result, ...] = ()
     pairs: tuple[DifferenceRecord, ...] = ()
     inputs_sampled: bool = False
-    """Whether tests and intervals of pairs treat test inputs as random, rather than as fixed."""
+    """Whether tests and intervals of pairs treat test inputs as random rather than fixed."""
 
 
 class ContrastRecord(IntervalRecord):
-    """What a table decides: a figure of `a` less that of `b`, said before the table was made."""
+    """The result of a contrast that was fixed before the table was made: a metric of `a` minus that of `b`."""
 
     claim: str
     a: str
@@ -140,13 +140,13 @@ class ContrastRecord(IntervalRecord):
     seeds: int = 0
     p_different: Finite = None
     p_equal: Finite = None
-    """Both as Holm corrects them over all contrasts of the table."""
+    """Both are corrected by Holm's method over all contrasts of the table."""
     verdict: Literal["better", "worse", "equal", "not decided", ""] = ""
     """Empty while runs are missing."""
 
 
 class Printed(Record):
-    """A figure of a paper, and ours."""
+    """A result of a paper, and ours."""
 
     row: str
     column: str = ""
@@ -159,7 +159,7 @@ class Printed(Record):
 
 
 class Paper(Record):
-    """The paper whose table the comparison does again."""
+    """The paper whose table the comparison reproduces."""
 
     source: str = ""
     differs: str = ""
@@ -181,7 +181,7 @@ class Comparison(File):
     rows: tuple[ComparedMethod, ...]
     columns: tuple[Setting, ...] = (Setting(),)
     match_rounds: str = ""
-    """The method that took as many rounds as all others were given; empty if each had its own."""
+    """The method whose number of rounds all others were given; empty if each had its own."""
     tuning: TuningReport | None = None
     measures: tuple[Measure, ...] = Field(min_length=1)
     cells: tuple[ComparedRun, ...] = ()
@@ -190,7 +190,7 @@ class Comparison(File):
     contrasts: tuple[ContrastRecord, ...] = ()
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """A row per finished run and silo, with every measure that silos have."""
+        """Return a row per finished run and silo, with all metrics of silos."""
         return [
             {"method": run.row, "setting": run.column, "seed": run.seed, "silo": silo.name, "domain": silo.domain}
             | silo.figures
@@ -199,18 +199,18 @@ class Comparison(File):
         ]
 
     def to_frame(self) -> Any:
-        """Those rows as a `pandas.DataFrame`. ImportError where pandas is not installed."""
+        """Return the same rows as a `pandas.DataFrame`. Raises ImportError if pandas is not installed."""
         import pandas
 
         return pandas.DataFrame(self.to_rows())
 
     @property
     def series(self) -> dict[str, int]:
-        """Which mark and colour each method has, the same all over the page."""
+        """Return the number of each method, which determines its marker and color on the whole page."""
         return {row.name: i for i, row in enumerate(self.rows)}
 
     def __str__(self) -> str:
-        """A table with a row per method and setting: means, and of the first measure the 95 % interval."""
+        """Return a table with a row per method and setting: means, and the 95 % interval of the first metric."""
         rows = [["method", *(f"{each.name}{', %' * each.percent}" for each in self.measures)]]
         for setting in self.columns:
             for method in self.rows:
@@ -226,7 +226,7 @@ class Comparison(File):
         return str(self)
 
     def results(self, setting: Setting, measure: Measure) -> MeasureTable:
-        """Without results if that table is not there."""
+        """Return the table of a metric under a setting, without results if it does not exist."""
         found = (t for t in self.tables if t.column == setting.name and t.measure == measure.name)
         return next(found, MeasureTable(column=setting.name, measure=measure.name))
 
@@ -237,7 +237,7 @@ class Comparison(File):
     def runs(
         self, method: ComparedMethod | None = None, setting: Setting | None = None, status: str = ""
     ) -> list[ComparedRun]:
-        """The runs of that method, setting and status, where given."""
+        """Return the runs with this method, setting and status, if given."""
         return [
             run
             for run in self.cells
@@ -247,19 +247,19 @@ class Comparison(File):
         ]
 
     def printed(self, method: ComparedMethod, setting: Setting, measure: Measure) -> float | None:
-        """The paper's figure."""
+        """Return the paper's result."""
         keys = (method.name, setting.name, measure.name)
         figures = self.paper.figures if self.paper else ()
         return next((one.paper for one in figures if (one.row, one.column, one.measure) == keys), None)
 
     def places(self, setting: Setting, part: Literal["domains", "silos"]) -> list[str]:
-        """The domains or silos that any method has a figure of, in the order in which they come."""
+        """Return the domains or silos for which some method has a metric, in order of appearance."""
         tables = [table for table in self.tables if table.column == setting.name]
         return list(dict.fromkeys(name for t in tables for result in t.rows for name in getattr(result, part)))
 
 
 def domains_of(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """Silo -> the domain that all runs agree on; a silo that other seeds put elsewhere has none."""
+    """Return the domain of each silo, without silos whose domain differs between runs."""
     found: dict[str, set[str]] = {}
     for run in runs:
         for silo in run.silos:
@@ -271,14 +271,14 @@ Verdict = Literal["holds", "does not hold", "cannot say", "does not apply"]
 
 
 class Participating(Record):
-    """How many silos a round asks."""
+    """The number of silos in a round."""
 
     share: float
     least: int
 
 
 class AuditPlan(Record):
-    """`plan.json`: what decides the results of an audit's runs, apart from shares and seeds."""
+    """`plan.json`: everything that determines the results of an audit's runs, except for fractions and seeds."""
 
     OMITTED: ClassVar = frozenset({"privacy", "server"})
 
@@ -300,7 +300,7 @@ def _numbers(measure: Measure, value: IntervalRecord, bounds: bool) -> str:
 
 
 class AccuracyRecord(Record):
-    """Accuracy with all data beside what chance gives, shares in 0..1, and what to say before all else."""
+    """Accuracy with all data and by chance, both in 0..1, and a statement that precedes all findings."""
 
     mean: float
     by_chance: float
@@ -311,20 +311,20 @@ class AccuracyRecord(Record):
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise, and what became of it."""
+    """One property that was tested, with its verdict."""
 
     name: str
     claim: str
-    """What the name of the uncertainty promises."""
+    """The property that the name of the uncertainty suggests."""
     verdict: Verdict
     sentence: str
-    """What was found, in plain words."""
+    """The finding as a sentence."""
     measured: Mapping[str, Any]
-    """The numbers behind it, as JSON has them."""
+    """The numbers behind it, as in JSON."""
 
 
 class FusedCopies(Record):
-    """Opinions of which so many copies are fused, means over silos; what is kept of their vacuity, if they hold any."""
+    """Fused copies of an opinion, means over silos, with the fraction of vacuity that is left, if there was any."""
 
     copies: float
     vacuity: float
@@ -352,8 +352,8 @@ class AuditFile(File):
     accuracy: AccuracyRecord
     findings: list[Finding]
     runs: list[dict[str, int | float]]
-    """Per run its share, seed and training examples per silo, and means over silos: accuracy and uncertainties."""
+    """Per run: fraction, seed, training examples per silo, and the means over silos of accuracy and uncertainties."""
     plane: list[list[int]]
-    """Test inputs by rank of epistemic (row) and of aleatoric uncertainty (column) in their silo."""
+    """Number of test inputs by rank of epistemic (row) and of aleatoric uncertainty (column) in their silo."""
     fusion: dict[str, list[list[FusedCopies]]]
-    """By rule, seed and number of copies that were fused; empty where there are no opinions."""
+    """By rule, seed and number of fused copies; empty without opinions."""

@@ -41,21 +41,21 @@ class FederationFile(File):
     agreement: dict[str, Any] | None = None
     silos: dict[str, Member] = {}
     sketches: dict[str, DataSchemaRecord] = {}
-    keys: dict[str, str] = {}  # by name the fingerprint of the key that it is bound to
+    keys: dict[str, str] = {}  # by silo, the fingerprint of its registered key
 
 
 class OwnState(File):
-    """`kept.json` of a silo in a federation: the states and files that it has stored."""
+    """`kept.json` of a silo in a federation: the states and files that the silo stored."""
 
     SEALED: ClassVar = True
 
     OMITTED: ClassVar = frozenset({"rollbacks"})
 
-    states: list[KeptState] = []  # of the last rounds that it has worked in, oldest first
-    rollbacks: int = 0  # how often the server's run had gone back when it asked last
-    afresh: bool = False  # whether it may begin without the state that it lost
+    states: list[KeptState] = []  # of its last rounds, oldest first
+    rollbacks: int = 0  # number of rollbacks of the server's run at the last request
+    afresh: bool = False  # whether it may start without its lost state
     ledger: FileSum | None = None
-    files: Sums = {}  # the model that it was measured with last
+    files: Sums = {}  # the model of its last evaluation
 
 
 class SourceState(Record):
@@ -72,36 +72,37 @@ class NoticedChange(SourceState):
 
 
 class DataFile(File):
-    """The description of the file with a silo's tensors, and of the source that they were made from."""
+    """The description of the file with a silo's tensors, and of the source of these tensors."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"place", "noticed", "dropped"})
 
     file: FileSum
-    place: str = ""  # the file of the tensors, where rows have left them
-    preparation: PreparationFile  # what makes new inputs like these
+    place: str = ""  # the file of the tensors, if rows were removed
+    preparation: PreparationFile  # preprocessing of new inputs
     source: SourceState
     columns: list[str] = []  # of a table
-    told: dict[str, Any] = {}  # what the silo said of its data before there was an agreement
+    told: dict[str, Any] = {}  # what the silo sent about its data before the agreement
     noticed: NoticedChange | None = None
-    dropped: dict[str, Size] = {}  # rows that have left, by split
+    dropped: dict[str, Size] = {}  # removed rows by split
 
 
 class HeldOutRows(Record):
-    """Rows of a silo that once tested or calibrated a model of a column, as keyed hashes of their content."""
+    """Rows of a silo that were used to test or calibrate a model for a target column, as keyed hashes of their
+    content."""
 
-    target: str  # the column that was predicted; "" where the source is no table
-    columns: list[str] = []  # that the hashes are of
+    target: str  # the column that was predicted; "" if the source is not a table
+    columns: list[str] = []  # the hashed columns
     test: list[str]
     calibration: list[str]
 
 
 class HeldOutFile(File):
-    """`held-out.json` of a silo's state: rows that it never trains on."""
+    """`held-out.json` of a silo's state: rows that are never used for training."""
 
     SEALED: ClassVar = True
 
-    key: str  # by which the key of the hashes is known again
+    key: str  # fingerprint of the key of the hashes
     rows: list[HeldOutRows] = []
 
 
@@ -120,8 +121,8 @@ class SiloSource(Record):
     separator: str | None = None
     thousands: str | None = None
     missing: list[str | float] | None = None
-    label_codes: list[dict[str, Any]] = []  # what labels of its table mean
-    rename_columns: list[dict[str, Any]] = []  # what its table calls columns
+    label_codes: list[dict[str, Any]] = []  # the meanings of the labels in its table
+    rename_columns: list[dict[str, Any]] = []  # the names of columns in its table
 
 
 class SiloKeeps(File):

@@ -1,4 +1,4 @@
-"""Parts of summary.json: metrics of predictions over inputs, silos, models and streams, traffic, and privacy."""
+"""Parts of summary.json: metrics over inputs, silos, models and streams; traffic; and privacy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .record import Count, Figure, Record, Share
 INSIDE = "ind"
 """The in-distribution stream: the silo's test split."""
 NOBODY = "ood_global"
-"""The stream of inputs that no silo knows, so no answer is right."""
+"""The stream of inputs that no silo knows, for which no answer is right."""
 ORACLE = "oracle"
-"""The name, among models, of the best possible choice between two models."""
+"""The name of the best possible choice between two models, used like the name of a model."""
 
 
 class NullBand(Record):
-    """The ECE of a perfectly calibrated model on as many samples."""
+    """The ECE of a perfectly calibrated model on the same number of samples."""
 
     mean: float
     upper: float  # 95 % quantile
@@ -45,12 +45,12 @@ class Metrics(Record):
     ece: Figure = None
     ece_classwise: Figure = None
     ece_null: NullBand | None = None
-    entropy: Figure = None  # nats, as the two below
+    entropy: Figure = None  # nats, like the next two
     aleatoric: Figure = None
     epistemic: Figure = None
     coverage: Figure = None  # share of inputs that were answered
     answered_accuracy: Figure = None
-    set_coverage: Figure = None  # of prediction sets: share that hold the label, and mean number of classes
+    set_coverage: Figure = None  # prediction sets: share that contains the label, and mean number of classes
     set_size: Figure = None
     unfamiliar: Share = None  # share of inputs with this alarm
     novel: Share = None
@@ -64,11 +64,11 @@ class Metrics(Record):
     coverage_at_1: Figure = None
     coverage_at_5: Figure = None
     risk_at_80: Figure = None
-    auroc: Share = None  # of the positive class of two, or of each class against the rest, as all below
-    auroc_tolerance: Figure = None  # the most by which bins can have changed it
+    auroc: Share = None  # of the positive class of two, or of each class against the rest, like all below
+    auroc_tolerance: Figure = None  # maximum effect of binning
     average_precision: Share = None
     average_precision_tolerance: Figure = None
-    sensitivity: Share = None  # of two classes at the silo's threshold
+    sensitivity: Share = None  # for two classes, at the silo's threshold
     specificity: Share = None
     f1: Share = None
     balanced_accuracy: Share = None
@@ -97,7 +97,7 @@ class OwnMetricRecord(Record):
     """A custom metric over the silos at which it is defined."""
 
     higher_is_better: bool = True
-    silos: int = 0  # where it is defined
+    silos: int = 0  # number of silos at which it is defined
     mean: Figure = None
     worst: Figure = None
 
@@ -106,8 +106,8 @@ class OperatingRecord(Record):
     """The threshold for the positive class, and its confusion counts on the test split."""
 
     threshold: Share = None  # probability of the positive class
-    whose: str = ""  # "silo", or "federation" where it has too few calibration inputs
-    positives: int | None = None  # calibration inputs that it was chosen by
+    whose: str = ""  # "silo", or "federation" if the silo has too few calibration inputs
+    positives: int | None = None  # calibration inputs on which it was chosen
     negatives: int | None = None
     true_positives: int = 0  # of the test split
     false_negatives: int = 0
@@ -122,7 +122,7 @@ class ClassificationRecord(Record):
 
     positive: str = ""  # of two classes
     rule: str = ""  # how thresholds are chosen
-    confusion: list[list[int]] | None = None  # test inputs by class, and by the most probable one
+    confusion: list[list[int]] | None = None  # test inputs by class (row) and most probable class (column)
     operating: OperatingRecord | None = None
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class Reliability(Record):
     """Additive counts over equal-width bins of the top probability on [0, 1]."""
 
     count: list[Count]
-    confidence: list[float]  # sums, as the next
+    confidence: list[float]  # sums, like the next
     correct: list[Count]
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class Reliability(Record):
 
 
 class Histogram(Record):
-    """A histogram with bins of equal width, of which empty ones may be omitted."""
+    """A histogram with bins of equal width; empty bins may be omitted."""
 
     start: list[float] = Field(alias="from")  # lower ends, ascending
     count: list[float]
@@ -205,9 +205,9 @@ class StreamOutcome(Record):
     silos: int | None = None
     examples: int | None = None
     decisions: dict[str, float] = {}
-    quadrants: dict[str, int] = {}  # whose answer, and whether it is sure enough to be given: counts
+    quadrants: dict[str, int] = {}  # counts by model and by whether it answers or abstains
     oracle: Metrics | None = None
-    right: dict[str, dict[str, int]] = {}  # who was right: what was decided, in counts
+    right: dict[str, dict[str, int]] = {}  # counts of decisions, by which models were right
     outside: dict[str, dict[str, SeparationOverSilos]] = {}  # by model and score
 
 
@@ -229,7 +229,7 @@ class SiloStream(StreamOutcome):
 
 
 class RowEpsilons(Record):
-    """Record-level epsilons: one row of a silo is replaced, which may reverse a clipped update. None is infinite."""
+    """Record-level epsilons: replacing one row of a silo may reverse a clipped update. None is infinite."""
 
     epsilon: float | None
     epsilon_server: float | None

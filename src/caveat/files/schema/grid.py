@@ -1,26 +1,26 @@
-"""What `grid.json` holds: what a comparison was asked to compare, before anything runs.
+"""`grid.json`: the specification of a comparison, written before anything runs.
 
-Its methods are under "rows", its settings under "columns".
+Methods are stored under "rows", settings under "columns".
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 Sets = tuple[str, ...]
-"""Overrides "SECTION.KEY=VALUE", as of `--set`."""
+"""Overrides "SECTION.KEY=VALUE", as in `--set`."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of `summary.json`."""
+    """A metric of `summary.json`."""
 
     name: str
     figure: str = ""
-    """Of every silo, below its `test` or, with slashes, below the silo: intervals then know of silos and seeds."""
+    """Path of the metric below a silo's `test` or, with slashes, below the silo; intervals then use silos and seeds."""
     path: str = ""
-    """Otherwise a path into the summary, of keys and of entries by their name or domain, between slashes."""
+    """Otherwise the path in the summary: keys, and names or domains of entries, separated by slashes."""
     higher: bool | None = None
-    """Whether more is better; None where neither more nor less is."""
+    """Whether higher is better; None if neither direction is."""
     percent: bool = False
     """Shown times 100."""
 
@@ -34,12 +34,12 @@ MEASURES = (
     Measure("auroc_error", "auroc_error", higher=True),
     Measure("augrc", "augrc", higher=False),
 )
-"""What is compared unless a table says otherwise."""
+"""The default metrics of a comparison."""
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """What a method tries once the plan's key has its value: a hyperparameter of its own."""
+    """A method's own hyperparameter, tuned after the plan's key has its value."""
 
     key: str
     values: tuple[Any, ...]
@@ -47,22 +47,22 @@ class Refinement:
 
 @dataclass(frozen=True)
 class MethodVariant:
-    """A method with settings of its own."""
+    """A method with its own settings."""
 
     name: str
     sets: Sets
     values: tuple[Any, ...] = ()
-    """What is tried when tuning, if not what every method tries."""
+    """The values to try in tuning, instead of those that every method tries."""
     note: str = ""
     then: Refinement | None = None
-    """What is tried after that."""
+    """Hyperparameters to tune afterwards."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all methods are compared under: a configuration and what overrides it.
+    """A setting in which all methods are compared: a configuration and its overrides.
 
-    The only one of a comparison that sweeps nothing has no name.
+    Without a sweep, there is only one setting, which has no name.
     """
 
     name: str = ""
@@ -72,51 +72,51 @@ class Setting:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """Every method tries as many values of a key, and keeps the best on validation data."""
+    """Every method tries the same number of values of a key, and keeps the best on validation data."""
 
     key: str
     values: tuple[Any, ...]
     model: str = ""
-    """Whose accuracy decides where a method has several models: "global", "local"; by default what silos predict
-    with."""
+    """The model whose accuracy decides if a method has several, "global" or "local"; by default the one that
+    predicts."""
     seeds: int = 1
-    """On how many of the comparison's seeds, the first ones, every value is tried."""
+    """Number of the comparison's first seeds on which every value is tried."""
     on: tuple[int, ...] = ()
-    """Seeds on which every value is tried in place of these, such as seeds that the table does not use."""
+    """Seeds on which every value is tried instead, such as seeds that the table does not use."""
     extensions: int = 0
-    """How often a value three times as far is tried where the best is the first or last of those tried."""
+    """How often the grid is extended by a factor of three if the best value is its first or last."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two methods of which a table decides which is better, said before it is made."""
+    """Two methods to compare, fixed before the table is made."""
 
     claim: str
-    """What it is about, in words."""
+    """A description of the contrast."""
     a: str
     b: str
-    """The names of both; figures are those of `a` less those of `b`."""
+    """The names of both methods; differences are `a` minus `b`."""
     column: str = ""
     figure: str = "accuracy"
-    """Which metric, such as "nll" or "auroc_error"."""
+    """The metric, such as "nll" or "auroc_error"."""
     model: str = ""
-    """Whose: "global", "local"; by default what silos predict with."""
+    """The model, "global" or "local"; by default the one that predicts."""
     b_model: str = ""
-    """Whose of `b`, where it is another: "own" is what silos predict with."""
+    """The model of `b`, if it differs; "own" is the one that predicts."""
     pooled: bool = False
-    """Whether every test input counts as much as any other, rather than every silo."""
+    """Whether all test inputs have equal weight, rather than all silos."""
     margin: float = 0.01
-    """Methods are equal where they differ by less."""
+    """Differences below this count as equal."""
     known: float | None = None
-    """The share of inputs, above 0 and below 1, that are as the silo's own; the rest are what only other silos know,
-    stream "ood_local". By default all are of the silo's test split."""
+    """The share of inputs, above 0 and below 1, from the silo's test split; the rest are inputs that only other silos
+    know, from the stream "ood_local". By default all inputs are from the test split."""
     silos: tuple[str, ...] = ()
-    """At which silos they are compared, such as those that were left out of training; by default at all."""
+    """The silos at which they are compared, such as held-out silos; all by default."""
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure that a paper prints for a method, a setting and a measure, by their names."""
+    """A paper's result for a method, a setting and a metric, by their names."""
 
     row: str
     column: str
@@ -126,14 +126,14 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class Published:
-    """The table of a paper that a comparison does again."""
+    """The table of a paper that a comparison reproduces."""
 
     source: str
     differs: str
-    """What differs from the paper's protocol."""
+    """Differences from the paper's protocol."""
     figures: tuple[PaperFigure, ...]
     claims: tuple[str, ...] = ()
-    """What the paper concludes, in words."""
+    """The paper's conclusion."""
 
 
 @dataclass(frozen=True)
@@ -146,18 +146,18 @@ class GridFile:
     seeds: tuple[int, ...]
     tuning: TuningPlan | None = None
     match_rounds: str = ""
-    """The method with whose rounds of training, in the same setting and with the same seed, all others train."""
+    """The method whose number of training rounds, for the same setting and seed, all other methods use."""
     measures: tuple[Measure, ...] = MEASURES
     command: str = ""
-    """What to type to run it again."""
+    """The command that runs it again."""
     about: str = ""
     published: Published | None = None
     swept: tuple[str, ...] = ()
-    """Keys whose values make the settings."""
+    """Keys whose values define the settings."""
     contrasts: tuple[Contrast, ...] = ()
-    """What the table decides."""
+    """The contrasts of the table."""
 
 
 def grid_record(grid: GridFile) -> dict[str, Any]:
-    """What the file holds of a grid, but for schema and checksum."""
+    """Return the content of the file for a grid, without schema and checksum."""
     return asdict(grid)

@@ -7,12 +7,12 @@ from pydantic import ConfigDict, Field
 from .figures import Codewords, Metrics, RoundTraffic
 from .record import SCHEMA, Figure, File, Record, Size
 
-NO_PART = "had no part in training"
-"""Why a silo that joined after training, or missed all of it, is left out of later rounds."""
+NO_PART = "did not take part in training"
+"""Why a silo that joined after training, or missed all of it, is excluded from later rounds."""
 
 
 class RoundRow(Metrics):
-    """A silo's metrics on a split after a round, of its predictions or of one model, and its method's entries."""
+    """A silo's metrics on a split after a round, for its predictions or for one model, and its method's entries."""
 
     round: int  # from 1
     phase: str = ""
@@ -26,13 +26,13 @@ class RoundRow(Metrics):
 
 
 class LeftOut(Record):
-    """Why a silo was not included in a round, or not asked."""
+    """Why a silo was excluded from a round, or not asked."""
 
     OMITTED: ClassVar = frozenset({"split"})
 
     round: int
     phase: str = ""
-    split: str | None = None  # where it was asked to measure
+    split: str | None = None  # the split of an evaluation
     silo: str
     left_out: str
 
@@ -46,12 +46,12 @@ class NotedUpdate(Record):
     phase: str = ""
     silo: str
     noted: str
-    times_bound: Figure = None  # its norm over the bound, to which it was scaled down
-    times_far: Figure = None  # its distance from the middle of all updates over the median silo's
+    times_bound: Figure = None  # its norm divided by the bound, to which it was scaled down
+    times_far: Figure = None  # its distance from the center of all updates divided by the median distance
 
 
 _MEASURING = ("validation", "test")
-"""The tasks of evaluations, which a silo's own ledger lists without a split."""
+"""The tasks of evaluations, which a silo's own ledger records without a split."""
 
 
 class TensorForm(Record):
@@ -85,11 +85,11 @@ class Form(Record):
 class Message(Record):
     """A message that a silo sent.
 
-    A run's ledger has its round and phase, a silo's own ledger the address of its task, such as base.train.
+    A run's ledger has its round and phase; a silo's own ledger has the address of its task, such as base.train.
     """
 
     round: int | None = None
-    t: int | None = None  # the schedule's position
+    t: int | None = None  # position in the schedule
     phase: str = ""
     task: str = ""
     split: str | None = None
@@ -125,11 +125,11 @@ Sums = dict[str, FileSum]
 
 
 class KeptState(Record):
-    """A line of `state/states.jsonl`: the state that a silo stored in a round, or that it was reset."""
+    """A line of `state/states.jsonl`: the state that a silo stored in a round, or its reset."""
 
     silo: str
-    t: int  # the schedule's position
-    sha256: str | None = None  # of its file; None where the silo begins afresh after that round
+    t: int  # position in the schedule
+    sha256: str | None = None  # of its file; None if the silo starts from scratch after that round
 
 
 class VectorizedRecord(Record):
@@ -139,8 +139,8 @@ class VectorizedRecord(Record):
 
     vectorized: bool
     why: str = ""  # why not
-    padded: bool = False  # batches of different sizes are filled up with examples that do not count
-    bytes: Size = 0  # that a step of training keeps for each silo
+    padded: bool = False  # batches of different sizes are padded with examples that do not count
+    bytes: Size = 0  # memory of a training step per silo
 
 
 class Failure(File):
@@ -149,10 +149,10 @@ class Failure(File):
     SEALED: ClassVar = True
 
     error: str
-    diverged: bool = False  # the same settings fail again
-    lost: bool = False  # a silo's private state is
+    diverged: bool = False  # with the same settings it would fail again
+    lost: bool = False  # whether a silo's private state is lost
     round: int  # of training, the first is 1
-    silo: str = ""  # where, if at one
+    silo: str = ""  # the silo where it failed, if any
 
 
 class Reset(Record):
@@ -166,7 +166,7 @@ class LargestPart(Record):
     """The largest share of one silo in an unbounded sum of a round."""
 
     phase: str
-    split: str  # whose inputs are counted
+    split: str  # the split whose inputs are counted
     silo: str
     share: float
 
@@ -174,9 +174,9 @@ class LargestPart(Record):
 class Rollback(Record):
     """A rollback of a run to an earlier round."""
 
-    to: int  # the round of training after which it goes on
-    undone: int  # the last round of training that had been made
-    ledger: FileSum  # what left the silos in the rounds that are undone, beside the run's own ledger
+    to: int  # the training round after which it continues
+    undone: int  # the last training round before the rollback
+    ledger: FileSum  # the ledger of the undone rounds
 
 
 class RunState(Record):
@@ -190,16 +190,16 @@ class RunState(Record):
     number: int = 0
     """Training rounds so far."""
     last: int = -1
-    """The schedule's position of the last completed round."""
+    """Position of the last completed round in the schedule."""
     measured: int = -1
-    """The schedule's position of the last evaluation."""
+    """Position of the last evaluation in the schedule."""
     traffic: list[RoundTraffic] = []
     best: float | None = None
     """The lowest validation loss so far, with early stopping."""
     worse: int = 0
     """Evaluations since then."""
     stopped: bool = False
-    """Training has ended before its last round."""
+    """Whether training ended before its last round."""
     reset: list[Reset] = []
     rollbacks: list[Rollback] = []
     largest: list[LargestPart] = []
@@ -219,6 +219,6 @@ class Checkpoint(RunState):
     SEALED: ClassVar = True
 
     schema_version: int = Field(default=SCHEMA, alias="schema")
-    t: int  # the schedule's position
-    server: str  # the file of the server's state beside it
+    t: int  # position in the schedule
+    server: str  # the file of the server's state
     files: Sums = {}

@@ -28,7 +28,7 @@ FROM_FILE = {"from": "file"}
 
 
 def _known_or_written(value: object, info: ValidationInfo) -> object:
-    """Return None for a number of a file that is not finite; a writer's is refused later."""
+    """Return None for a number that is not finite in a file; in a record to write, it is refused later."""
     return _finite(value) if info.context is FROM_FILE else value
 
 
@@ -57,8 +57,8 @@ Size = Annotated[int, Field(ge=0)]
 class Record(BaseModel):
     """A part of a file.
 
-    It keeps its keys in the given order, unknown ones at the end, and is written with exactly the given keys. An absent
-    key has its default, which is never zero.
+    A record keeps its keys in the given order, unknown ones at the end, and is written with exactly the given keys. An
+    absent key has its default, which is never zero.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -10,12 +10,12 @@ from .record import Count, Figure, File, Finite, Record
 class GivenConfiguration(Record):
     """The arguments of `caveat run`."""
 
-    source: str  # a recipe's name, or a TOML file
+    source: str  # name of a recipe, or a TOML file
     sets: list[str] = []  # the --set overrides, SECTION.KEY=VALUE
 
 
 class DataFingerprint(Record):
-    """The classes and columns of a run's data, and what `splits.json` leaves out."""
+    """The classes and columns of a run's data, and hashes of what `splits.json` omits."""
 
     classes: list[str]
     columns: str  # SHA-256 of the names and categories of all columns of a table
@@ -40,27 +40,27 @@ class RunFile(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"given", "data", "code", "init_model", "rounds"})
 
-    spec: dict[str, Any]  # what decides the results: RunSpec
-    engine: dict[str, Any]  # where and how fast it is computed: EngineSettings
+    spec: dict[str, Any]  # RunSpec: everything that determines the results
+    engine: dict[str, Any]  # EngineSettings: everything else about execution
     given: GivenConfiguration | None = None
-    data: DataFingerprint | None = None  # None where silos keep their data on their own machines
-    code: CodeFingerprint | None = None  # None for models and methods of caveat
-    init_model: str | None = None  # SHA-256 of the model of another run with which this one began
-    rounds: list[int] = []  # of a run that was extended: every number of rounds that was asked for
+    data: DataFingerprint | None = None  # None if silos keep their data on their own machines
+    code: CodeFingerprint | None = None  # None for built-in models and methods
+    init_model: str | None = None  # SHA-256 of the model of another run from which this one started
+    rounds: list[int] = []  # for an extended run, all requested numbers of rounds
 
     @property
     def in_python(self) -> bool:
-        """Whether a Python program made the run, from data that only that program has."""
+        """Whether a Python program started the run, with data that only that program has."""
         return self.spec["data"] is None
 
     @property
     def federated(self) -> bool:
-        """Whether Flower carries the run, so that its project continues it."""
+        """Whether the run uses Flower, so it is continued from its project."""
         return bool(self.engine.get("name") == "flower")
 
     @property
     def codes(self) -> list[str]:
-        """The names of the user's code that makes models."""
+        """The names of custom code for models."""
         models = [self.spec["model"], *self.spec["personal"]]
         return list(dict.fromkeys(str(m[key]) for m in models for key in ("factory", "encoder") if m.get(key)))
 
@@ -78,9 +78,9 @@ class JoinFile(File):
     SEALED: ClassVar = True
 
     federation: str  # the folder of its run
-    server: str  # SHA-256 of its server's last state
-    rounds: int  # of training, at the silos that joined
-    before: dict[str, dict[str, Figure]] = {}  # by silo, figures of its test split with what every newcomer has
+    server: str  # SHA-256 of the server's last state
+    rounds: int  # number of training rounds at the silos that joined
+    before: dict[str, dict[str, Figure]] = {}  # by silo, test metrics with the model that every newcomer gets
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -94,11 +94,11 @@ class TableColumnRecord(Record):
     OMITTED: ClassVar = frozenset({"categories"})
 
     name: str
-    categories: list[str] | None = None  # None where it holds numbers
+    categories: list[str] | None = None  # None if it has numbers
 
 
 class ColumnReferenceRecord(Record):
-    """Values of a column in rows of a silo's calibration split, without their rows."""
+    """Values of a column in a silo's calibration split, not linked to rows."""
 
     values: list[Number]  # numbers, or codes of categories, ascending
     missing: Count
@@ -115,11 +115,11 @@ class SiloEncoder(Record):
 
     OMITTED: ClassVar = frozenset({"reference"})
 
-    table: Annotated[int, Field(ge=0)]  # which of the tables its rows are read as
+    table: Annotated[int, Field(ge=0)]  # index of the table for its rows
     medians: list[Number]
     means: list[Number]
     scales: list[Positive]
-    reference: ReferenceRecord | None = None  # for tests of new rows as a whole
+    reference: ReferenceRecord | None = None  # for tests of batches of new rows
 
 
 class DeclaredRecord(Record):
@@ -140,7 +140,7 @@ class TableRecord(Record):
     OMITTED: ClassVar = frozenset({"declared"})
 
     columns: list[TableColumnRecord]  # of the features, with the categories of all training splits
-    flagged: list[str]  # columns with a feature that says where a number is missing
+    flagged: list[str]  # columns with an indicator of missing numbers
     separator: str | None = None
     decimal: str
     tables: list[list[TableColumnRecord]]  # the columns of raw rows; silos of one source have the same
@@ -176,7 +176,7 @@ class ScalingRecord(Record):
 
 
 class SubgroupsRecord(Record):
-    """The subgroups of inputs that have their own promises: values of a column, or bins of its numbers."""
+    """The subgroups of inputs that have their own guarantees: values of a column, or bins of its numbers."""
 
     column: str
     values: list[str] = []
@@ -184,20 +184,20 @@ class SubgroupsRecord(Record):
 
 
 class PreparationFile(File):
-    """`preparation.json`: the silos and the form of model inputs, and the preprocessing of raw ones."""
+    """`preparation.json`: the silos, the format of model inputs, and the preprocessing of raw inputs."""
 
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings", "subgroups"})
 
     silos: list[str] = []
-    population: Length | None = None  # so many silos that are named by their numbers, in place of the names
+    population: Length | None = None  # number of silos, if they are named by their numbers
     classes: Annotated[list[str], Field(min_length=2)]
     shape: Annotated[list[Length], Field(min_length=1)]  # of one input
     dtype: Literal["float32", "int64"]
     table: TableRecord | None = None
     images: ImageRecord | None = None
     sequences: SequenceRecord | None = None
-    scalings: dict[str, ScalingRecord] = {}  # by silo, where series are standardised
+    scalings: dict[str, ScalingRecord] = {}  # by silo, if series are standardized
     subgroups: SubgroupsRecord | None = None
 
 
@@ -207,7 +207,7 @@ class ModelFile(File):
     OMITTED: ClassVar = frozenset({"personal"})
 
     method: dict[str, Any] = {}
-    t: int  # the schedule's position after which they were sent
+    t: int  # position in the schedule after which they were sent
     model: dict[str, Any] = {}
     personal: dict[str, dict[str, Any]] = {}  # by silo
     shape: list[int] = []  # of one input

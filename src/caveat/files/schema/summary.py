@@ -41,9 +41,9 @@ class GuaranteeRecord(Record):
     coverage: float | None = None
     statement: str
     guaranteed: bool
-    whose: str = ""  # "federation", "domain" or "silo"; of a record that is not a silo's, the federation
-    of: list[str] = []  # the subgroups of inputs that it is about, if not all inputs
-    subgroups: list[GuaranteeRecord] = []  # those of the pools of subgroups
+    whose: str = ""  # "federation", "domain" or "silo"; empty if the record is not a silo's
+    of: list[str] = []  # the subgroups of inputs that it covers, if not all inputs
+    subgroups: list[GuaranteeRecord] = []  # the guarantees of pools of subgroups
 
 
 class SetsRecord(Record):
@@ -52,17 +52,17 @@ class SetsRecord(Record):
     OMITTED: ClassVar = frozenset({"subgroups", "per_class"})
 
     coverage: float
-    least: int  # calibration inputs with which a silo has the promise for itself
-    label_shift: bool = False  # whether the others have it too, if they differ in how frequent classes are alone
-    per_class: bool = False  # whether the promise is about the inputs of each class
-    subgroups: list[str] = []  # that have the promise each, or pooled with the next larger one
+    least: int  # calibration inputs that a silo needs for its own guarantee
+    label_shift: bool = False  # whether other silos have it, too, if only their class frequencies differ
+    per_class: bool = False  # whether the guarantee holds for the inputs of each class
+    subgroups: list[str] = []  # subgroups with their own guarantee, or pooled with the next larger one
 
 
 class AlarmsRecord(Record):
-    """Whose promise the false alarm rate is."""
+    """The silos that the false alarm rate covers."""
 
-    least: int  # calibration inputs with which a silo has it for itself
-    pooled: int = 0  # calibration inputs of all others together, which have it as a whole
+    least: int  # calibration inputs that a silo needs for its own false alarm rate
+    pooled: int = 0  # calibration inputs of all other silos, which it covers together
 
 
 class Selective(Record):
@@ -91,7 +91,7 @@ class SourceRecord(Record):
 
     name: str
     ensemble_size: int | None = None
-    prior_precision: dict[str, float] = {}  # of the last layers that silos share, by model
+    prior_precision: dict[str, float] = {}  # of the shared last layers, by model
 
 
 class WarningRecord(Record):
@@ -100,9 +100,9 @@ class WarningRecord(Record):
     OMITTED: ClassVar = frozenset({"silos"})
 
     kind: str
-    text: str  # what was found, and on which split
+    text: str  # the finding, and its split
     advice: str = ""  # what to try
-    silos: list[str] = []  # the silos concerned; empty for the whole run
+    silos: list[str] = []  # the affected silos; empty for the whole run
 
     @property
     def sentences(self) -> str:
@@ -123,7 +123,7 @@ class SiloRecord(Record):
     n_calibration: Size | None = None
     n_test: Size | None = None
     class_counts: list[Size] | None = None
-    dropped: dict[str, Size] = {}  # examples that have left a split during the run, which are not counted above
+    dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
     test: Metrics = Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
     reliability: Reliability | None = None
@@ -133,11 +133,11 @@ class SiloRecord(Record):
     codewords: Codewords | None = None
     perplexity: Figure = None
     codeword_use: list[int] | None = None
-    model: str = ""  # the architecture of its own model
+    model: str = ""  # the architecture of its local model
     newcomer: bool = False  # took no part in training
-    metrics: dict[str, Figure] = {}  # of the user's own, on the test split
+    metrics: dict[str, Figure] = {}  # custom metrics, on the test split
     classification: ClassificationRecord | None = None
-    promise: GuaranteeRecord | None = None  # what it decides by, where silos or domains have promises of their own
+    promise: GuaranteeRecord | None = None  # the guarantee for its decisions, if silos or domains have their own
 
 
 class SubgroupRecord(Metrics):
@@ -168,8 +168,8 @@ class Newcomers(Record):
 class DeviceRecord(Record):
     """The device of training and prediction, if not the CPU: it must be equal for bit-identical results."""
 
-    names: list[str]  # as torch has them, such as cuda:0
-    kind: str  # as its maker calls it
+    names: list[str]  # torch's names, such as cuda:0
+    kind: str  # the vendor's name
     versions: dict[str, str]
 
 
@@ -189,16 +189,16 @@ class Summary(File):
     source: SourceRecord | None = None
     seed: int | None = None
     rounds_run: int
-    stopped: bool = False  # before the last round, since validation had not improved
+    stopped: bool = False  # stopped early, because validation did not improve
     complete: bool
     warnings: list[WarningRecord] = []
     classes: list[str] | None = None
     silos: list[SiloRecord]
-    absent: list[str] = []  # silos that gave no test figures
+    absent: list[str] = []  # silos without test metrics
     domains: list[DomainRecord] = []
     mean: Metrics | None = None
     worst: Worst | None = None
-    metrics: dict[str, OwnMetricRecord] = {}  # of the user's own
+    metrics: dict[str, OwnMetricRecord] = {}  # custom metrics
     pooled: Metrics = Metrics()
     subgroups: list[SubgroupRecord] = []
     risk_coverage: Selective | None = None
@@ -212,17 +212,17 @@ class Summary(File):
     sets: SetsRecord | None = None
     alarms: AlarmsRecord | None = None  # None if no silo has too few calibration inputs, or if nothing leaves silos
     temperature: dict[str, float] = {}
-    temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln of it
-    class_bias: dict[str, float] = {}  # standard deviation of the silos' biases of classes
+    temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
+    class_bias: dict[str, float] = {}  # standard deviation of the silos' class biases
     milestones: list[dict[str, Figure]] = []
     traffic: Traffic | None = None
     seconds: dict[str, float] = {}
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
-    reset: list[Reset] = []  # silos that began afresh, since their states were lost
-    largest: list[LargestPart] = []  # of a federation's sums after training, whose inputs most of them are of
-    rollbacks: list[Rollback] = []  # that it went back to an earlier round, by command
-    vectorized: dict[str, VectorizedRecord] = {}  # by work, where silos were to be trained side by side
+    reset: list[Reset] = []  # silos that were reset because their states were lost
+    largest: list[LargestPart] = []  # the silos with the largest share of a federation's sums after training
+    rollbacks: list[Rollback] = []  # rollbacks to an earlier round
+    vectorized: dict[str, VectorizedRecord] = {}  # by task, if vectorization was requested
     files: Sums = {}
 
     @property
@@ -251,7 +251,7 @@ class Item(Record):
     OMITTED: ClassVar = frozenset({"image"})
 
     image: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")] = None
-    label: int  # -1 where it is no class of the model
+    label: int  # -1 if it is not a class of the model
     predicted: int
     probability: float
     total: Figure = None
@@ -307,7 +307,7 @@ class Gallery(Record):
 
     def name_of(self, label: int) -> str:
         if label < 0:
-            return "no class of the model"
+            return "not a class of the model"
         return self.classes[label] if label < len(self.classes) else str(label)
 
 
