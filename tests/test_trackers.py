@@ -85,7 +85,7 @@ def test_a_callback_is_told_everything_in_order(silos: Silos, tmp_path: Path) ->
 def test_a_callback_that_fails_is_told_no_more_and_ends_no_run(silos: Silos, tmp_path: Path, fail: str) -> None:
     failing, other = Record(fail), Record()
     with pytest.warns(
-        CallbackWarning, match=f"Record failed in {fail} and is not called any more: ValueError: no space left$"
+        CallbackWarning, match=f"Record failed in {fail} and will not be called again: ValueError: no space left$"
     ):
         summary = run(silos, tmp_path / "run", failing, other)
     assert summary["complete"]

@@ -16,18 +16,18 @@ from typing import Any
 
 EXPECTED = {
     "code": "expected one of data.classes (",
-    "labels": "labels must be those of data.classes",
+    "labels": "labels must be in data.classes",
     "target": "the column to predict must be the one that the silo names",
     "dictionary": "the data dictionary must be the same as the silo's own copy",
-    "impostor": "greets with key ",
+    "impostor": "sent a greeting with key ",
     "stranger": "exited with status ",
-    "relabeled": " of another label",
+    "relabeled": " with another label",
     "bounded": "its update was ",
     "set aside": " is set aside",
 }
 """Parts of what servers and silos log."""
 GRACE = 30.0
-"""Seconds that processes have to end when asked to."""
+"""Seconds for processes to exit when asked to."""
 
 
 class Failed(Exception):

@@ -53,23 +53,23 @@ def run(
     Parameters
     ----------
     rounds, training
-        Replace those of the method.
+        Replace the method's own.
     model, personal
         The model, by default a small residual network for images and a perceptron otherwise; and the architectures of
         personalized models, for methods that have them.
     uncertainty, privacy
-        How predictions are calibrated and decided; whether what silos send is clipped and gets noise.
+        Calibration of predictions and decisions; clipping and noise for what silos send.
     every, n_silos
-        Silos are evaluated on their validation split every so many rounds, and on their test split at the end: all
-        silos, or `n_silos` of them, always the same.
+        Silos are evaluated on their validation split every `every` rounds, and on their test split at the end: all
+        silos, or a fixed selection of `n_silos` silos.
     metrics
         Custom metrics by name: functions from NumPy arrays of labels (N,) and probabilities (N, C) of a silo's test
         split to a number, or NaN if undefined. `summary` has them next to accuracy (see `caveat.metric`).
     newcomers
         Names of held-out silos, which take no part and are evaluated on their test split at the end.
     workers, device
-        Number of worker processes, and where silos train and predict: "cpu", "cuda", "cuda:1", "mps", or "auto", the
-        first GPU if there is one. Results are returned on the CPU.
+        Number of worker processes, and the device on which silos train and predict: "cpu", "cuda", "cuda:1", "mps", or
+        "auto", the first GPU if there is one. Results are returned on the CPU.
     vectorized
         Whether silos are trained as one batched model, which is much faster for many silos with small models: "off",
         "auto" by a rule on silos and model, or "on" if possible. Results differ by rounding (docs/hardware.md).
@@ -81,7 +81,7 @@ def run(
         `progress` reports rounds: True on standard error, or an object as in `caveat.runs.progress`; `callbacks`
         are `caveat.Callback` objects such as experiment trackers.
     reset
-        Silos whose private states were lost: they restart when an interrupted run continues.
+        Silos whose private states were lost, which restart when an interrupted run continues.
     """
     local_run = _local_run(silos, method, workers, device, vectorized, settings)
     reported = ProgressWithCallbacks(progress_of(progress), check_callbacks(callbacks))
@@ -121,7 +121,7 @@ def plan(
 ) -> Plan:
     """Estimate the cost of the same call of `run`: rounds, optimizer steps, bytes, memory and seconds.
 
-    Tries every kind of round at a few silos with the first few training steps, and keeps nothing. `methods[0]` of the
+    Runs every kind of round at a few silos with the first few training steps, and stores nothing. `methods[0]` of the
     result has the numbers, and `as_dict()` returns all as plain values. Raises what `run` raises before anything runs,
     and RunError if a silo fails.
     """
@@ -160,9 +160,10 @@ def _execute(run: LocalRun, progress: Progress) -> None:
 
 
 def load(folder: str | Path, *, model: Make | str | Sequence[str] | None = None, device: str = "cpu") -> Run:
-    """Load a finished run, or a silo's stored copy of a federated model, to predict on any machine without any data.
+    """Load a finished run, or a silo's stored copy of a federated model, for predictions on any machine, without any
+    data.
 
-    `device` is where predictions are computed, as in `run`, wherever the run was trained.
+    `device` is the device of predictions, as in `run`, independent of where the run was trained.
 
     Code that a folder names is not imported. `model` is the code of the run's custom model, its name, or several names
     if there are personalized models; its output is compared with that of the original code. Custom methods must be
@@ -187,20 +188,20 @@ def join(
     out: str | Path | None = None,
     progress: Progress | bool | None = None,
 ) -> Run:
-    """Add silos to the federation of a finished run; return the run of these silos, to predict with.
+    """Add silos to the federation of a finished run; return the run of these silos, for predictions.
 
-    A joining silo gets the global model, and runs by itself `rounds` training rounds (5, or as many as the federation
-    took) and all rounds after training: the method's local parameters, temperature, familiarity and thresholds are
-    fitted on its own splits. It sends nothing, and the run and its silos do not change. By default the `newcomers` of
-    the run join; other silos must have the federation's classes and inputs. `out` is a new folder, whose `join.json`
-    has metrics of the test split before joining, and `summary.json` those afterwards; the same call continues an
+    A joining silo gets the global model, and runs `rounds` training rounds (5, or as many as the federation took) and
+    all rounds after training alone: the method's local parameters, temperature, familiarity and thresholds are fitted
+    on its own splits. It sends nothing, and the run and its silos do not change. By default the `newcomers` of the run
+    join; other silos must have the federation's classes and inputs. `out` is a new folder, whose `join.json` has
+    metrics of the test split before joining, and `summary.json` those afterwards; the same call continues an
     interrupted one. Raises ConfigurationError or DataError before anything runs.
     """
     opened = run if isinstance(run, Run) else load(path_of(run, "run"))
     if rounds is not None:
         check_type(rounds, int, "rounds", "a whole number")
     if silos is not None:
-        check_type(silos, Silos, "silos", "Silos, as caveat.data.from_arrays and others make them")
+        check_type(silos, Silos, "silos", "Silos, for example from caveat.data.from_arrays")
     folder = path_of(out, "out") if out else Path(tempfile.mkdtemp(prefix="caveat-"))
     try:
         found = join_run(opened, silos, rounds, folder, progress_of(progress))
@@ -224,8 +225,8 @@ def compare(
 ) -> Comparison:
     """Compare methods on the same silos over several seeds; return the result tables, and write a report to `out`.
 
-    `methods` are by the names of their rows, such as {"fedavg": caveat.FedAvg(), "uefl": caveat.UEFL()}. `silos` may be
-    a function of the seed, for splits by seed. `settings` are those of `caveat.run`. The same call continues an
+    `methods` maps names of rows to methods, such as {"fedavg": caveat.FedAvg(), "uefl": caveat.UEFL()}. `silos` may be
+    a function of the seed, for splits by seed. `settings` are the same as in `caveat.run`. The same call continues an
     interrupted comparison, failed runs are marked in the tables, and `to_frame()` of the result has a row per run and
     silo. Raises ConfigurationError or DataError before anything runs.
     """

@@ -49,7 +49,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Federated classifier of rows: every group of rows is a silo.
 
     Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
-    frames with text, categories or dates, are prepared as by `caveat.data.from_frames`, at each silo by its own
+    frames with text, categories or dates, are prepared as in `caveat.data.from_frames`, at each silo with its own
     training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
     training split. A fitted classifier can be pickled, with its models, calibration scores and features of training
     rows (at most 2,000 of each silo, for the alarm novel), but without the rows themselves.
@@ -63,7 +63,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     model
         Settings of a model, or a custom module; a perceptron by default.
     uncertainty
-        How predictions are calibrated and decided.
+        Calibration of predictions and decisions.
     random_state
         The random seed.
     workers, device
@@ -111,7 +111,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"one class, {self.classes_[0]!r}, expected two or more")
+            raise ValueError(f"only one class, {self.classes_[0]!r}, expected two or more")
         names = np.full(len(X), LONE) if groups is None else _names(groups, len(X))
         self.silos_ = sorted(set(names.tolist()))
         for name in self.silos_:
@@ -130,9 +130,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[found.probs.argmax(1)]
 
     def predict_proba(self, X: Any, groups: Any = None) -> Any:
-        """Return (N, C) class probabilities by the silos that `groups` (N,) names.
+        """Return (N, C) class probabilities from the silos that `groups` (N,) names.
 
-        Without groups, the silo at which a row's typicality is largest answers; the guaranteed false alarm rate still
+        Without groups, the silo with the largest typicality of a row answers; the guaranteed false alarm rate still
         holds for rows like those of any silo.
         """
         return self._asked(X, groups).probs.numpy()
@@ -190,7 +190,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
 
     def _device_here(self) -> str:
-        """Return the device if available, else the CPU, so that a pickled classifier predicts on any machine."""
+        """Return the device if available, else the CPU, so a pickled classifier predicts on any machine."""
         try:
             find_device(self.device, start=False)
         except ConfigurationError:
@@ -243,7 +243,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return found, by
 
     def _prepared(self, X: Any) -> Any:
-        """Return rows as predictors take them: model inputs, or columns that each silo encodes."""
+        """Return rows in the form that predictors take: model inputs, or columns that each silo encodes."""
         known = list(getattr(self, "feature_names_in_", ()))
         if is_frame(X) and known and set(known) <= set(X.columns):
             X = X[known]
@@ -253,7 +253,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Columns.of(X)
 
     def _most_typical(self, x: Any) -> tuple[Prediction, Any]:
-        """Return each row's prediction by the silo with the largest typicality, the first one if equal."""
+        """Return each row's prediction from the silo with the largest typicality, the first one if tied."""
         first, *others = self.silos_
         found, by = self.run_.predictor(first)(x), np.full(len(x), first, dtype=object)
         for name in others:
@@ -293,7 +293,7 @@ def _unpacked(packed: bytes, model: Any, device: str) -> Run:
     """Return the packed run, in a temporary folder deleted with it."""
     folder = Path(tempfile.mkdtemp(prefix="caveat-"))
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        archive.extractall(folder)  # never writes outside of the folder
+        archive.extractall(folder)  # extractall never writes outside of the folder
     opened = load(folder, model=model, device=device)
     weakref.finalize(opened, rmtree, folder, ignore_errors=True)
     return opened

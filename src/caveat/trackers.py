@@ -21,7 +21,7 @@ OF_SUMMARY = ("mean", "worst", "pooled")
 class Tracker(Callback):
     """Base class of trackers.
 
-    The tracking tool is opened after the first round, when the run's processes have been forked without its threads.
+    The tracking tool is opened after the first round, after the run's processes were forked without its threads.
     """
 
     name: ClassVar[str]

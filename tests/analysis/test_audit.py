@@ -200,13 +200,13 @@ def test_a_model_without_dropout_gives_no_epistemic_uncertainty(silos: Silos) ->
     )
     silent = [finding.name for finding in audit.findings if finding.sentence == findings.SILENT]
     assert silent == ["epistemic and data", "aleatoric and epistemic", "disagreement", "seeds"]
-    assert "Zero somewhere, so not drawn: epistemic" in render(audit.file)
+    assert "Not drawn because they contain zeros: epistemic" in render(audit.file)
 
 
 def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[Path, Any]) -> None:
     record = audited[1].record
     record["findings"] = [finding | {"verdict": "holds"} for finding in record["findings"]]
-    assert "Nothing was found" in render(AuditFile.model_validate(record))
+    assert "No problem was found" in render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
     text = render(AuditFile.model_validate(record))
     assert text.index("It &lt;rises&gt;.") < text.index('id="findings"') < text.index("<svg")

@@ -66,8 +66,8 @@ def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
     ("by_seed", "verdict", "words", "reason"),
     [
         ((-1, -1, -1), "holds", "falls, with", "A variance falls as"),
-        ((-0.21, -0.2, -0.19), "does not hold", "falls slowly, with", "Lack of data would fall faster"),
-        ((-0.1, -0.05, 0.03), "does not hold", "hardly falls, with", "Lack of data would fall faster"),
+        ((-0.21, -0.2, -0.19), "does not hold", "falls slowly, with", "Epistemic uncertainty falls faster"),
+        ((-0.1, -0.05, 0.03), "does not hold", "hardly falls, with", "Epistemic uncertainty falls faster"),
         ((0.1, 0.05, -0.03), "does not hold", "hardly rises, with", "is not epistemic"),
         ((0.11, 0.1, 0.09), "does not hold", "rises slowly, with", "is not epistemic"),
         ((0.6, 0.5, 0.4), "does not hold", "rises, with", "is not epistemic"),

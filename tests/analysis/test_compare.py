@@ -160,7 +160,7 @@ def test_the_same_again_runs_nothing_and_more_seeds_only_those(compared: Path) -
 def test_other_settings_do_not_mix_with_what_is_there(compared: Path) -> None:
     other = MethodVariant("fedavg", ("method.name=fedavg", "training.lr=0.5"))
     before = (compared / "comparison.json").read_bytes()
-    with pytest.raises(ConfigurationError, match=r"seed-0 holds a run of fedavg with other settings: training\.lr"):
+    with pytest.raises(ConfigurationError, match=r"seed-0 has a run of fedavg with other settings: training\.lr"):
         compare(small(other, LOCAL), compared, 1, Silent())
     assert (compared / "comparison.json").read_bytes() == before
     with pytest.raises(ConfigurationError, match="is not a comparison"):
@@ -315,14 +315,14 @@ def test_others_train_as_many_rounds_as_the_row_that_leads(tmp_path: Path) -> No
         (small(FEDAVG, tuning=TuningPlan("data.n_silos", (2, 3))), r"data\.n_silos cannot be tuned"),
         (
             small(MethodVariant("x", (*FEDAVG.sets, "rounds=3")), UEFL, match_rounds="uefl"),
-            "is to train as many rounds as uefl",
+            "its rounds must equal those of uefl",
         ),
         (replace(small(FEDAVG), swept=("method.name",)), r"sets method\.name=fedavg, which is swept, too"),
         (small(MethodVariant("x", (*FEDAVG.sets, "training.batch_size=5000"))), "batch"),
         (small(FEDAVG, match_rounds="uefl"), "match_rounds = 'uefl': no such row"),
         (
             small(FEDAVG, MethodVariant("x", LOCAL.sets, (1, 2, 3)), tuning=TuningPlan("training.lr", (1, 2))),
-            "every row gets as many",
+            "every row must try the same number",
         ),
     ],
 )

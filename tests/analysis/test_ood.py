@@ -132,7 +132,7 @@ def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
     text = (out / "ood.csv").read_text()
     found = list(csv.DictReader(text.splitlines()))
     assert {row["method"] for row in found} == {"fedavg"}
-    assert {"black", "noise of 38", OWN, "what other silos know"} <= {row["inputs"] for row in found}
+    assert {"black", "noise of 38", OWN, "inputs of other silos"} <= {row["inputs"] for row in found}
     again = command(*asked)
     assert again.exit_code == 0
     assert (out / "ood.csv").read_text() == text

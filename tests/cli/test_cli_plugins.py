@@ -319,7 +319,7 @@ def test_a_new_method_may_start_from_another(base: str) -> None:
     [
         (["Pull"], "NAME = 'Pull': expected at most 40 lower-case letters and digits"),
         (["../pull"], "NAME = '../pull': expected"),
-        (["fedavg"], "NAME = 'fedavg': a method of this name exists"),
+        (["fedavg"], "NAME = 'fedavg': a method with this name exists"),
         (["torch"], "NAME = 'torch': torch.py would hide the module torch"),
         (["pull", "--from", "nope"], "--from = 'nope': no such method"),
         (["pull", "--from", "scaffold"], "--from scaffold: a term cannot be added to its loss; expected fedavg"),

@@ -115,7 +115,7 @@ def test_bytes_that_are_no_text_are_refused(setting: str) -> None:
 
 
 def test_a_seed_of_thousands_of_digits_is_one_short_line() -> None:
-    assert "a number of more than 4,300 digits" in told("seed=" + "9" * 5000)
+    assert "a number with more than 4,300 digits" in told("seed=" + "9" * 5000)
     assert len(told("seed=" + "9" * 5000)) < 300
     with pytest.raises(ConfigurationError, match=r"^own\.toml: .* more than 4,300 digits$"):
         loads("seed = " + "9" * 5000, "own.toml")

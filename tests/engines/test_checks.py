@@ -157,7 +157,7 @@ MISMEASURED: dict[str, tuple[Callable[[Payload], object], str]] = {
     "ranks": (setting("classes", ranks=1), "ranks does not sum to 7"),
     "ranks of others": (
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"].flip(1)}),
-        "ranks does not add up to 3",
+        "ranks does not sum to 3",
     ),
     "ranks of fewer classes": (
         lambda p: p["classes"].update({"ranks": p["classes"]["ranks"][:1]}),

@@ -247,7 +247,7 @@ def test_the_card_says_what_it_is_and_what_it_promises(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("format", "silo", "out", "told"), [
     ("onx", "silo-0", "m.onnx", "format = 'onx': no such format; did you mean onnx?"),
     ("onnx", "silo-2", "m.onnx", "silo = 'silo-2': no such silo; did you mean silo-1?"),
-    ("onnx", "silo-0", "none/m.onnx", "there is no folder"),
+    ("onnx", "silo-0", "none/m.onnx", "does not exist"),
     ("onnx", "silo-0", "there.onnx", "exists; choose another path"),
     ("onnx", "silo-0", "m.md", "the model card has this suffix"),
 ])  # fmt: skip

@@ -165,5 +165,5 @@ def test_a_whole_that_was_written_to_in_part_is_not_read() -> None:
         y[:, 0] = 0
         return {"y": y}
 
-    with pytest.raises(NotRecordable, match="a write to a part of it"):
+    with pytest.raises(NotRecordable, match="after a part of it was written"):
         program_of(function, batch)

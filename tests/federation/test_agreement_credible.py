@@ -155,5 +155,5 @@ def test_one_whose_table_is_unlike_all_others_ends_the_run_for_nobody(tmp_path: 
     run = federation.serve()
     assert members(run) == ["coast", "valley"]
     assert any(
-        note.startswith("silo hill is set aside, because the others agree without it") for note in federation.notes
+        note.startswith("silo hill is set aside, because only without it the others agree") for note in federation.notes
     )

@@ -46,7 +46,7 @@ def test_files_beside_the_table_are_not_looked_for(tmp_path: Path) -> None:
     member, terms = asked(tmp_path)
     streams = dataclasses.replace(terms.config.data.ood, global_source="npz:/etc/passwd")
     data = dataclasses.replace(terms.config.data, ood=streams)
-    with pytest.raises(DataError, match="a silo with a table reads nothing else"):
+    with pytest.raises(DataError, match="a silo with a table reads no other data"):
         member.introduce(dataclasses.replace(terms, config=dataclasses.replace(terms.config, data=data)))
 
 
@@ -71,7 +71,7 @@ def test_federations_are_counted_one_after_the_other(tmp_path: Path, monkeypatch
     monkeypatch.setattr(member_module, "BUSY", 0.0)
     counting = SiloSide(dataclasses.replace(member.file, limits=Limits(rounds=1)))
     with held(member.file.private() / "lock", "busy"):
-        with pytest.raises(RunError, match="another federation has been working there"), counting._counting():
+        with pytest.raises(RunError, match="another federation has been using it"), counting._counting():
             pass
         with member._counting():  # without limits nobody waits
             pass

@@ -92,7 +92,7 @@ def test_a_silo_joins_after_the_end(tmp_path: Path) -> None:
     others = {name: files(federation.homes[name] / "state") for name in NAMES}
     arrives(federation)
     notes = delivered(federation, LATE, rounds=2)
-    assert any(note.startswith(f"{LATE} has the model of fedper after 2 rounds by itself") for note in notes)
+    assert any(note.startswith(f"{LATE} has the model of fedper after 2 rounds alone") for note in notes)
     assert {name: files(federation.homes[name] / "state") for name in NAMES} == others
     assert files(federation.run) == run
     caveat.load(federation.kept("coast"))

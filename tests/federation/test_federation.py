@@ -151,7 +151,7 @@ def test_a_silo_may_join_later(tmp_path: Path) -> None:
     trained = [m for m in ledger.read_ledger(run / "ledger.jsonl").messages if m.phase == "train" and m.split is None]
     # It comes while the first round is at work, and the second one knows of it.
     assert [m.round for m in trained if m.silo == "valley"] == [2, 3, 4]
-    assert "silo valley has joined: 38 training examples" in federation.notes
+    assert "silo valley joined with 38 training examples" in federation.notes
     assert list(json.loads((run / "splits.json").read_text())) == NAMES
 
 
@@ -173,7 +173,7 @@ def test_flower_s_runs_are_not_started_as_others_are(tmp_path: Path) -> None:
         start(load("digits", ["engine.name=flower"]), tmp_path / "run")
 
 
-NOT_BEGUN = "3 silos are needed to begin; after 3 s: 0 joined, coast, valley greeted and not joined yet$"
+NOT_BEGUN = "3 silos are needed to start; after 3 s: 0 joined, coast, valley connected but not joined yet$"
 
 
 def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_too_few_silos_end_the_wait_and_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=NOT_BEGUN):
         federation.serve()
     assert not federation.run.exists()
-    assert "waiting for 3 silos: 0 joined, coast, valley greeted and not joined yet" in federation.notes
+    assert "waiting for 3 silos: 0 joined, coast, valley connected but not joined yet" in federation.notes
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_the_server_says_which_class_is_positive_once_silos_agree(setting: str, 
 def test_another_configuration_does_not_continue_a_run(tmp_path: Path) -> None:
     federation = Federation(tmp_path, "fedavg", rounds=1)
     federation.serve()
-    with pytest.raises(ConfigurationError, match="began with another configuration"):
+    with pytest.raises(ConfigurationError, match="has another configuration"):
         federation.serve(load(str(federation.folder / "config.toml"), ["seed=4"]))
 
 
@@ -251,7 +251,7 @@ def test_how_long_the_server_waits_may_differ_when_a_run_continues(tmp_path: Pat
         federation.serve()
     del federation.grid.apps[federation.node["hill"]]
     table = str(federation.folder / "config.toml")
-    with pytest.raises(ConfigurationError, match="began with another configuration"):
+    with pytest.raises(ConfigurationError, match="has another configuration"):
         federation.serve(load(table, ["federation.min_available_silos=4"]))
     federation.serve(load(table, ["federation.quorum=2", "federation.round_timeout=0.5", "federation.start_timeout=5"]))
     assert summary(federation.run)["absent"] == ["hill"]
@@ -330,7 +330,7 @@ def test_silos_of_a_simulation_keep_their_states_in_the_run_s_folder_or_do_not_w
     for folder in ("elsewhere", str(tmp_path / "gone")):
         text = dataclasses.replace(terms, folder=folder).to_text()
         context = Context(1, 1, grid.node_config[1], RecordDict(), {})
-        with pytest.raises(RunError, match="expected that of the simulation's run"):
+        with pytest.raises(RunError, match="expected the folder of the simulation's run"):
             NodeHandler().perform(context, Order(0, "train", -1, "silo-0"), text, {})
     assert {path.name for path in tmp_path.iterdir()} == {"run", ".run.lock"}
 

@@ -95,9 +95,9 @@ def test_what_a_silo_keeps_is_opened_with_its_code_alone(tmp_path: Path) -> None
     with pytest.raises(ConfigurationError, match="code named by a folder is never imported"):
         library.load(kept)
     assert library.load(kept, model=body).silos.names == ["hill"]
-    with pytest.raises(ConfigurationError, match="makes another model here than at the server"):
+    with pytest.raises(ConfigurationError, match="builds a different model here than at the server"):
         library.load(kept, model=lambda shape: nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.Tanh()))
-    with pytest.raises(ConfigurationError, match=r"makes another model here .* or its outputs differ"):
+    with pytest.raises(ConfigurationError, match=r"builds a different model here .* or its outputs differ"):
         library.load(kept, model=lambda shape: Scaled(*body(shape)))
 
 
@@ -143,7 +143,7 @@ def test_nodes_that_are_given_the_app_and_do_not_import_it_know_its_code() -> No
     make_known("net.py:body", body)
     handler = NodeHandler()
     KNOWN.clear()
-    with pytest.raises(DataError, match="not terms of a federation"):
+    with pytest.raises(DataError, match="invalid terms of a federation"):
         handler.greet(Context(1, 1, {}, RecordDict(), {}), {"terms": "nothing"})
     assert {"net.py:body": body} == KNOWN
 

@@ -88,7 +88,7 @@ def test_a_silo_keeps_to_the_configuration_that_it_joined_with(tmp_path: Path) -
     ):
         other = asked.configured(*sets)
         for act in (asked.member.join, lambda terms: asked.perform(terms=terms)):
-            with pytest.raises(DataError, match="differs from the one that was joined"):
+            with pytest.raises(DataError, match="differs from the one at joining"):
                 act(other)
     asked.perform(terms=asked.configured(privacy, "federation.quorum=1", "federation.round_timeout=9"))
     with pytest.raises(DataError, match="'fedprox' is not a method of the federation"):
@@ -107,7 +107,7 @@ def test_an_order_of_a_round_that_is_over_changes_nothing(tmp_path: Path) -> Non
     asked = Asked(tmp_path, "scaffold", rounds=3)
     folder = asked.federation.kept("hill") / "state" / "silos" / "hill"
     before = {path.name: read_payload(path) for path in folder.iterdir()}
-    with pytest.raises(RunError, match="an order for round 0, but there is a state of round 2"):
+    with pytest.raises(RunError, match="request for round 0, but there is a state of round 2"):
         asked.perform(0)
     assert {path.name for path in folder.iterdir()} == set(before)
     for name, state in before.items():
@@ -125,7 +125,7 @@ def test_labels_that_look_like_names_are_not_told(tmp_path: Path) -> None:
     ):
         asked.member.introduce(elsewhere)
     renamed = dataclasses.replace(asked.member.file, target="surname")
-    with pytest.raises(DataError, match=r"refuses, 'surname': labels must be those of data\.classes"):
+    with pytest.raises(DataError, match=r"refuses, 'surname': labels must be in data\.classes"):
         SiloSide(renamed).introduce(elsewhere)
     # Where nobody has named classes, they are looked at.
     settings = dataclasses.replace(renamed.settings(elsewhere.config.data), classes=())

@@ -105,10 +105,10 @@ def test_the_same_rows_in_another_order_elsewhere_or_read_again_are_no_change(hi
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda rows: rows[3:], "3 rows gone, 0 rows new, 0 rows of another label"),
-        (newcomers, "0 rows gone, 30 rows new, 0 rows of another label"),
-        (lambda rows: flipped(rows, 1), "0 rows gone, 0 rows new, 1 row of another label"),
-        (lambda rows: [*flipped(rows[2:]), "1,1,1,a,ill"], "2 rows gone, 1 row new, 78 rows of another label"),
+        (lambda rows: rows[3:], "3 rows missing, 0 rows new, 0 rows with another label"),
+        (newcomers, "0 rows missing, 30 rows new, 0 rows with another label"),
+        (lambda rows: flipped(rows, 1), "0 rows missing, 0 rows new, 1 row with another label"),
+        (lambda rows: [*flipped(rows[2:]), "1,1,1,a,ill"], "2 rows missing, 1 row new, 78 rows with another label"),
     ],
 )
 def test_a_change_is_refused_in_a_sentence_with_counts_and_no_rows(hill: Hill, change: Edit, told: str) -> None:
@@ -152,7 +152,7 @@ def test_keep_goes_on_with_what_was_stored_for_nobody_else_to_read(
     edit(hill.table, lambda rows: newcomers(flipped(rows[5:])))
     for _ in range(2):
         assert hill.side.join(terms) == joined
-    assert capsys.readouterr().err.count("continuing with the rows as stored") == 1  # said once
+    assert capsys.readouterr().err.count("continuing with the stored rows") == 1  # said once
     stored = [*hill.side.home(terms).glob("data-*"), hill.side.file.state / HELD_OUT]
     assert len(stored) == 3
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
@@ -194,7 +194,7 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     assert {**splits_record([after])["hill"], "dropped": counts} == record  # type: ignore[dict-item]
     assert {key: said[key] for key in ("card", "record")} == hill.side.says(terms)
     assert "5 rows gone, 30 rows new" in (told := capsys.readouterr().err)
-    assert "5 left (train 2, validation 1, calibration 1, test 1), none is added" in told
+    assert "5 removed (train 2, validation 1, calibration 1, test 1), none added" in told
     assert not column_values(hill.side.home(terms))
     now = {*hill.side.home(terms).glob("*.safetensors")}
     assert len(now) == 1
@@ -232,7 +232,7 @@ def test_the_server_takes_over_what_is_left_of_a_silo_s_data_and_nothing_else(hi
     hear({"train": 2}, other | {"dropped": {"train": 2}}, examples=smaller, class_counts=rest)
     assert members.silo_infos["hill"].examples == smaller
     assert members.records["hill"]["dropped"] == {"train": 2}
-    assert notes[-1] == "silo hill: 2 rows have left its data so far (train 2)"
+    assert notes[-1] == "silo hill: 2 rows have been removed from its data so far (train 2)"
     with pytest.raises(DataError, match="its data changed"):  # who has left does not come back
         members.hear("hill", {key: json.dumps(value) for key, value in words.items()})
 
@@ -253,7 +253,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     assert command("flower", "delete-data", home).exit_code == 0
     assert not [*home.glob("*.safetensors")]
     assert not column_values(home)
-    with pytest.raises(DataChanged, match=r"no longer gives the rows that .*data-\w+\.json was made of"):
+    with pytest.raises(DataChanged, match=r"no longer has the rows from which .*data-\w+\.json was made"):
         hill.side.run(terms)
     hill.table.write_text(text)
     assert hill.side.join(terms) == joined
@@ -265,7 +265,7 @@ def test_another_silo_toml_is_no_way_round_what_was_stored(hill: Hill) -> None:
     edit(hill.table, flipped)
     toml = hill.home / "silo.toml"
     toml.write_text(toml.read_text() + 'separator = ","\n')
-    with pytest.raises(DataChanged, match=r"no longer gives the rows that .* was made of when the silo joined"):
+    with pytest.raises(DataChanged, match=r"no longer has the rows from which .* was made when the silo joined"):
         hill.side.run(terms)
     edit(hill.table, flipped)
     hill.side.run(terms)
@@ -292,7 +292,7 @@ def test_what_was_held_out_once_is_never_trained_on_in_a_later_federation(hill: 
     state = hill.side.file.state
     dataclasses.replace(hill.side.file, state=state / "other").secret()
     shutil.move(state / "other" / "secret", state / "secret")
-    with pytest.raises(DataError, match=r"held-out\.json was written with another secret than that of .*secret"):
+    with pytest.raises(DataError, match=r"held-out\.json was not written with the secret in .*secret"):
         hill.side.join(hill.terms("fourth"))
 
 
@@ -332,7 +332,7 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     federation.grid.tamper.clear()
     table = federation.homes["hill"] / "hill.csv"
     edit(table, flipped)
-    told = r"3 silos are needed .* after 3 s: 2 joined \(coast, valley\), hill greeted .*\nrefused: .*DataChanged"
+    told = r"3 silos are needed .* after 3 s: 2 joined \(coast, valley\), hill connected .*\nrefused: .*DataChanged"
     with pytest.raises(RunError, match=told):
         federation.serve()
     told = "(silo hill) is refused: join: failed: DataChanged: its data changed"
@@ -366,7 +366,9 @@ def test_the_server_s_sizes_follow_rows_that_leave_in_the_middle_of_a_run(tmp_pa
     sizes = {split: found["hill"][f"n_{split}"] + dropped.get(split, 0) for split in ("train", "test", "calibration")}
     assert sizes == {split: found["coast"][f"n_{split}"] for split in sizes}
     assert "dropped" not in found["coast"]
-    assert any(note.startswith("silo hill: 8 rows have left its data so far (train") for note in federation.notes)
+    assert any(
+        note.startswith("silo hill: 8 rows have been removed from its data so far (train") for note in federation.notes
+    )
     record = json.loads((run / "splits.json").read_text())["hill"]
     assert record["dropped"] == dropped
     assert record["test"]["examples"] == found["hill"]["n_test"]

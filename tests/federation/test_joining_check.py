@@ -125,19 +125,19 @@ def of_one_class(home: Path) -> None:
 WRONG = {
     "codes 1 and 2 under 0 and 1": (
         lambda home: codes(home, "1", "2", '[data.label_codes]\n0 = "ill"\n1 = "well"\n'), "is '2', expected one of",
-        "silo 'hill' refuses, 'outcome': labels must be those of data.classes", True,
+        "silo 'hill' refuses, 'outcome': labels must be in data.classes", True,
     ),
     "no [data.label_codes]": (
         lambda home: codes(home, "1", "0"), "declare in [data.label_codes] of silo.toml",
-        "'outcome': labels must be those of", True,
+        "'outcome': labels must be in", True,
     ),
     "a class that is written otherwise": (
         lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); 'ill' is written",
-        "'outcome': labels must be those of data.classes", False,
+        "'outcome': labels must be in data.classes", False,
     ),
     "a meaning that is written otherwise": (
         lambda home: codes(home, "1", "well", '[data.label_codes]\n1 = "Ill"\n'), "declares as 'Ill', expected one of",
-        "'outcome': labels must be those of data.classes", False,
+        "'outcome': labels must be in data.classes", False,
     ),
     "a template that is not filled in": (
         without_target, "data.target is missing: expected the column", "refuses: the column to predict", True,
@@ -173,7 +173,7 @@ WRONG = {
         "refuses, 'pressure': every row must have", True,
     ),
     "a file that is not there": (
-        lambda home: (home / "hill.csv").unlink(), "no such file or folder", "refuses: its data must be where", True,
+        lambda home: (home / "hill.csv").unlink(), "no such file", "refuses: its data must be in the place that", True,
     ),
 }  # fmt: skip
 """Of each: what makes it, what the silo's own log and `caveat data` say, what the server is told, and whether it is
@@ -199,7 +199,7 @@ def test_what_joining_refuses_is_refused_before(name: str, tmp_path: Path, capsy
 def test_too_few_calibration_inputs_for_any_alarm_are_told(rows: int, warned: bool, tmp_path: Path) -> None:
     found = checked(home_of(tmp_path, rows))
     assert found.exit_code == 0
-    assert ("no alarm at 5% by itself, which takes at least 19" in found.stderr) == warned
+    assert ("no alarms of its own at 5%, which need at least 19" in found.stderr) == warned
 
 
 def test_a_refusal_tells_the_server_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,7 +213,7 @@ def test_limits_are_checked_with_the_configuration(tmp_path: Path) -> None:
     edited(home / "silo.toml", more='[limits]\nmethods = ["fedbn"]\n')
     found = checked(home)
     assert found.exit_code == 3
-    assert "'fedavg' is not among those that limits.methods of silo.toml allows" in found.stderr
+    assert "'fedavg' is not allowed by limits.methods of silo.toml" in found.stderr
     assert checked(home, config=False).exit_code == 0
 
 

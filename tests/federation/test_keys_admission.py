@@ -91,7 +91,7 @@ def test_a_key_is_bound_to_its_name_and_its_node_is_kept(server: Server, tmp_pat
     assert (server.silos / "va.node").read_text() == f"7 {fingerprint_in(key)}\n"
     assert list(NameKeys(server.silos).given()) == ["va"]
     for again in (key, server.silos / "va.pub"):
-        assert server.admit(again) == (0, "va is registered already: its node is 7")
+        assert server.admit(again) == (0, "va is already registered: its node is 7")
 
 
 def test_a_key_in_place_of_a_lost_one_names_the_node_that_is_to_be_excluded(server: Server, tmp_path: Path) -> None:

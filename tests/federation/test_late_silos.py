@@ -106,7 +106,7 @@ def test_a_silo_that_was_away_for_all_of_training_comes_after_the_run_too(tmp_pa
     status = status_of(federation.run)
     assert [line for line in status[1:] if line.startswith("silo hill did not take part in training")]
     notes = delivered(federation, "hill")
-    assert any(note.startswith("hill has the model of fedpn after 3 rounds by itself") for note in notes)
+    assert any(note.startswith("hill has the model of fedpn after 3 rounds alone") for note in notes)
     assert caveat.load(federation.kept("hill")).experiment.at("hill").state["own"]
 
 
@@ -175,6 +175,6 @@ def test_joining_that_was_interrupted_goes_on_with_the_rounds_that_are_left(tmp_
     federation.grid.tamper.clear()
     federation.config = patient
     notes = delivered(federation, LATE, rounds=3)
-    assert any(note.startswith(f"{LATE} has the model of fedper after 2 rounds by itself") for note in notes)
+    assert any(note.startswith(f"{LATE} has the model of fedper after 2 rounds alone") for note in notes)
     found = [m for m in read_ledger(federation.run / "delivered" / "ledger.jsonl").messages if m.silo == LATE]
     assert [m.t for m in found if m.phase == "train"] == [0, 1, 2]

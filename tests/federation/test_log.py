@@ -32,7 +32,7 @@ def test_a_run_s_status_names_silos_rounds_and_what_was_said_last(tmp_path: Path
     run_by_the_app(federation)
     said = log_of(federation.run).read_text()
     assert stat.S_IMODE(log_of(federation.run).stat().st_mode) == 0o600
-    for line in ("silo hill has joined: 38", "step 1, train: coast, hill, valley asked", "round 2/2  train"):
+    for line in ("silo hill joined with 38", "step 1, train: coast, hill, valley asked", "round 2/2  train"):
         assert f" {line}" in said, line
     found = status_of(federation.run)
     assert found[0] == f"{federation.run}: complete"
@@ -56,10 +56,7 @@ def test_the_status_of_a_run_that_failed_says_why_and_how_far_it_was(tmp_path: P
     with pytest.raises(RunError, match="fewer than the quorum"):
         run_by_the_app(federation, "federation.start_timeout=2", "federation.round_timeout=0.5")
     found = status_of(federation.run)
-    assert (
-        ": 1 of up to 2 rounds; failed; starting it again continues it: round 1, task 'base.base.base.train'"
-        in found[0]
-    )
+    assert ": 1 of up to 2 rounds; failed; start it again to continue: round 1, task 'base.base.base.train'" in found[0]
     assert any(line.endswith(" hill: no reply in time") for line in found), "a line for each silo that was left out"
     assert FAILED in found[-1]
 
@@ -70,7 +67,7 @@ def test_the_status_of_a_run_that_waits_for_silos_is_not_that_of_no_run(tmp_path
         found = status_of(tmp_path / "runs" / "a")
     assert (
         found[0]
-        == f"{tmp_path / 'runs' / 'a'}: no round aggregated yet; interrupted: the same run.sh command continues it"
+        == f"{tmp_path / 'runs' / 'a'}: no round aggregated yet; interrupted: repeat the run.sh command to continue"
     )
     assert found[-1].endswith(" waiting for 3 silos: 1 joined (coast)")
     assert "no run, and no .b.log next to it" in one_error(caveat("flower", "status", str(tmp_path / "b")), 2)
@@ -85,7 +82,7 @@ def test_the_node_of_a_silo_is_the_one_it_spoke_by_last_and_what_others_write_na
         progress.note("silo evil is set aside, since the others agree without it: node 9 is silo va")
         progress.note("node 10 is refused: introduce: DataError: node 10 is silo va")
     found = status_of(run)
-    assert found[1:3] == ["va: aggregated in no round; node 8", ""]
+    assert found[1:3] == ["va: never aggregated; node 8", ""]
 
 
 def test_a_run_under_way_says_how_old_its_last_word_is(tmp_path: Path) -> None:

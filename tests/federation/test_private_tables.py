@@ -134,9 +134,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
     refused = next(note for note in federation.notes if "is refused" in note)
-    assert (
-        "silo 'hill' refuses, of a column that is not agreed on: the silo sends categories only of columns" in refused
-    )
+    assert "silo 'hill' refuses, a column that is not agreed on: the silo sends categories only for columns" in refused
     log = capsys.readouterr().err
     assert "hill.csv: column 'surname' holds text" in log
     assert "remove the column, 'surname' = false in [data.rename_columns] of silo.toml; naming it in categorical" in log
@@ -160,10 +158,13 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
         ({"target": "age"}, "silo 'hill' refuses, 'age': the column to predict must be the one that the silo names"),
         (
             {"categorical": ("site", "pressure")},
-            "refuses, 'pressure': the silo sends categories only of columns that it",
+            "refuses, 'pressure': the silo sends categories only for columns that it",
         ),
         ({"classes": ()}, "a federation of tables needs data.classes in config.toml"),
-        ({"classes": ("0", "1")}, "a federation of tables needs data.classes in config.toml: what each class means"),
+        (
+            {"classes": ("0", "1")},
+            "a federation of tables needs data.classes in config.toml: the meaning of each class means",
+        ),
         (
             {"dictionary": (*NUMBERS[:1], *SITES, DictionaryColumn(name="pressure", type="category"))},
             "refuses, 'pressure': the silo sends categories only",
@@ -189,14 +190,14 @@ def test_a_server_that_leaves_out_the_questions_is_refused_too(homes: Path) -> N
     agreed = shared_schema({"hill": schema}, terms.config.data)
     columns = tuple(dataclasses.replace(each, categories=("1.5",), flagged=False) for each in agreed.columns)
     forged = dataclasses.replace(terms, agreement=dataclasses.replace(agreed, columns=columns))
-    with pytest.raises(DataError, match="refuses, 'age': the silo sends categories only of columns that it allows"):
+    with pytest.raises(DataError, match="refuses, 'age': the silo sends categories only for columns that it allows"):
         member.join(forged)
 
 
 def test_a_new_federation_of_tables_names_its_classes_in_words(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     for sets, told_ in (
-        ("data.classes=[]", "data.classes is missing: expected what each class means, such as"),
+        ("data.classes=[]", "data.classes is missing: expected the meaning of each class, such as"),
         ('data.classes=["0", "1"]', "are codes, which may mean different things at different silos"),
     ):
         with pytest.raises(ConfigurationError, match=told_):
@@ -223,7 +224,7 @@ def test_labels_that_are_coded_otherwise_are_refused_until_they_are_declared(
     expected = silo(home).introduce(terms)
     recode(home / "hill.csv", "outcome", codes)
     server, log = told(silo(home), terms, capsys)
-    assert "silo 'hill' refuses, 'outcome': labels must be those of data.classes" in server
+    assert "silo 'hill' refuses, 'outcome': labels must be in data.classes" in server
     assert "declare in [data.label_codes] of silo.toml" in log
     lines = "".join(f'"{code}" = "{meaning}"\n' for meaning, code in codes.items())
     member = silo(home, more=f"[data.label_codes]\n{lines}")
@@ -237,10 +238,10 @@ def test_several_codes_can_be_one_class_and_a_meaning_that_is_none_is_refused(tm
     rows = [row.replace(",ill", f",{1 + i % 4}") for i, row in enumerate(rows)]
     (home / "hill.csv").write_text("\n".join([header, *rows]) + "\n")
     labels = '[data.label_codes]\n0 = "well"\n1 = "ill"\n2 = "ill"\n3 = "ill"\n'
-    with pytest.raises(DataError, match=r"labels must be those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels must be in data\.classes"):
         silo(home, more=labels).introduce(terms)
     silo(home, more='4 = "ill"\n').introduce(terms)
-    with pytest.raises(DataError, match=r"labels must be those of data\.classes"):
+    with pytest.raises(DataError, match=r"labels must be in data\.classes"):
         silo(home, {'4 = "ill"': '4 = "very ill"'}).introduce(terms)
 
 
@@ -287,7 +288,7 @@ def test_small_counts_leave_only_where_the_silo_allows_it(tmp_path: Path, capsys
             {"unit": "years"}, '[data.rename_columns]\nage = {unit = "months"}\n', "'age': numbers must be in the unit",
             "column 'age' is in 'months', the dictionary has it in 'years': expected that unit, or a factor in",
         ),
-        ({}, '[data.rename_columns]\nage = "old"\n', "'age': columns must be those of data.dictionary",
+        ({}, '[data.rename_columns]\nage = "old"\n', "'age': columns must be in data.dictionary",
          "no column 'age'"),
     ],
 )  # fmt: skip
@@ -325,7 +326,7 @@ def test_a_silo_with_its_own_copy_of_the_dictionary_is_asked_by_no_other(
     for other in ((), (dataclasses.replace(NUMBERS[0], range=(-10, 2)), *NUMBERS[1:], *SITES)):
         server, log = told(member, terms_of(tmp_path, dictionary=other), capsys)
         assert "silo 'hill' refuses: the data dictionary must be the same as the silo's own copy" in server
-        assert "has another data.dictionary than the server, in age" in log
+        assert "has a different data.dictionary than the server, in age" in log
     (home / "d.toml").write_text("[age]\nrange = 3\n")
     with pytest.raises(ConfigurationError, match=r"d\.toml:2: age\.range = 3"):
         read_silo_file(home / "silo.toml")

@@ -315,7 +315,7 @@ def test_a_server_that_is_not_there_is_a_sentence(project: Path, commands: Comma
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     commands.put("flwr", FLWR.replace("ls)", f"ls) {GONE} ;; other)"))
     done = commands.run(project / "run.sh", "runs/a")
-    told = "run 7: the server no longer answers; start ./server.sh, then the same command continues the run\n"
+    told = "run 7: the server no longer answers; start ./server.sh, then repeat the command to continue the run\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
     missing = GONE.replace("Connection to the SuperLink is unavailable. Check", "connection 'deploy' not found in x")
     commands.put("flwr", f'cat <<"END"\n{missing.strip().removeprefix("echo ").strip(chr(39))}\nEND')
@@ -354,7 +354,7 @@ def test_why_a_run_failed_is_said_once(project: Path, commands: Commands) -> Non
     assert "the log of 7" in commands.run(project / "run.sh", "runs/a").stderr
     commands.put("flwr", FLWR.replace("$STATUS", "finished:stopped"))
     done = commands.run(project / "run.sh", "runs/a")
-    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; the same command continues it\n")
+    assert (done.returncode, done.stderr) == (1, "run 7 was stopped; repeat the command to continue it\n")
 
 
 PYTHON = """

@@ -125,7 +125,7 @@ def test_only_its_user_reaches_it_and_there_is_one(silo: Silo) -> None:
 def test_without_one_flower_s_own_command_carries_the_message_out(silo: Silo) -> None:
     assert silo.carried_out("0", "x") == (
         7, "command 0 x",
-        "no daemon has taken a message, so it takes longer: there is none (No such file or directory)\n",
+        "no daemon took a message, so it takes longer: there is none (No such file or directory)\n",
     )  # fmt: skip
     silo.started().kill()
     silo.residents[0].wait()
@@ -160,7 +160,7 @@ def test_one_that_hangs_is_ended_and_the_message_is_not_carried_out_twice(
     resident.send_signal(signal.SIGSTOP)
     with (
         daemon_client.connected(str(silo.folder)) as connection,
-        pytest.raises(daemon_client.NotTaken, match="has not answered for 0 s, and was killed"),
+        pytest.raises(daemon_client.NotTaken, match="did not answer for 0 s, and was killed"),
     ):
         daemon_client.hand_over(connection, ["0"])
     assert resident.wait(10) == -signal.SIGKILL

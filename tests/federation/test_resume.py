@@ -78,7 +78,7 @@ def test_the_project_that_is_named_continues_the_run_with_the_overrides_it_began
     begun.started(project="/elsewhere", set=["rounds=2", "seed = 5"])
     result = caveat("resume", begun.run, "--project", begun.project)
     assert result.exit_code == 4
-    assert f"{begun.project / 'run.sh'} has not completed {begun.run}" in result.stderr
+    assert f"{begun.project / 'run.sh'} did not complete {begun.run}" in result.stderr
     assert begun.said == [str(begun.run), "rounds=2", "seed = 5"]
 
 
@@ -171,4 +171,4 @@ def test_a_silo_that_nobody_knows_is_refused_before_anything_is_waited_for(begun
     said = one_error(caveat(*words, "hill", "--silo", "tyop"), 2)
     assert said.startswith("error: --silo tyop: unknown silo; these took part or are registered: coast, hill.")
     assert begun.said is None
-    assert "has not delivered" in one_error(caveat(*words, "hill"), 4)
+    assert "did not deliver" in one_error(caveat(*words, "hill"), 4)

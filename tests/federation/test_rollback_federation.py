@@ -127,5 +127,5 @@ def test_the_command_is_suggested_beside_a_silo_that_is_noted_and_where_training
     (said,) = [note for note in other.notes if note.startswith("if a silo is the cause, exclude it")]
     assert f"`caveat rollback {other.run}` lists earlier rounds" in said
     page = write_report(other.run).read_text()
-    assert "If a silo is the cause, leave it out" in page
+    assert "If a silo is the cause, exclude it" in page
     assert f"caveat rollback {other.run.name}" in page

@@ -27,7 +27,7 @@ def federation(tmp_path: Path) -> Federation:
 def refused(federation: Federation, silo: str, server: str) -> None:
     with pytest.raises(RunError, match="3 silos are needed"):
         federation.serve()
-    both = f"has caveat {silo} and the server {server}: install the same version on both"
+    both = f"has caveat {silo}, but the server has {server}: install the same version on both"
     assert {name for name in federation.node if any(f"silo '{name}' {both}" in note for note in federation.notes)} == {
         "coast", "hill", "valley",
     }  # fmt: skip
@@ -51,7 +51,7 @@ def test_a_server_refuses_a_silo_of_another_version(
         return {word: value for word, value in said.items() if value is not None}
 
     monkeypatch.setattr(NodeHandler, "greet", older)
-    refused(federation, theirs if theirs == "9.8.7" else "of no version", __version__)
+    refused(federation, theirs if theirs == "9.8.7" else "without a version", __version__)
 
 
 @pytest.mark.long

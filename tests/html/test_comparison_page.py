@@ -167,7 +167,7 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.93, 0.93, SHARE, {**OPEN, "mean": 0.0004}),
-            "a and b are level in accuracy (simultaneous 95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
+            "a and b are equal in accuracy (simultaneous 95 % interval of their difference \N{MINUS SIGN}1.0 to 5.0). "
             f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
@@ -177,7 +177,7 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.30, 0.32, LOSS, FOUND),
-            "a has the better mean, but is behind b by 0.020 in NLL on the seeds that both have. "
+            "a has the better mean, but is behind b by 0.020 in NLL on their common seeds. "
             f"With 3 seeds the difference is significant {FIXED} (corrected p = 0.030).",
         ),
         (
@@ -192,7 +192,7 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.2, 0.3, Measure(name="entropy")),
-            "Entropy goes from 0.200 (95 % interval 0.200 to 0.200) with a to "
+            "Entropy ranges from 0.200 (95 % interval 0.200 to 0.200) with a to "
             "0.300 (95 % interval 0.300 to 0.300) with b.",
         ),
     ],
@@ -299,7 +299,7 @@ def test_notes_and_equal_rounds_are_told() -> None:
     found["match_rounds"] = "uefl"
     written = Page(render(Comparison.model_validate(found))).text
     assert "the paper's behaviour" in written
-    assert "Every method trained for as many rounds as uefl." in written
+    assert "Every method trained for the number of rounds of uefl." in written
 
 
 def test_a_curve_is_of_the_rounds_that_all_seeds_have() -> None:
@@ -380,14 +380,14 @@ def test_a_figure_that_rests_on_two_errors_says_so_in_place_of_an_interval() -> 
         fake_comparison() | {"measures": [vars(auroc)], "tables": [table], "tuning": None, "paper": None}
     )
     text = Page(render(found)).text
-    assert "rests on 2 errors" in text
+    assert "based on 2 errors" in text
     assert "0.100 to 0.900" not in text
     assert "0.700 to 0.900" in text
 
 
 def test_seeds_that_tie_allow_no_test() -> None:
     found = compared(0.95, 0.93, SHARE, {**FOUND, "low": None, "high": None, "p": None, "p_adjusted": None})
-    assert "all seeds give the same difference, or a silo has a single test input" in verdict(found, found.columns[0])
+    assert "all seeds have the same difference, or a silo has a single test input" in verdict(found, found.columns[0])
 
 
 def test_a_narrow_terminal_loses_nothing() -> None:
@@ -469,18 +469,18 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
     told = unequal_budgets(found, found.columns[0])
     assert told == (
-        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last that all have, fedavg and fedbn are level on "
+        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last common one, fedavg and fedbn are level on "
         "validation data (66.0 %, uefl 62.0 %)."
     )
     found = budgeted({"uefl": 16, "fedavg": 6})
     assert unequal_budgets(found, found.columns[0]) == (
-        "uefl 16 rounds; fedavg 6 rounds. At round 6, the last that all have, fedavg leads on validation data by 4.0 "
+        "uefl 16 rounds; fedavg 6 rounds. At round 6, the last common one, fedavg leads on validation data by 4.0 "
         "points (66.0 %, uefl 62.0 %)."
     )
     assert verdict(found, found.columns[0]).startswith("After 16 rounds against 6, uefl is ahead of fedavg by ")
     text = " ".join(Page(render(found)).text.split())
     assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
-    assert "--match-rounds uefl gives all methods as many rounds." in text
+    assert "--match-rounds uefl gives all methods equally many rounds." in text
 
 
 def test_equal_budgets_are_not_mentioned() -> None:
@@ -494,7 +494,7 @@ def test_without_a_common_round_nobody_leads_there() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     bare = tuple(run.model_copy(update={"curve": ()}) if run.row == "fedavg" else run for run in found.cells)
     told = unequal_budgets(found.model_copy(update={"cells": bare}), found.columns[0])
-    assert told.endswith("fedavg 6 rounds. No round has validation metrics of all of them.")
+    assert told.endswith("fedavg 6 rounds. No round has validation metrics of all methods.")
 
 
 @pytest.mark.parametrize(("seeds", "shown"), [(2, True), (4, True), (5, False)])
@@ -513,7 +513,7 @@ def test_the_terminal_ends_with_the_verdict() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     first, last = conclusion(found)
     assert first.startswith("UNEQUAL BUDGETS: uefl 16 rounds; fedavg 6 rounds.")
-    assert first.endswith("--match-rounds uefl gives all methods as many rounds.")
+    assert first.endswith("--match-rounds uefl gives all methods equally many rounds.")
     assert last == verdict(found, found.columns[0]).replace("\N{NO-BREAK SPACE}", " ")
     several = record(settings=("mnist", "svhn"))
     assert [line.partition(":")[0] for line in conclusion(several)] == ["mnist", "svhn"]

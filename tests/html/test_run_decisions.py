@@ -84,8 +84,8 @@ def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
     assert total == ["total", "0.875", "0.875", "43.2 %", "43.2 %"]
     assert vacuity == ["vacuity", "\N{BLACK UP-POINTING TRIANGLE} 0.500", "", "100.0 %", ""]
     assert "only known to within 0.250" in page
-    assert "How well each score tells ood_local from" in page
-    assert "How well each score tells ood_global from" in page
+    assert "How well each score separates ood_local from" in page
+    assert "How well each score separates ood_global from" in page
 
 
 def test_what_was_decided_stands_by_who_was_right(page: str) -> None:
@@ -113,7 +113,7 @@ def test_temperatures_are_told(page: str) -> None:
     ("answered_accuracy", "verdict", "alarm"),
     [
         (0.95, "within the guarantee", False),  # 9 of 180
-        (0.88, "but so few inputs leave it open", False),  # 22 of 180: the interval holds 10 %
+        (0.88, "but not significantly for this number of inputs", False),  # 22 of 180: the interval holds 10 %
         (0.8, "more than guaranteed, which a guarantee at this confidence level allows for 10", True),  # 36 of 180
     ],
 )

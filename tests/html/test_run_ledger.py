@@ -244,7 +244,7 @@ def test_a_folder_without_a_ledger_is_refused_and_those_with_one_are_named(tmp_p
     with pytest.raises(DataError, match="expected the folder of a run, or"):
         printed(tmp_path / "missing")
     (tmp_path / "ledger.jsonl").touch()
-    with pytest.raises(DataError, match="no message has been counted yet"):
+    with pytest.raises(DataError, match="has no messages yet"):
         printed(tmp_path)
 
 

@@ -140,8 +140,8 @@ def test_a_wide_range_has_wider_steps() -> None:
 def test_a_figure_per_model_is_told_in_words(page: str) -> None:
     figures = re.findall(r"<h3>Log-evidence, (\w+) model</h3>", page)
     assert figures == ["local", "global"]
-    assert "ind: median about 15, nine tenths between about 5 and 25; ood_local: median about -25" in page
-    assert "ind: median about 5, nine tenths between about 5 and 5" in page  # all of it in one step
+    assert "ind: median about 15, 90 % between about 5 and 25; ood_local: median about -25" in page
+    assert "ind: median about 5, 90 % between about 5 and 5" in page  # all of it in one step
 
 
 def test_one_stream_alone_has_no_figure() -> None:
@@ -151,7 +151,7 @@ def test_one_stream_alone_has_no_figure() -> None:
 def test_quantiles_are_those_of_the_counts() -> None:
     found = histogram(below_10=10, at_0=30, at_50=60)
     assert [quantile(found, level) for level in (0.0, 0.1, 0.11, 0.4, 0.41, 1.0)] == [-10, -10, 0, 0, 50, 50]
-    assert told(found) == "median about 55, nine tenths between about -5 and 55"
+    assert told(found) == "median about 55, 90 % between about -5 and 55"
 
 
 @pytest.mark.parametrize("damaged", [{"from": [0.0], "count": []}, {"from": [10.0, 0.0], "count": [1.0, 1.0]}])

@@ -55,7 +55,7 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
-    there = ("Do not trust its confidence", "Accuracy and confidence", "The further right the better")
+    there = ("Do not trust its confidence", "Accuracy and confidence", "Further right is better")
     assert list(there) == sorted(there, key=page.index)
 
 
@@ -69,12 +69,12 @@ def test_a_calibrated_run_says_so_and_on_how_many_inputs(tmp_path: Path) -> None
     found = told(confident_run(tmp_path / "run", RIGHT, off=1, temperature=True))
     assert lines(found)[0] == (
         "good",
-        "Its confidence can be trusted, as far as 360 test inputs show: ECE within chance in 8 of 9 silos, 0.015 over "
+        "Its confidence can be trusted, based on 360 test inputs: ECE within chance in 8 of 9 silos, 0.015 over "
         "all inputs.",
     )
     assert (
         advice(found)
-        == "Leave the least certain 10 % to a person: 1.0 % of the others are wrong, compared with 2.5 % of all."
+        == "If a person decides the least certain 10 %, 1.0 % of the others are wrong, compared with 2.5 % of all."
     )
 
 
@@ -179,9 +179,7 @@ def test_silos_that_cannot_raise_an_alarm_are_named(tmp_path: Path) -> None:
     found = familiarity(read_run(folder))
     assert found is not None
     assert found.alarm
-    assert found.notes == [
-        "1 silo of 9 cannot raise an alarm, because that takes 19 calibration inputs at 5 %: silo-4."
-    ]
+    assert found.notes == ["1 silo of 9 cannot raise an alarm, because they need 19 calibration inputs at 5 %: silo-4."]
     assert found.figure is not None
     assert found.figure.drawing.count("no alarm possible") == 1
 
@@ -202,17 +200,16 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
     write_json(folder / "summary.json", content)
     assert lines(told(folder))[0] == (
         "open",
-        "No silo can raise an alarm, because that takes 19 calibration inputs at 5 %: nothing that silos do "
-        "not know is detected.",
+        "No silo can raise an alarm, because 19 calibration inputs are needed at 5 %: no unfamiliar input is detected.",
     )
 
 
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Leave the least certain 10 % to a person: 1.0 % of the others are wrong, compared with "
+        ([0.0, 0.01, 0.025], "If a person decides the least certain 10 %, 1.0 % of the others are wrong, compared with "
                              "2.5 % of all."),
-        ([0.04, 0.38, 0.4], "Act on the most certain 50 % at most: 4.0 % of these test inputs are wrong, compared with "
+        ([0.04, 0.38, 0.4], "Use at most the most certain 50 %: 4.0 % of these test inputs are wrong, compared with "
                             "40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
         ([0.02, 0.024, 0.025], ""),
@@ -239,7 +236,7 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     assert found is not None
     assert not found.alarm
     assert found.sentence == (
-        "It raises alarms on 4.0 % of the silos' own test inputs, which are false (guaranteed: 5 % at most), "
+        "It raises alarms on 4.0 % of the silos' own test inputs, which are false (guaranteed: at most 5 %), "
         "and 97.5 % of ood_global."
     )
     page = Page(render(read_run(folder))).text

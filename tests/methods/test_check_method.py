@@ -106,7 +106,7 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
             answering_by_chance,
             "silo-0 predicts different probabilities the second time; look for unseeded rand",
         ),
-        ("train", of_a_process, "two workers come to other bits than one: model/"),
+        ("train", of_a_process, "two workers give a different result than one: model/"),
         ("train", in_the_workspace, "depends on weights left in context.module or context.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),
         ("train", sending_more, "labels/y leaves the silos in train and is not in the manifest"),
@@ -143,7 +143,9 @@ def test_a_method_that_keeps_it_passes(broken: FedAvg, tmp_path: Path) -> None:
 
 
 def test_what_is_not_declared_is_not_sent(broken: FedAvg) -> None:
-    with pytest.raises(Violation, match=r"broken: the manifest lacks \['Broken'\], which list by group what leaves"):
+    with pytest.raises(
+        Violation, match=r"broken: the manifest lacks \['Broken'\], which must list the tensors that leave"
+    ):
         check_method(broken, {})
 
 

@@ -104,7 +104,9 @@ def test_a_method_beside_a_run_begins_with_the_same_model_of_another(tmp_path: P
     (tmp_path / "0").rename(tmp_path / "kept")
     (tmp_path / "1").rename(tmp_path / "0")
     shutil.rmtree(tmp_path / "run" / "baselines", ignore_errors=True)
-    with pytest.raises(RunError, match=r"baselines/fedbn: init_from = .* has another model than when .*run started"):
+    with pytest.raises(
+        RunError, match=r"baselines/fedbn: init_from = .* has a different model than when .*run started"
+    ):
         resume(tmp_path / "run")
     (tmp_path / "0").rename(tmp_path / "1")
     (tmp_path / "kept").rename(tmp_path / "0")

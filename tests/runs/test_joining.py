@@ -178,7 +178,7 @@ def test_more_rounds_than_the_federation_made_are_refused(finished: Run, newcome
 
 def test_another_join_in_the_folder_is_refused(finished: Run, newcomer: Silos, tmp_path: Path) -> None:
     caveat.join(finished, newcomer, rounds=0, out=tmp_path / "out")
-    with pytest.raises(ConfigurationError, match="a join in 0 rounds, not 2"):
+    with pytest.raises(ConfigurationError, match="a join with 0 rounds, not 2"):
         caveat.join(finished, newcomer, rounds=2, out=tmp_path / "out")
 
 

@@ -209,7 +209,7 @@ class NoDataclass(Method): ...
 @pytest.mark.parametrize("method", [Bare(), NoDataclass()])
 @pytest.mark.parametrize("given", [{"rounds": 3}, {"training": caveat.Training()}])
 def test_a_method_without_such_a_field_is_named(silos: Silos, method: Method, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} is given, but {method.name!r} has no field"):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))} was passed, but {method.name!r} has no field"):
         caveat.run(silos, method, **given)
 
 

@@ -206,7 +206,9 @@ def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch:
     model = moved(home, monkeypatch)
     after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
     assert_same(after.predictor("silo-0")(x), expected)
-    with pytest.raises(DataError, match=r"only the program .* has them: call caveat\.run again"):
+    with pytest.raises(
+        DataError, match=r"the silos are in the .* are in the program that made this run: call caveat\.run again"
+    ):
         after.compute({"n": lambda prediction, y: len(y)})
 
 
@@ -218,7 +220,9 @@ def test_a_silo_that_took_no_part_needs_its_data(home: Path, monkeypatch: pytest
     assert_same(caveat.load("run").predictor("hill")(x), before.predictor("hill")(x))
     after = caveat.load(moved(home, monkeypatch))
     assert_same(after.predictor("coast")(x), expected)
-    with pytest.raises(DataError, match=r"silo 'hill' took no part in the rounds after training, .* cannot be read: "):
+    with pytest.raises(
+        DataError, match=r"silo 'hill' did not take part in the rounds after training, .* cannot be read: "
+    ):
         after.predictor("hill")(x)
 
 
@@ -236,7 +240,7 @@ def test_code_of_one_s_own_is_given_and_compared(home: Path) -> None:
 
 def test_a_method_of_one_s_own_has_to_be_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = called(Mine(mu=0.5), "run")
-    with pytest.raises(ConfigurationError, match=r"run is a run of the method 'Mine', which does not come with caveat"):
+    with pytest.raises(ConfigurationError, match=r"run is a run of the method 'Mine', which is not built in"):
         caveat.load("run")
     monkeypatch.setattr(METHODS, "_added", {"mine": Mine})
     x = before.silos[0].test.x

@@ -1,4 +1,4 @@
-"""How well runs detect out-of-distribution inputs, by every score: finished runs, or federations trained for it."""
+"""Detection of out-of-distribution inputs by every score, for finished runs or for federations trained for this."""
 
 import csv
 import dataclasses
@@ -29,16 +29,16 @@ from .compare.grid import asked
 from .compare.runner import compare
 
 LEVELS = (8, 24, 38, 76, 255)
-"""Standard deviations of noise in grey levels; the range of pixels is 255."""
+"""Standard deviations of noise in gray levels; the range of pixels is 255."""
 FAR_GREY, FAR_COLOR = 24, 38
 """Noise level from which an image counts as far, for one channel and for several."""
 DISTANCES = (2, 5, 20)
-"""Shifts of all columns of a table, in standard deviations; from 5 on a row counts as far."""
+"""Shifts of all columns of a table, in standard deviations; with 5 or more, a row counts as far."""
 ONE_COLUMN = 10
 """Shift of the first column alone."""
 NUMBERS = 10
-"""Number of distinct values from which a column counts as numeric."""
-STREAMS = {"ood_global": "other data", "ood_local": "what other silos know"}
+"""Minimum number of distinct values of a numeric column."""
+STREAMS = {"ood_global": "other data", "ood_local": "inputs of other silos"}
 SHARES = (0.25, 0.5, 1.0)
 """Fractions of token ids that are replaced by others."""
 MOST = 500
@@ -118,7 +118,7 @@ def _generator(seed: int, purpose: str, silo: Silo) -> torch.Generator:
 OWN = "own test inputs"
 """The kind of in-distribution inputs."""
 UNKNOWN = 1e9
-"""Replacement of a score that is NaN: the least certain."""
+"""Replacement of a NaN score: the least certain."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Row:
     score: str
     silos: int
     auroc: float | None
-    """Of out-of-distribution against own test inputs; None for own inputs."""
+    """AUROC of out-of-distribution against own test inputs; None for own inputs."""
     worst_silo: float | None
     fpr95: float | None
     """Share of own inputs that are flagged when 95 % of the out-of-distribution inputs are."""
@@ -198,7 +198,7 @@ def _mean(shares: Sequence[KindShares]) -> KindShares:
 
 
 def _shares(found: Prediction, y: Tensor | None = None) -> KindShares:
-    """Return the shares of a prediction, with that of errors among answered inputs for labels (N,)."""
+    """Return the shares of a prediction, including errors among answered inputs for labels (N,)."""
     answered = found.decision != Decision.ABSTAIN
     wrong = None if y is None or not answered.any() else float((found.label != y)[answered].double().mean())
     alarms = found.is_unfamiliar, found.is_novel, found.is_unsure

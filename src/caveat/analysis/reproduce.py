@@ -1,4 +1,4 @@
-"""Tables of papers as TOML files below `paper_tables/`: what to run at which scale, and what the paper reports."""
+"""Tables of papers as TOML files below `paper_tables/`: runs, scales, and the results in the paper."""
 
 import os
 import tomllib
@@ -50,7 +50,7 @@ class TablePart(BaseModel):
 
 @dataclass(frozen=True, config=FORBID)
 class TableMeasure(Measure):
-    """A measure, by a metric's name or by a path in the summary."""
+    """A metric, by its name or by a path in the summary."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -76,13 +76,13 @@ class TableContrast(Contrast):
     @model_validator(mode="after")
     def _counted_by_silo(self) -> Self:
         if self.pooled and self.known is not None:
-            raise ValueError("pooled and known exclude each other: shares of known inputs are counted per silo")
+            raise ValueError("pooled and known exclude each other, because shares of known inputs are counted per silo")
         return self
 
 
 @dataclass(frozen=True, config=FORBID)
 class TableRefinement(Refinement):
-    """The tuning of a row's own key."""
+    """The tuning of a method's own key."""
 
 
 class TableSetting(TablePart):
@@ -103,7 +103,7 @@ class TableMethod(TablePart):
     cpu: Keys = {}
     paper: Keys = {}
     figures: dict[str, dict[str, float]] = {}
-    """The paper's results by column and measure."""
+    """The paper's results by column and metric."""
     note: str = ""
     tuning: tuple[Any, ...] = ()
     then: TableRefinement | None = None
@@ -230,7 +230,7 @@ def _needs(table: PaperTable) -> str:
 
 def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str = "") -> "Grid":
     """Return the comparison that reproduces the table."""
-    from .compare.grid import Grid  # imports torch, which `caveat reproduce --list` does not need
+    from .compare.grid import Grid  # imports torch, which --list does not need
 
     shared: Keys = getattr(table, scale)
     columns = tuple(

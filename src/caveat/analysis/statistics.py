@@ -4,12 +4,12 @@ Silos of one seed share a partition, initial weights and a model, so their metri
 seeds are. Everything here is in closed form and draws no random numbers.
 
 The interval of a method's mean is about retraining with other seeds on these silos and test inputs; silos are fixed. If
-silos differ by ten times as much as seeds do, an interval holds the mean of all possible silos in 70 to 79 % of cases
+silos differ ten times as much as seeds, an interval contains the mean over all possible silos in 70 to 79 % of cases
 with 3 seeds and in 45 to 51 % with 10 (5 to 20 silos): more seeds narrow the interval for these silos only.
 
 For a difference between two methods, seeds and test inputs are both random, because seeds share some or all inputs. A
 test over seeds alone holds for these inputs only, and finds differences between methods that are equal on other inputs.
-The mean difference therefore has the variance of a two-way random effects design. The pairs of a comparison and the
+The mean difference therefore has the variance of a two-way random-effects design. The pairs of a comparison and the
 contrasts of a table, which are fixed before the table is made, use the same estimate.
 
 Metrics that are shares of n inputs are multiples of 1/n, so seeds can be equal by chance. With steps, the variance over
@@ -28,9 +28,9 @@ from ..uncertainty.distributions import ranks, student_quantile, student_tail
 from ..uncertainty.multiplicity import holm
 
 Values = Mapping[int, Mapping[str, float]]
-"""Per seed and silo, a value; NaN if a silo has none."""
+"""A value per seed and silo; NaN if a silo has none."""
 Steps = Mapping[int, Mapping[str, float]]
-"""Per seed and silo, the step of the value, 0 for none."""
+"""The step of the value per seed and silo; 0 for none."""
 Array = NDArray[np.float64]
 
 
@@ -47,10 +47,10 @@ def interval(values: Values, confidence: float = 0.95, steps: Steps | None = Non
     """Return the mean over seeds of the means over silos, with the interval of a bootstrap that resamples seeds and,
     within them, silos: Student's t times its standard error, which has a closed form.
 
-    With B the variance of the seeds' means and W_s that of the K_s silos of seed s, all with Bessel's correction at
-    their own level (which the plain bootstrap lacks), the square of the standard error is
-    B / S + sum_s W_s / K_s / S^2, and the degrees of freedom are Satterthwaite's (1946). B includes W:
-    counting W twice keeps the interval from collapsing if a few seeds agree by chance.
+    Let B be the variance of the seeds' means and W_s the variance of the K_s silos of seed s, both with Bessel's
+    correction (which the plain bootstrap lacks). The square of the standard error is B / S + sum_s W_s / K_s / S^2, and
+    the degrees of freedom are Satterthwaite's (1946). B includes W: counting W twice keeps the interval from collapsing
+    if a few seeds agree by chance.
 
     Simulated coverage at nominal 95 %, with normal effects of seeds and of silos within seeds (5, 9, 20 silos; effects
     of seeds from none to far above those of silos): 88-99 % with 2 seeds, 93-99 % with 3, 95-99 % with 5 or more; about
@@ -151,17 +151,17 @@ class SeedDifferences:
     """Differences between two methods with one seed."""
 
     inputs: Whole | None
-    """(N,) ids of test inputs: an id is the same input with every seed. None: seeds share none of the values' causes,
-    for instance values per silo that treat inputs as fixed."""
+    """(N,) ids of test inputs: an id is the same input with every seed. None: seeds are independent, for instance
+    values per silo that treat inputs as fixed."""
     silos: Whole
     """(N,) the number of the input's stratum: its silo, or a part of the silo's inputs."""
     values: Array
-    """(N,) the first method's value minus the second's, such as 1 if only the first predicts the label. Of a metric
-    that is no mean over inputs, what each input contributes to it (`caveat.metrics.contributions`)."""
+    """(N,) the first method's value minus the second's, such as 1 if only the first predicts the label. For a metric
+    that is not a mean over inputs, each input's contribution to it (`caveat.metrics.contributions`)."""
     pooled: bool = False
     """Whether all inputs have equal weight, rather than all silos."""
     counts: Array | None = None
-    """(N,) relative weights of the inputs, if neither."""
+    """(N,) relative weights of the inputs, if neither inputs nor silos have equal weight."""
     steps: Array | float = 0.0
     """(N,) steps of the methods' values, such as 1 for correctness; 0 if they have none."""
     whole: float | None = None
@@ -169,7 +169,7 @@ class SeedDifferences:
 
     @property
     def weights(self) -> Array:
-        """(N,) the weights of the inputs; they add up to 1."""
+        """(N,) the weights of the inputs, which sum to 1."""
         if self.counts is not None:
             shares: Array = self.counts / self.counts.sum()
             return shares
@@ -199,7 +199,7 @@ class Difference:
     error: float
     """Its standard error; NaN if unknown, 0 if all seeds have the same difference."""
     freedom: float
-    """Degrees of freedom: one less than seeds, or those of few test inputs."""
+    """Degrees of freedom: one less than the number of seeds, or fewer with few test inputs."""
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the differences that a test at this confidence does not reject; NaN without a test."""
@@ -230,8 +230,8 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
     the sum of products of an input's deviations with different seeds (two-way clustering: Cameron, Gelbach & Miller,
     2011), unbiased after multiplication by S / (S - 1) and, at a silo of n inputs, n / (n - 1), and at least 0. The
     total is at least the variance of rounding. Deviations are from the mean of the seed's silo, because silos are
-    fixed. Silos with a single input are taken for one silo, which is conservative (collapsed strata: Cochran, 1977). If
-    seeds share nothing, this is a paired t test over seeds.
+    fixed. Silos with a single input are treated as one silo, which is conservative (collapsed strata: Cochran, 1977).
+    If seeds share nothing, this is a paired t test over seeds.
 
     The degrees of freedom are one less than seeds or, if fewer, those of inputs (Satterthwaite's, for inputs of equal
     variance). NaN with fewer than two seeds, for differences that are not finite, and if only one silo has a single
@@ -241,7 +241,7 @@ def estimate(seeds: Sequence[SeedDifferences]) -> Difference:
     count, mean = len(seeds), _mean(means) if seeds else math.nan
     if count < 2 or not np.isfinite(means).all():
         return Difference(mean, math.nan, max(count - 1, 1))
-    # Equal means may have a variance above 0 by rounding.
+    # Equal means may have a positive variance by rounding.
     by_seed = 0.0 if np.ptp(means) == 0 else float(means.var(ddof=1)) / count
     rounding = float(np.mean([seed.rounding for seed in seeds])) / count
     together, freedom = _together(seeds)
@@ -262,7 +262,7 @@ def _together(seeds: Sequence[SeedDifferences]) -> tuple[float, float]:
 
 
 def _deviations(seed: SeedDifferences) -> tuple[Array, float]:
-    """Return (N,) what inputs add to the mean beyond the mean of their silo, times sqrt(n / (n - 1)), and the degrees
+    """Return (N,) weighted deviations of inputs from the mean of their silo, times sqrt(n / (n - 1)), and the degrees
     of freedom of their squares. NaN for both if only one silo has a single input."""
     counts = np.bincount(seed.silos)
     silos = np.where(counts[seed.silos] > 1, seed.silos, len(counts))
@@ -282,9 +282,9 @@ def simultaneous(differences: Sequence[Difference], confidence: float = 1 - LEVE
     """Return for each difference the ends of its interval and its p-value, by Bonferroni's method, which holds under
     any dependence.
 
-    With m differences that can be tested, an interval is at 1 - (1 - confidence) / m, so that all hold together with
-    the confidence, and a p-value is m times that of the test alone, at most 1. It is below 1 - confidence where the
-    interval excludes 0. NaN for the others.
+    With m differences that can be tested, an interval has level 1 - (1 - confidence) / m, so all hold simultaneously at
+    the confidence, and a p-value is m times that of the single test, at most 1. It is below 1 - confidence if the
+    interval excludes 0. NaN for the other differences.
     """
     ps = [each.p_different() for each in differences]
     tested = max(sum(not math.isnan(p) for p in ps), 1)

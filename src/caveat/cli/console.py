@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from os.path import exists  # unlike Path.exists, does not raise for a name that is too long
+from os.path import exists  # unlike Path.exists, it does not raise for a long name
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +54,7 @@ class Outlet:
 
     def _lose(self, error: OSError) -> None:
         self.lost = self.lost or error
-        # Python would try to write its buffer again at exit, and complain.
+        # Otherwise, Python would try to write its buffer again at exit.
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -64,7 +64,7 @@ class Outlet:
 @contextmanager
 def outlets() -> Iterator[Outlet]:
     """Replace standard output and error by outlets and yield the first; a closed stream is replaced by /dev/null."""
-    # Otherwise the next file that is opened would get the stream's number, and its output.
+    # Otherwise, the next opened file would get the stream's number, and its output.
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -295,7 +295,7 @@ def _own_warnings() -> tuple[type[Warning], ...]:
 
 
 def as_options(text: str) -> str:
-    """Return the first remedy of a message as options, if data are named on a command line that takes them."""
+    """Return the first remedy of a message as options, if the command takes options for data."""
     from ..data.tables.advice import advised
 
     context = click.get_current_context(silent=True)
@@ -332,7 +332,7 @@ def _fail(text: str, status: int) -> None:
 
 
 def check_written(results: Outlet) -> None:
-    """Exit with an error if results could not be written. A reader that closed the pipe is no error."""
+    """Exit with an error if results could not be written. A closed pipe is not an error."""
     results.flush()
     if results.failed is not None:
         typer.echo(f"error: cannot write to standard output: {results.failed.strerror}", err=True)
@@ -343,7 +343,7 @@ def show(table: Any) -> None:
     """Print a table on standard output, with control characters in names escaped."""
     from rich.console import Console
 
-    # A pipe has no width, and a table cut to a guessed width would lose values.
+    # A pipe has no width, and cutting a table to a guessed width would lose values.
     Console(width=None if sys.stdout.isatty() else 250).print(_Escaped(table))
 
 

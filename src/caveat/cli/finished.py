@@ -94,7 +94,7 @@ def _warn(folder: Path, silo: str, prediction: Any) -> None:
     if missing := (~prediction.probs.isfinite().all(-1)).nonzero().flatten().tolist():
         rows = listed([str(row) for row in missing], MOST_ROWS)
         lines.append(
-            f"The probabilities of {plural(len(missing), 'input')} are not numbers, so these inputs have no label and "
+            f"The probabilities of {plural(len(missing), 'input')} are NaN, so these inputs have no label and "
             f"the decision is to abstain: rows {rows}."
         )
     for line in lines:
@@ -110,8 +110,8 @@ RATE = 0.05
 
 
 def batch_notes(prediction: Any) -> list[str]:
-    """Print which rows of a table are unfamiliar at a false discovery rate; return the notes of all rows, with this and
-    the columns that are unlike the silo's own. Of a few rows nothing is said.
+    """Print which rows of a table are unfamiliar at a false discovery rate; return the notes of all rows, including
+    this and the columns that are unlike the silo's own. Prints nothing for few rows.
     """
     from ..core.text import listed, plural
     from ..data.tables.reference import FEWEST

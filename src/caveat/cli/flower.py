@@ -33,7 +33,7 @@ def init(
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
         check_federation(settings.data)
-        # The app runs elsewhere: write relative paths in full.
+        # The app runs elsewhere, so write absolute paths.
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))
         import_named(settings)
@@ -78,7 +78,7 @@ def ledger(folder: RunArgument) -> None:
     """Print what left the silos in a run.
 
     Lists name, shape, type and bytes of every tensor, then totals per silo. RUN is the run folder at the server, or the
-    folder that a silo keeps: STATE/FEDERATION/METHOD.
+    folder of a silo: STATE/FEDERATION/METHOD.
     """
     with reported(named=True):
         from ..terminal.results import ledger_tables
@@ -108,7 +108,7 @@ def delete_data(
 ) -> None:
     """Delete the rows that a silo has stored for a federation, and the scores of its calibration inputs.
 
-    Run it on the silo's machine. The silo takes no further part in that federation, unless its source gives the same
+    Run it on the silo's machine. The silo no longer takes part in that federation, unless its source yields the same
     rows again; its stored model still predicts, with the same answers. With STATE, delete them for all federations.
     """
     with reported():
@@ -132,4 +132,4 @@ def reset(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/F
             raise ConfigurationError(f"{folder} is not a folder; expected STATE/FEDERATION/METHOD of a silo")
         OwnBooks(folder).check_place()
         OwnBooks(folder).begin_afresh()
-        typer.echo(f"{folder}: the silo restarts with the next round that it takes part in")
+        typer.echo(f"{folder}: the silo restarts with its next round")

@@ -27,7 +27,7 @@ LISTS = ("categorical", "numeric", "missing")
 
 
 class CommandLine(typer.core.TyperGroup):
-    """The commands. Process-wide settings are made here only, because the process is caveat's own."""
+    """The commands. Process-wide settings are only made here, because the process belongs to caveat."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         # Typer 0.20 escapes brackets for rich even in plain help, and then shows backslashes.
@@ -41,7 +41,7 @@ class CommandLine(typer.core.TyperGroup):
 
 
 class DataCommand(typer.core.TyperCommand):
-    """A command that takes the keys of `[data]` with `--set`; names them where options of `caveat data` are given."""
+    """A command with `--set` for keys of `[data]`; its errors suggest it for options of `caveat data`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
@@ -56,7 +56,7 @@ class DataCommand(typer.core.TyperCommand):
             named = next(i for i, each in enumerate(given) if each.partition("=")[0] == error.option_name)
             value = given[named].partition("=")[2] or next(iter(given[named + 1 :]), "VALUE")
             option = shlex.quote(assignment(key, [value] if key in LISTS else value))
-            raise click.UsageError(f"No such option: {error.option_name}; give --set {option}", ctx) from None
+            raise click.UsageError(f"No such option: {error.option_name}; use --set {option}", ctx) from None
 
 
 app = typer.Typer(

@@ -13,13 +13,13 @@ from ..files import as_text
 from ..terminal.tables import Heading, TextTable, text_table
 
 MOST_COLUMNS = 12
-"""Classes up to which a table has a column per class."""
+"""Maximum number of classes for a table with a column per class."""
 MOST_REFUSALS = 10
 """Maximum number of refused columns that are explained."""
 MOST_SILOS = 8
-"""Silos up to which every column is shown at each silo."""
+"""Maximum number of silos for showing every column at each silo."""
 LONGEST_CELL = 18
-"""Maximum characters of a cell, so that the table fits a terminal of 80 columns."""
+"""Maximum length of a cell, so the table fits a terminal with 80 columns."""
 
 
 def survey_table(found: Mapping[str, Any]) -> TextTable:
@@ -71,7 +71,7 @@ def column_table(found: Mapping[str, Any]) -> TextTable:
 def silo_table(found: Mapping[str, Any]) -> TextTable | None:
     """Return a table with a row per column and silo, which marks silos that do not fit the others.
 
-    With many silos it has only columns in which some do not fit, and of the others a few. None without silos to show.
+    With many silos, it has only columns in which some silos do not fit, with a few of the others. None without silos.
     """
     rows = []
     for column in found["columns"]:
@@ -119,9 +119,9 @@ def prediction_rows(
 ) -> str:
     """Return CSV with a row per input, numbered from 0; probabilities and nats have nine significant digits.
 
-    The label of an input whose probabilities are not numbers is empty. Column "reason" says why not to rely on the
-    label, "" for no reason. Column "set" holds the classes of a prediction set, separated by "; ". Columns "file",
-    "subgroup" and "input_note" hold the inputs' files, subgroups and warnings about them, if there are any.
+    The label of an input whose probabilities are NaN is empty. Column "reason" says why not to rely on the label, ""
+    for no reason. Column "set" has the classes of a prediction set, separated by "; ". Columns "file", "subgroup" and
+    "input_note" have the inputs' files, subgroups and warnings, if any.
     """
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)

@@ -22,13 +22,13 @@ Named = Iterator[tuple[str, str]]
 MODELS = {
     "auto": "residual for images, mlp for other inputs: the default.",
     "lenet5": "LeNet-5 without BatchNorm up to its last hidden layer: one token of `features` (84 in the original).",
-    "residual": "UEFL's encoder of three residual blocks, each behind a convolution and before a 2x2 pooling.",
+    "residual": "UEFL's encoder of three residual blocks, each after a convolution and before 2x2 pooling.",
     "cnn": "Two 3x3 convolutions, each with ReLU and 2x2 pooling, like FMLU's CNN: 28x28 images become 49 tokens.",
     "normed": "Three 5x5 convolutions with BatchNorm, as in FedBN for digits: 28x28 images become 49 tokens.",
     "mlp": "Two layers for features and tables: one token of `features`.",
-    "linear": "Logits that are linear in the inputs, of which some are dropped in training: logistic regression.",
-    "encoder": "your own encoder (model.encoder names its code), pretrained or frozen, with a head behind it",
-    "own": "your own model: model.factory names the code that makes it",
+    "linear": "Logistic regression: logits are linear in the inputs, some of which are dropped in training.",
+    "encoder": "a custom encoder (model.encoder names its code), pretrained or frozen, with a head",
+    "own": "a custom model: model.factory names its code",
 }
 
 
@@ -148,11 +148,11 @@ def data(
     ] = None,
     plugins: Plugins = None,
 ) -> None:
-    """Show what a data source holds.
+    """Show the content of a data source.
 
-    Prints samples per silo or domain and per class, how each column of a table will be encoded, and what it holds at
-    each silo; silos that do not fit the others, such as one with another unit, are marked. For the silo.toml
-    of a silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
+    Prints samples per silo or domain and per class, how each column of a table will be encoded, and its values at each
+    silo; silos that do not fit the others, for example because of another unit, are marked. For the silo.toml of a
+    silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
     Writes and sends nothing.
     """
     with reported(named=True):

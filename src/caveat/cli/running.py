@@ -126,7 +126,8 @@ def resume(
 ) -> None:
     """Continue an interrupted run to the same result, or extend a run by more rounds.
 
-    caveat never executes what the run folder names: the run of a federation is continued by the project in --project.
+    caveat never executes code named by the run folder: the run of a federation is continued by the project in
+    --project.
     """
     with reported() as reporter:
         from ..config import reading
@@ -172,7 +173,7 @@ def resume(
 
 @contextmanager
 def _reported_failure(folder: Path) -> Iterator[None]:
-    """Write the report of a run that fails; it names the error."""
+    """Write the report of a failed run, which names the error."""
     try:
         yield
     except Exception:
@@ -181,7 +182,7 @@ def _reported_failure(folder: Path) -> Iterator[None]:
         from ..html.run.page import write_report
 
         if any(folder.glob(FAILURE)) or any(folder.glob(f"baselines/*/{FAILURE}")):
-            with suppress(CaveatError, OSError):  # report the run's own error instead
+            with suppress(CaveatError, OSError):  # the run's own error is reported instead
                 write_report(folder)
         raise
 
@@ -220,7 +221,7 @@ def rollback(
     The run continues after that round; later rounds and the result of a finished run are discarded. Without --to, list
     the available rounds and change nothing. Their number is engine.keep_checkpoints: by default 5 for a federation on
     Flower (run this command on the server's machine), and only the newest for a run on one machine. For a baseline,
-    give RUN/baselines/NAME.
+    pass RUN/baselines/NAME.
     """
     with reported(named=True):
         from ..core import ConfigurationError
@@ -290,7 +291,7 @@ def _checkpoint_lines(folder: Path) -> Iterator[str]:
         silos, away = (", ".join(dict.fromkeys(names)) for names in (unlike, missing))
         yield f"{each.number:>6}  {time.strftime('%Y-%m-%d %H:%M', when)}  {len(trained):>5}  {silos:<17}  {away}"
     yield (
-        f"Roll back with `caveat rollback {folder} --to ROUND`. not tested: unusual updates are not looked for among "
+        f"Roll back with `caveat rollback {folder} --to ROUND`. not tested: unusual updates are not detected among "
         f"fewer than {FEWEST} silos, or if federation.robust is off"
     )
 

@@ -1,7 +1,7 @@
 """Configurations: from TOML and `--set` to a frozen `Config`, or to a report of all problems, and back to TOML.
 
-The dataclasses of data, model, training and methods are the only declaration: their fields are the keys, with defaults
-and help texts (docstrings).
+Keys are declared only once, as fields of the dataclasses of data, model, training and methods, with defaults and help
+texts (docstrings).
 """
 
 from ..wrappers.uncertainty import Uncertainty

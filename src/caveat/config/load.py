@@ -28,7 +28,7 @@ Table = dict[str, Any]
 def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     """Load the configuration of a TOML file or a recipe (None: "digits"), with overrides "SECTION.KEY=VALUE".
 
-    A VALUE is TOML, or else a string. Overriding the method, model, engine, data source or partition resets its
+    A VALUE that is not TOML is a string. Overriding the method, model, engine, data source or partition resets its
     section, because other keys may not apply; a data source of the same kind keeps it. Overriding the policy drops keys
     of other policies. Training defaults of a method replace the file's.
 
@@ -38,7 +38,7 @@ def load(source: str | None = None, sets: Sequence[str] = ()) -> Config:
     text = read(file, f"recipe {file.stem}" if file.parent == FOLDER else str(file), sets)
     table = _merged(text)
     named = _section(table, ("data",)).get("dictionary")
-    if isinstance(named, str):  # only here: stored or received configurations must not make caveat read files
+    if isinstance(named, str):  # only here, because stored or received configurations must not make caveat read files
         columns = read_dictionary(_dictionary_file(named, file.parent))
         table["data"]["dictionary"] = [dataclasses.asdict(column) for column in columns]
     return _checked(table, text)
@@ -88,7 +88,7 @@ def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
 def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> str:
     """Return the data dictionary of a configuration as the text of a file, or "".
 
-    This is the text of the file that it names, with comments, or else the output of `dump_dictionary`.
+    This is the text of the named file, with comments, or else the output of `dump_dictionary`.
     """
     columns, file = config.data.declared.dictionary, find(source)
     named = _section(_merged(read(file, str(file), sets)), ("data",)).get("dictionary")
@@ -112,7 +112,7 @@ def find(source: str | None) -> Path:
     """Return the TOML file of a path or a recipe's name. Raises ConfigurationError if there is none."""
     if source is None:
         return recipe_file(DEFAULT)
-    if os.path.isdir(source) and source not in recipes():  # a Path would raise if the name is too long
+    if os.path.isdir(source) and source not in recipes():  # a Path raises for a long name
         raise ConfigurationError(f"{source} is a folder; a configuration is a TOML file or the name of a recipe")
     if os.path.isfile(source):
         return Path(source)
@@ -144,19 +144,19 @@ def _merged(source: ConfigText) -> Table:
 
 
 def _kinds(source: Any) -> list[str]:
-    """Return the kinds of sources that a value of data.source joins; keys of other kinds do not apply."""
+    """Return the kinds of sources in a value of data.source; keys of other kinds do not apply."""
     return [part.partition(":")[0] for part in str(source).split(JOIN)]
 
 
 class SectionReset(NamedTuple):
-    """How a section of the file is reset if an override changes one of its keys."""
+    """The reset of a section of the file if an override changes one of its keys."""
 
     kept: Callable[[str, Any], bool] = lambda key, value: False
     """Whether to keep a key of the section, given the new value; by default, none is kept."""
     default: str | None = None
-    """Value of the key if the file lacks it; None: then nothing is reset."""
+    """Value of the key if the file lacks it; None if nothing is then reset."""
     compared: Callable[[Any], Any] = str
-    """Function of the two values that is compared."""
+    """Function whose results for the two values are compared."""
 
 
 RESETS: Mapping[KeyPath, SectionReset] = {
@@ -228,7 +228,8 @@ def _checked(table: Table, source: ConfigText) -> Config:
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
     """Return a value as settings, or None and its problems.
 
-    The value passes through JSON, because strict Python mode takes no list for a tuple, and lax mode takes True for 1.
+    The value passes through JSON, because strict Python mode does not accept a list for a tuple, and lax mode accepts
+    True for 1.
     """
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True), []

@@ -29,7 +29,7 @@ ELSEWHERE: dict[str, KeyPath] = {
     "training": ("training",),
     "mc_samples": ("uncertainty", "mc_samples"),
 }
-"""Fields of methods that a configuration has outside of `[method]`, and where."""
+"""Fields of methods that are outside of `[method]` in a configuration, and their places."""
 _READING = ContextVar("reading", default=False)
 """Whether configurations are read for reports only, not to run them."""
 
@@ -48,7 +48,7 @@ def reading() -> Iterator[None]:
 
 
 def is_unavailable(name: object) -> bool:
-    """Return whether a name is that of a method that is not installed, while configurations are only read."""
+    """Return whether a name is a method that is not installed, while configurations are only read."""
     return _READING.get() and isinstance(name, str) and name not in METHODS and bool(re.fullmatch(r"[a-z]\w*", name))
 
 
@@ -95,20 +95,20 @@ class Evaluation:
     """Evaluation during a run. The last round is evaluated on all splits."""
 
     every: Annotated[int, Field(ge=1, le=10**9)] = 1
-    """Evaluate every so many rounds."""
+    """Number of rounds between evaluations."""
     splits: tuple[Literal["validation", "test"], ...] = ("validation",)
     """Splits to evaluate: validation, test or both. No decision ever depends on test."""
     n_silos: Annotated[int, Field(ge=1)] | None = None
     """Number of silos that are evaluated, always the same ones (all by default)."""
     early_stopping_patience: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Early stopping: training ends after so many evaluations in a row without a lower validation loss (mean over
-    silos). The model is that of the last round, not of the best one (off by default)."""
+    """Early stopping: training ends after this number of consecutive evaluations without a lower validation loss (mean
+    over silos). The model is the one of the last round, not the best one (off by default)."""
     target_sensitivity: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Two classes: sensitivity and specificity are reported at the highest threshold that a new input of the positive
     class reaches with at least this probability; by default, at the threshold that maximizes their sum (Youden's J).
-    The threshold is chosen on calibration splits and changes no prediction."""
+    The threshold is chosen on calibration splits and does not change predictions."""
     metrics: tuple[str, ...] = ()
-    """single_machine: custom metrics on test splits, by the names that a file of --plugin registers with
+    """single_machine: custom metrics on test splits, by the names under which a file of --plugin registers them with
     @caveat.metric."""
 
     def __post_init__(self) -> None:
@@ -145,7 +145,8 @@ class Federation:
     quorum: Annotated[int, Field(ge=1)] | None = None
     """flower: minimum number of replies that a round needs (1 by default)."""
     round_timeout: Seconds | None = None
-    """flower: time limit of a round in seconds; silos that answer later are left out of the round (600 by default)."""
+    """flower: time limit of a round in seconds; silos that answer later are excluded from the round (600 by
+    default)."""
     start_timeout: Seconds | None = None
     """flower: seconds to wait for silos before the first round, and for missing replies after a round's time limit (600
     by default)."""
@@ -170,7 +171,7 @@ ENGINES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("evaluation", "metrics"): ("single_machine", ": federations on Flower send no code to silos"),
     ("federation", "newcomers"): ("single_machine", ": all silos of a federation on Flower take part"),
 }
-"""The keys that only one engine uses: which one, and why, if that is not obvious."""
+"""The keys that only one engine uses, with the engine and, if it is not obvious, the reason."""
 
 
 @frozen_settings
@@ -185,11 +186,11 @@ class EngineSettings:
     """Where silos train and predict: cpu; cuda, cuda:1 (one of several) or mps; or auto, the first GPU if there is one.
     Results on a GPU are bitwise reproducible, but differ from the CPU's by rounding. flower: simulations only."""
     sync_seconds: Annotated[float, Field(ge=0)] = 10.0
-    """single_machine: every so many seconds, wait until a checkpoint is on disk; a power cut then loses at most that
-    time. Checkpoints are written after every round, so a killed process loses no completed round."""
+    """single_machine: interval in seconds at which caveat waits until a checkpoint is on disk; a power failure loses at
+    most that time. Checkpoints are written after every round, so a killed process loses no completed round."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=100)] | None = None
     """Number of recent training rounds that `caveat rollback` can go back to. flower: 5 by default; single_machine: 1,
-    the newest. Each takes a copy of the server's state, and of each silo's state at the silo."""
+    the newest. Each needs a copy of the server's state, and of each silo's state at the silo."""
     vectorized: Literal["off", "auto", "on"] = "off"
     """single_machine: train silos of one architecture as one batched model. off; auto: for at least 16 silos and small
     training steps; on: wherever results are equal up to rounding."""
@@ -210,12 +211,12 @@ class Config:
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     """Random seed: sets the splits, initial weights, batch order and dropout."""
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] = 20
-    """Training rounds; a method that extends itself may add more."""
+    """Number of training rounds; some methods add more."""
     init_from: str | None = None
     """Folder of a finished run whose model initializes this one; states of silos start as usual."""
     baselines: tuple[str, ...] = ()
-    """Baselines: methods trained on the same data for the same number of rounds. A method that adds rounds itself may
-    take more."""
+    """Baselines: methods trained on the same data for the same number of rounds. Methods that add rounds may take
+    more."""
     personal: tuple[PersonalModel, ...] = ()
     """Architectures of personalized models, for methods that have them: keys as in [model], and `silos`, the names of
     the silos that use it. Entries without `silos` are assigned to the other silos in turn; by default all are as in
@@ -248,7 +249,7 @@ class Config:
             value = getattr(settings, key)
             if engine != self.engine.name and value != getattr(type(settings), key):
                 written = list(value) if isinstance(value, tuple) else value
-                text = f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}; it is of {engine!r}"
+                text = f"{{key}} = {short_repr(written)} is ignored by engine {self.engine.name!r}, not by {engine!r}"
                 problems.append(ConfigurationError(text + why, f"{section}.{key}"))
         if self.data.source == "on_site" and self.engine.device != EngineSettings.device:
             text = (
@@ -282,7 +283,7 @@ def method_keys(name: str) -> list[str]:
 
 
 def check_name(name: object, key: str) -> None:
-    """Raise ConfigurationError unless there is a method of that name."""
+    """Raise ConfigurationError unless there is a method with that name."""
     if is_unavailable(name):
         return
     if not isinstance(name, str) or name not in METHODS:
@@ -292,7 +293,7 @@ def check_name(name: object, key: str) -> None:
 
 
 def has_personal(name: object) -> bool:
-    """Return whether the method of that name has personalized models."""
+    """Return whether the method with that name has personalized models."""
     return isinstance(name, str) and name in METHODS and METHODS[name].personal
 
 
@@ -307,9 +308,9 @@ def check_personal(method: Method | type[Method], personal: Sequence[PersonalMod
 
 
 def own_training(name: object, optimizer: object = None) -> dict[str, Any]:
-    """Return how a method's default training differs from the general defaults: its optimizer and learning rate.
+    """Return the optimizer and learning rate of a method's default training, if they differ from the general defaults.
 
-    Empty for an unknown method, or if its optimizer is the given one, whose learning rate then fits.
+    Empty for an unknown method, or if its optimizer is the given one.
     """
     if not isinstance(name, str) or name not in METHODS:
         return {}

@@ -39,7 +39,7 @@ class ConfigText:
 
     def place(self, path: KeyPath) -> str:
         """Return where a key was set: "--set", a line of the file, or just the file."""
-        # Also for keys below: an override of data.split.train can make the sum over data.split wrong.
+        # Also for nested keys: an override of data.split.train can invalidate the sum over data.split.
         if path and any(path[: len(key)] == key or key[: len(path)] == path for key in self.overrides):
             return "--set"
         line = line_of(self.text, path)
@@ -101,7 +101,7 @@ def toml_of(text: str, where: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigurationError(f"{where}: cannot be read as TOML: nested too deeply") from None
     except ValueError:  # Python's limit
-        raise ConfigurationError(f"{where}: cannot be read as TOML: a number of more than 4,300 digits") from None
+        raise ConfigurationError(f"{where}: cannot be read as TOML: a number with more than 4,300 digits") from None
     return table
 
 
@@ -137,7 +137,7 @@ def _override(item: str) -> Iterator[tuple[KeyPath, Any]]:
     found = OVERRIDE.match(item)
     key, equals, text = (found[1], "=", item[found.end() :]) if found else item.partition("=")
     path = tuple(part.strip() for part in key.split("."))
-    if found:  # names with a point or a space are quoted
+    if found:  # names with a dot or a space are quoted
         path = tuple(part[1:-1] if part.startswith('"') else part for part in PART.findall(key))
     if not equals or not all(path):
         raise ConfigurationError(f"--set {cut(item, 100)}: expected SECTION.KEY=VALUE, for instance training.lr=0.01")
@@ -155,11 +155,11 @@ def _value(item: str, text: str) -> Any:
             raise ConfigurationError(told) from None
         return text
     except ValueError:
-        raise ConfigurationError(f"--set {cut(item, 100)}: a number of more than 4,300 digits") from None
+        raise ConfigurationError(f"--set {cut(item, 100)}: a number with more than 4,300 digits") from None
 
 
 def _of_fraction(text: str) -> str:
-    """Return the end of a message about a fraction, which is not TOML; "" without one."""
+    """Return the end of a message about a fraction, which is not TOML, or ""."""
     found = FRACTION.search(text)
     return f"; {found[1]} is a fraction, expected a number such as 0.0113" if found else ""
 
@@ -175,7 +175,7 @@ def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
-    """Return the line of a TOML text that sets a key, or the closest section around it; None if there is neither."""
+    """Return the line of a TOML text that sets a key, or of the closest section around it; None if there is neither."""
     section: KeyPath = ()
     found: KeyPath = ()
     number = None
@@ -196,7 +196,7 @@ def _parts(key: str) -> KeyPath:
 
 
 def _inline(settings: Any) -> str:
-    """Return settings as an inline table of their name and the values that differ from defaults."""
+    """Return settings as an inline table with their name and the values that differ from defaults."""
     given = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)
              if field.name == "name" or getattr(settings, field.name) != field.default}  # fmt: skip
     return "{" + ", ".join(f"{key} = {toml(value)}" for key, value in given.items()) + "}"
@@ -219,7 +219,7 @@ def dump(config: Config) -> str:
     """Return the complete configuration as commented TOML; `load` reads an equal one from it."""
     top = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     sections = {key: value for key, value in top.items() if dataclasses.is_dataclass(value)}
-    lines = ["# All settings of a run. Keys that are commented out are unset."]
+    lines = ["# All settings of a run. Keys that are commented out are not set."]
     lines += _section((), "", entries(Config, {key: value for key, value in top.items() if key not in sections}))
     for key, value in sections.items():
         lines += _method_lines(config.method) if key == "method" else _sections((key,), value)

@@ -26,7 +26,7 @@ def log1p(x: Tensor) -> Tensor:
 
 
 def expm1(x: Tensor) -> Tensor:
-    """Return exp(x) - 1, likewise."""
+    """Return exp(x) - 1, exact for small x."""
     u = x.exp()
     safe = (u != 1) & (u - 1 != -1)
     found = (u - 1) * (x / torch.where(safe, u, 2.0).log())
@@ -135,7 +135,7 @@ def index_put(x: Tensor, indices: list[Tensor | None], values: Tensor, accumulat
 
 
 def batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As in evaluation."""
+    """Return batch normalization as in evaluation."""
     epsilon, none = rest[-1], torch.zeros(0)
     scale = (var + epsilon).rsqrt() * (1 if weight is None else weight)
     shift = (0 if bias is None else bias) - mean * scale
@@ -229,7 +229,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
 }
 """By operator, a function with the same arguments that uses other operators."""
 PLAIN = frozenset(STEPS)
-"""Names of operators that are recorded as they are."""
+"""Names of operators that are recorded without decomposition."""
 
 
 def whole(batch: int, x: Tensor, split: Any, dim: int = 0) -> tuple[Tensor, ...]:

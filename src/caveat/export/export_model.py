@@ -80,7 +80,7 @@ def _place(run: Run, silo: SiloId, format: str, out: str | Path | None) -> Path:
         if os.path.lexists(each):
             raise ConfigurationError(f"out = {str(path)!r}: {each} exists; choose another path")
     if not path.parent.is_dir():
-        raise ConfigurationError(f"out = {str(path)!r}: there is no folder {path.parent}")
+        raise ConfigurationError(f"out = {str(path)!r}: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise ConfigurationError(f"out = {str(path)!r}: the folder {path.parent} cannot be written to")
     return path
@@ -92,7 +92,7 @@ def _program(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Program:
             return program_of(answering(run, silo, at), RawInputs(run.preparation, silo).batch)
     except (NotRecordable, NotImplementedError) as error:
         raise NotRecordable(
-            f"this model cannot be exported: {error}; caveat's models can be; custom models with dropout inside a "
+            f"this model cannot be exported: {error}; built-in models can be; custom models with dropout inside a "
             "layer need uncertainty.source = 'laplace' or 'ensemble'"
         ) from error
 

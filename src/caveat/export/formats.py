@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OPSET = 18
 Arrays = dict[str, NDArray[Any]]
 EXAMPLES = 3
-"""Number of random example inputs; no silo's data."""
+"""Number of random example inputs, which are not from any silo's data."""
 
 
 def onnx_model(program: Program, metadata: Mapping[str, str]) -> ModelProto:
@@ -162,7 +162,7 @@ def _table(raw: RawInputs, example: NDArray[Any]) -> tuple[Any, Any]:
         texts = column.categories
         values = example[:, i].astype(np.float64)
         columns[column.name] = values if texts is None else [texts[int(code)] for code in values]
-        specs.append(ColSpec(any_value, column.name))  # of numbers MLflow would take no whole ones
+        specs.append(ColSpec(any_value, column.name))  # for columns of numbers, MLflow would refuse whole numbers
     return pandas.DataFrame(columns), Schema(specs)
 
 

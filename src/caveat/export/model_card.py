@@ -19,15 +19,15 @@ from .predictor import RawInputs
 from .program import Program, Size
 
 DECISIONS = {
-    Decision.GLOBAL: "global: the label is the federation's model's",
-    Decision.LOCAL: "local: the label is the silo's own model's",
+    Decision.GLOBAL: "global: the label is from the global model",
+    Decision.LOCAL: "local: the label is from the silo's local model",
     Decision.ABSTAIN: "abstain: do not rely on the label",
 }
 OUTPUTS = {
     "probs": "(N, C) probability of each class",
     "label": "(N,) the most probable class, an index into `classes`",
     "decision": "(N,) the decision, an index into `decisions`",
-    "answered_by": "(N,) which model the label is from, 0 or 1, even if the model abstains",
+    "answered_by": "(N,) the model that gave the label, 0 or 1, even if it abstains",
     "reason": "(N,) why not to rely on the label, an index into `reasons`",
     "familiarity": "(N,) p-value in (0, 1] of the input being like the silo's own data",
     "nearness": "(N,) p-value in (0, 1] of the input being as near to a training input as the silo's own data",
@@ -180,10 +180,10 @@ def _shape(sizes: tuple[Any, ...]) -> str:
 
 def _inputs(raw: RawInputs) -> Iterator[str]:
     about = inputs(raw)
-    size = ", of this size already" if raw.kind == "images" else ""
-    yield f"`inputs`, {about['dtype']} {_shape(tuple(about['shape']))}: {raw.kind}{size}, as they were collected."
+    size = " of this size" if raw.kind == "images" else ""
+    yield f"`inputs`, {about['dtype']} {_shape(tuple(about['shape']))}: raw {raw.kind}{size}."
     if raw.kind == "table":
-        yield f"A column each, in this order; missing is {about['missing']}.\n"
+        yield f"One column each, in this order; missing values: {about['missing']}.\n"
         for column in about["columns"]:
             categories = column.get("categories")
             names = ", ".join(f"{i} {json.dumps(text, ensure_ascii=False)}" for i, text in enumerate(categories or ()))
@@ -205,8 +205,8 @@ def _figures(record: SiloRecord | None) -> str:
     if record is None or not found:
         return "The run has no metrics of this silo."
     rows = [f"| {FIGURES[name]} | {value:.4g} |" for name, value in found.items()]
-    head = f"On the {record.n_test} inputs of the silo's own test split, by the run:\n\n" if record.n_test else ""
-    return "\n".join([f"{head}| figure | value |", "| --- | ---: |", *rows])
+    head = f"Metrics on the {record.n_test} inputs of the silo's own test split:\n\n" if record.n_test else ""
+    return "\n".join([f"{head}| metric | value |", "| --- | ---: |", *rows])
 
 
 def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Program) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Pr
         yield f"- Errors: {promise.statement}."
     if summary.sets is not None and "sets" in program.outputs:
         others = (
-            "of the silo's own, too, if silos differ in class frequencies only, which its training labels give"
+            "of the silo's own, too, if silos differ only in class frequencies, which its training labels provide"
             if summary.sets.label_shift
             else "of the mixture of all silos with fewer"
         )
@@ -239,8 +239,8 @@ def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Pr
         )
     if summary.subgroups:
         yield (
-            "- Subgroups: the exported model does not know the subgroup of an input; its decisions and sets are those "
-            "of the promises about all inputs together."
+            "- Subgroups: the exported model does not know the subgroup of an input; its decisions and sets have "
+            "the guarantees for all inputs together."
         )
     if "typicality" in program.outputs:
         yield (
@@ -248,7 +248,7 @@ def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Pr
             "silo's calibration inputs has a p-value of a or less."
         )
     yield (
-        "- All of these hold with finitely many calibration inputs, for inputs from the same distribution. None holds "
+        "- All of these hold for finite calibration sets and for inputs from the same distribution. None holds "
         "for other inputs or for a single input. Uncertainties and probabilities have no guarantee."
     )
 
@@ -256,12 +256,12 @@ def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Pr
 LIMITS = (
     "This is the silo's model at the end of the run; it does not learn from its inputs. Results differ from the run by "
     "rounding (probabilities by 1e-5); a label, decision or p-value differs only close to a tie or threshold. Images "
-    "must have the size above; categories are given as numbers. Abstention helps only if somebody acts on it."
+    "must have the size above; categories are passed as numbers. Abstention only helps if somebody acts on it."
 )
 
 
 def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Iterator[str]:
-    yield "Whoever has the file can read it. In addition to the weights of the silo's model it contains:\n"
+    yield "Whoever has the file can read its content. In addition to the weights of the silo's model, it contains:\n"
     if "typicality" in program.outputs:
         count = "" if record is None or record.n_calibration is None else f" {record.n_calibration}"
         yield (
@@ -282,6 +282,6 @@ def _reveals(raw: RawInputs, record: SiloRecord | None, program: Program) -> Ite
             "- medians, means and standard deviations of the silo's numeric columns, and all categories of its table;"
         )
     if raw.kind == "images":
-        yield "- the constants that images are normalized with;"
-    yield "- the silo's temperature and thresholds, each a number from its validation or calibration split;"
+        yield "- the normalization constants of images;"
+    yield "- the silo's temperature and thresholds, each computed from its validation or calibration split;"
     yield "- the names of classes and of the silo, and the metrics in this card."

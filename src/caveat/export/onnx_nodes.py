@@ -1,4 +1,4 @@
-"""An ONNX graph, and its nodes for torch's layers and for operators that move values without changing them."""
+"""An ONNX graph, and nodes for torch's layers and for operators that only move values."""
 
 import math
 from collections.abc import Callable, Sequence

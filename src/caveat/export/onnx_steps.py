@@ -1,6 +1,6 @@
 """Translation of torch's operators to ONNX: functions of the graph, the result's type and shape, and arguments.
 
-Each adds nodes to the graph and returns the name of the result, or names of several.
+Each function adds nodes to the graph and returns the name of the result, or names of several results.
 """
 
 import math
@@ -162,7 +162,7 @@ def reduced(kind: str) -> Step:
             found = graph.cast(x, out.dtype)
             return found if keepdim else graph.add("Squeeze", found, graph.integers(*axes))
         if kind == "ReduceMean" and out.dtype == torch.float32 and x.ndim > 3 and axes == [*range(2, x.ndim)]:
-            found = graph.add("GlobalAveragePool", graph.cast(x, out.dtype))  # in any layout of maps
+            found = graph.add("GlobalAveragePool", graph.cast(x, out.dtype))  # for any layout of maps
             return found if keepdim else graph.add("Squeeze", found, graph.integers(*axes))
         if kind == "ReduceSum" and x.dtype == torch.bool and _few(sizes):
             counted = graph.add(kind, graph.cast(x, torch.float32), graph.integers(*axes), keepdims=int(keepdim))

@@ -107,7 +107,7 @@ def encoded(encoder: Encoder, raw: Tensor) -> Tensor:
 
 
 def _are(value: Tensor, categories: Sequence[str], category: str) -> Tensor:
-    """Return (N,) bool: whether a silo's codes stand for a category."""
+    """Return (N,) bool: whether a silo's codes mean a category."""
     if category not in categories:
         return torch.zeros_like(value, dtype=torch.bool)
     return value == categories.index(category)
@@ -141,7 +141,7 @@ def answering(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Callable[[Tensor],
 
 
 def outputs(found: Prediction) -> Outputs:
-    """Return a prediction by the names of outputs in files."""
+    """Return a prediction's tensors by the names of outputs in files."""
     undefined = ~found.probs.isfinite().all(-1)
     found = found.abstaining(undefined, Reason.UNDEFINED)  # as in `Method.predict`, if there are any
     told = {"probs": found.probs, "label": found.label, "decision": found.decision, "reason": found.reason}

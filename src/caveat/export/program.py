@@ -27,7 +27,7 @@ class Size:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: the inputs, a constant, or the result of an operator (number `item` of several)."""
+    """A tensor: the inputs, a constant, or the result of an operator (the one at position `item`, if several)."""
 
     shape: tuple[int | Size, ...]
     dtype: torch.dtype

@@ -1,9 +1,9 @@
 """Record a function as a program of torch operators, for batches of any size.
 
-Tensors that do not depend on the inputs become constants: weights, masks of MC dropout, temperatures, thresholds.
-All other operators are recorded. Branches and random numbers that depend on inputs are refused. The function is
+Tensors that do not depend on the inputs become constants: weights, masks of MC dropout, temperatures, thresholds. All
+other operators are recorded. Branches that depend on inputs, and random numbers per input, are refused. The function is
 recorded for batches of two sizes: numbers that differ between the two are sizes, k N + c for a batch of N. Any other
-difference is refused, because the program would hold for one batch size only.
+difference is refused, because the program would only be valid for one batch size.
 """
 
 import warnings
@@ -66,10 +66,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return a tensor's value: a constant, if it does not depend on the inputs."""
         changed = () if id(tensor) in self._known else self._changed.get(_place(tensor), ())
         if id(tensor) in self._stale or any(_overlap(tensor, each) for each in changed):
-            raise NotRecordable("a tensor is read after a write to a part of it")
+            raise NotRecordable("a tensor is read after a part of it was written")
         if id(tensor) in self._known:
             return self._known[id(tensor)]
-        key = id(tensor), tensor._version  # a workspace holds several models in turn
+        key = id(tensor), tensor._version  # a workspace contains several models in turn
         if key not in self._constants:
             with _disable_current_modes():
                 copy = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -169,7 +169,7 @@ def _functional(func: Any) -> Any:
         named = [(each.name, str(each.type)) for each in found._schema.arguments]
         if named == wanted and not found._schema.is_mutable:
             return found
-    raise NotRecordable(f"the model uses an operator that has no other form ({func})")
+    raise NotRecordable(f"the model uses an operator that cannot be translated ({func})")
 
 
 class Instead(TorchFunctionMode):
@@ -202,7 +202,7 @@ def _recorded(function: Callable[[Tensor], Outputs], x: Tensor) -> Program:
     values = used(recorder.values, outputs)
     strange = {str(value.operator) for value in values if value.operator and name_of(value.operator) not in PLAIN}
     if strange:
-        raise NotRecordable(f"the model uses an operator that has no other form ({', '.join(sorted(strange))})")
+        raise NotRecordable(f"the model uses an operator that cannot be translated ({', '.join(sorted(strange))})")
     return Program(recorder.inputs, tuple(values), outputs)
 
 
@@ -287,7 +287,7 @@ class _Merger:
         return Size(factor, mine - factor * SIZES[0])
 
     def constant(self, mine: Tensor, yours: Tensor, shape: tuple[int | Size, ...]) -> Value:
-        """Return a constant; if its shape depends on the batch, the part that is repeated."""
+        """Return a constant or, if its shape depends on the batch, its repeated part."""
         for dim, size in enumerate(shape):
             if isinstance(size, Size):
                 mine, yours = _repeated(mine, dim), _repeated(yours, dim)

@@ -1,11 +1,11 @@
-"""The keys that silo names are bound to: signed greetings, and what `admit.sh` does.
+"""The keys of silos: signed greetings, the binding of names to keys, and registration by `admit.sh`.
 
 A silo signs its greeting with the key by which Flower's server knows its node (`key.sh`). The server looks up the key's
-owner in the project's `silos/NAME.pub`, which `admit.sh` writes. Without such files, the first key that greets under a
-name is bound to it for the run.
+owner in the project's `silos/NAME.pub`, which `admit.sh` writes. Without such files, a name is bound to the first key
+that signs a greeting with it, for the whole run.
 
-Flower identifies nodes by number and does not record the key of a number. So `silos/NAME.node` has one line for each
-key that was registered under a name, the newest last: the node's number and the key's fingerprint.
+Flower identifies nodes by number and does not record their keys. So `silos/NAME.node` has one line for each key that
+was registered under a name, the newest last: the node's number and the key's fingerprint.
 
     python -P -m caveat.federation.keys NAME.pub     in the project's folder
 """
@@ -35,19 +35,20 @@ from ..engines.flower_messages import Words
 from ..files import write_bytes
 
 SILO_KEYS = "silos"
-"""The folder of a project in which its operator keeps the silos' public keys, NAME.pub."""
+"""The folder of a project with the silos' public keys, NAME.pub."""
 PURPOSE = "caveat greeting 1"
-"""The beginning of a signed text, so that signatures of the key for other purposes are not valid here."""
+"""The beginning of a signed text, so signatures made for other purposes are not valid here."""
 KEY, SIGNATURE = "key", "signature"
 """The keys of a greeting that its signature does not cover."""
 LONGEST = 1000
-"""Maximum number of characters of a key or a signature: those of the largest curve have fewer than 300."""
+"""Maximum length of a key or a signature; the largest curve needs fewer than 300 characters."""
 UNSIGNED = ""
-"""Stands for the fingerprint if a greeting has no key."""
+"""The fingerprint if a greeting has no key."""
 
 
 class NameRefused(DataError):
-    """A greeting under a name that is not the sender's. `told` is what the sender may know: nothing about others."""
+    """A greeting with a name that is not the sender's. `told` is the text for the sender, which reveals nothing about
+    others."""
 
     def __init__(self, text: str, told: str) -> None:
         super().__init__(text)
@@ -56,7 +57,7 @@ class NameRefused(DataError):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a greeting answers. A signature covers all of it, so it cannot be reused elsewhere or later."""
+    """The question that a greeting answers. A signature covers all of it, so it cannot be reused elsewhere or later."""
 
     federation: str
     question: str
@@ -65,13 +66,13 @@ class Asked:
     node: int
 
     def signed_text(self, words: Words) -> bytes:
-        """Return the text that is signed, of an answer in these words."""
+        """Return the text to sign for an answer with this content."""
         said = {word: value for word, value in sorted(words.items()) if word not in (KEY, SIGNATURE)}
         return json.dumps([PURPOSE, self.federation, self.question, self.nonce, self.node, said]).encode()
 
 
 def signed(words: Words, asked: Asked, key: Path) -> Words:
-    """Return an answer with its signature. Raises ConfigurationError for a file without a private key of `key.sh`."""
+    """Return an answer with its signature. Raises ConfigurationError for a file without a private key from `key.sh`."""
     private = private_key_in(key)
     signature = private.sign(asked.signed_text(words), ec.ECDSA(SHA384()))
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -79,31 +80,31 @@ def signed(words: Words, asked: Asked, key: Path) -> Words:
 
 
 def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a private key of `key.sh`. Raises ConfigurationError, naming the file, for anything else."""
+    """Read a private key from `key.sh`. Raises ConfigurationError, naming the file, for anything else."""
     try:
         private = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ConfigurationError(f"{path}: cannot be read as a private key: {error}") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise ConfigurationError(f"{path}: expected an ECDSA key without a passphrase, as key.sh makes it")
+        raise ConfigurationError(f"{path}: expected an ECDSA key without a passphrase, made by key.sh")
     return private
 
 
 @dataclass
 class NameKeys:
-    """The key that each silo's name is bound to, by fingerprints as `ssh-keygen -lf NAME.pub` prints them."""
+    """The keys to which silo names are bound, by fingerprints as `ssh-keygen -lf NAME.pub` prints them."""
 
     folder: Path | None = None
-    """Where the operator keeps NAME.pub for each silo; read for each greeting, so that a key can be replaced."""
+    """The folder with NAME.pub for each silo, which is read for each greeting, so the operator can replace a key."""
     bound: dict[SiloId, str] = field(default_factory=dict)
     """The key of each silo's last greeting."""
 
     def given(self) -> dict[SiloId, str]:
-        """Return the keys in the operator's folder. Raises ConfigurationError, naming the file, for an invalid one."""
+        """Return the keys in the operator's folder. Raises ConfigurationError, naming the file, for an invalid key."""
         return {silo: fingerprint_in(path) for silo, path in self._files().items()}
 
     def given_to(self, silo: SiloId) -> str | None:
-        """Return the key that the operator gives a name, whatever other files hold; None without a file."""
+        """Return the operator's key for a name, regardless of other files; None without a file."""
         path = self._files().get(silo)
         return None if path is None else fingerprint_in(path)
 
@@ -112,7 +113,7 @@ class NameKeys:
         return {path.name.removesuffix(".pub"): path for path in paths}
 
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
-        """Return the key that a greeting is signed with; UNSIGNED without one, if the name is not bound.
+        """Return the key with which a greeting is signed; UNSIGNED if there is none and the name is not bound.
 
         Raises NameRefused for an invalid signature, and for a name that is bound to another key or unknown.
         """
@@ -122,17 +123,17 @@ class NameKeys:
             raise NameRefused(f"silo {silo!r}: there is no {silo}.pub in {self.folder}", told)
         key = _signer(silo, words, asked)
         if expected and key != expected:
-            greets = f"greets with key {key}" if key else "greets without a signature"
+            greets = f"sent a greeting with key {key}" if key else "sent a greeting without a signature"
             raise NameRefused(
-                f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that one is "
+                f"silo {silo!r} {greets}, but its name is bound to key {expected}; if that key is "
                 f"lost, put the new one into {silo}.pub in the project's folder silos",
-                f"the name {silo!r} is bound to another key than {key or 'none'} at the server: if that key is lost, "
+                f"at the server, the name {silo!r} is not bound to key {key or 'none'}: if the other key is lost, "
                 f"register the new one with ./admit.sh {silo}.pub; otherwise silo.toml has another silo's name",
             )
         return key
 
     def replaced(self, silo: SiloId, key: str) -> bool:
-        """Return whether the operator has given a name another key than that of its last greeting."""
+        """Return whether the operator has replaced the key of a name's last greeting."""
         return self.given_to(silo) == key != self.bound.get(silo)
 
 
@@ -154,10 +155,10 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
 
 
 def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
-    """Read a public key of an elliptic curve. Raises ValueError or UnsupportedAlgorithm for any other text."""
+    """Read an elliptic-curve public key. Raises ValueError or UnsupportedAlgorithm for any other text."""
     key = load_ssh_public_key(line)
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("expected an ECDSA key, as key.sh makes it")
+        raise ValueError("expected an ECDSA key, made by key.sh")
     return key
 
 
@@ -170,17 +171,17 @@ def fingerprint_in(path: Path) -> str:
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """Return a fingerprint as `ssh-keygen -lf` prints it."""
+    """Return a key's fingerprint as `ssh-keygen -lf` prints it."""
     blob = base64.b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 LINK = "deploy"
-"""The server's name in Flower's configuration, as `server.sh` writes it."""
+"""The server's name in Flower's configuration, written by `server.sh`."""
 FILE = ".node"
 """Suffix of the file with a silo's nodes."""
 GONE = "unregistered"
-"""Flower's status of a node that was excluded. It never accepts the key of such a node again."""
+"""Flower's status of an excluded node, whose key it never accepts again."""
 
 
 class Admitted(NamedTuple):
@@ -195,7 +196,7 @@ class Admitted(NamedTuple):
 def admit(path: Path, folder: Path) -> str:
     """Register a silo's key at the server, and bind the file's name to it; return a report.
 
-    A key that is registered already stays so. Raises ConfigurationError for a file that is not a silo's public key,
+    A key may already be registered. Raises ConfigurationError for a file that is not a silo's public key,
     RunError if the server rejects it; then nothing is written to `folder`.
     """
     silo = path.name.removesuffix(".pub")
@@ -218,9 +219,9 @@ def admit(path: Path, folder: Path) -> str:
 
 
 def admitted(folder: Path) -> Iterator[Admitted]:
-    """Yield the registered keys as far as they are recorded, the newest of each name last.
+    """Yield the recorded registered keys, the newest of each name last.
 
-    Raises ConfigurationError, naming the file, for one that holds anything else.
+    Raises ConfigurationError, naming the file, for other content.
     """
     for path in sorted(folder.glob(f"*{FILE}")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -231,13 +232,13 @@ def admitted(folder: Path) -> Iterator[Admitted]:
 
 
 def _known_already(answer: dict[str, Any], path: Path, folder: Path, asked: Admitted, before: list[Admitted]) -> str:
-    """Return the report for a key that the server rejected because it knows the key already."""
+    """Return the report for a key that the server rejected because it is already registered."""
     why = str(answer.get("error-message", ""))
     if "already in use" not in why:
         raise RunError(_told(why))
     silo, statuses = asked.silo, _statuses()
     another = (
-        f"its key cannot be used again: at the silo, move keys/{silo} and keys/{silo}.pub away, make another with "
+        f"its key cannot be used again: at the silo, remove keys/{silo} and keys/{silo}.pub, make another with "
         f"./key.sh {silo}, and register the new {silo}.pub with ./admit.sh"
     )
     if (last := next((each for each in reversed(before) if each.key == asked.key), None)) is not None:
@@ -249,18 +250,18 @@ def _known_already(answer: dict[str, Any], path: Path, folder: Path, asked: Admi
                 f"make one with ./key.sh {silo} at the silo"
             )
         _bind(path, folder, last, before)
-        return f"{silo} is registered already: its node is {last.node}"
+        return f"{silo} is already registered: its node is {last.node}"
     if GONE in statuses.values():
         raise RunError(
-            f"{silo} is not registered: the server knows this key already, but its node is not recorded here. If that "
-            f"node was excluded, {another}; otherwise the silo can connect as it is"
+            f"{silo} is not registered: the server already knows this key, but its node is not recorded here. If that "
+            f"node was excluded, {another}; otherwise the silo can connect"
         )
     _bind(path, folder, asked, before)
-    return f"{silo} is registered already; its node's number is not recorded here, but in the log of a run"
+    return f"{silo} is already registered; its node's number is not recorded here, but in the log of a run"
 
 
 def _bind(path: Path, folder: Path, new: Admitted, before: list[Admitted]) -> None:
-    """Record the key and the node of a silo's name."""
+    """Record the key and the node for a silo's name."""
     text = path.read_bytes()
     folder.mkdir(exist_ok=True)
     if new.node:
@@ -284,12 +285,12 @@ def _statuses() -> dict[str, str]:
 
 
 def _flwr(*words: str) -> dict[str, Any]:
-    """Return Flower's answer to a command about nodes; output in another form is under "error-message"."""
+    """Return Flower's answer to a command about nodes; unparsed output is under "error-message"."""
     command = ["flwr", "supernode", *words, LINK, "--format", "json"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except OSError:
-        why = "flwr is not on the path: activate the environment with caveat[flower] in it"
+        why = "flwr is not on the path: activate the environment with caveat[flower]"
         raise ConfigurationError(why) from None
     text = done.stdout[done.stdout.find("{") :]
     try:
@@ -300,7 +301,7 @@ def _flwr(*words: str) -> dict[str, Any]:
 
 
 def _told(why: str) -> str:
-    """Return in a sentence why Flower has not done what it was asked."""
+    """Return a sentence on why Flower did not run a command."""
     if "not found in the" in why and LINK in why:
         return "this project's server has not been started yet: start ./server.sh on this machine first"
     if "is unavailable" in why:

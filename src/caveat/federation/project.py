@@ -22,10 +22,10 @@ from .keys import SILO_KEYS
 from .terms import differing
 
 APP = "federation/__init__.py"
-"""The module that both sides of the app import first."""
+"""The module that both apps import first."""
 SIDES = ("client_app.py", "server_app.py")
 PLACES = {"package.py": APP, "gitignore": ".gitignore", **{name: f"federation/{name}" for name in SIDES}}
-"""Where a template goes, if not to its own name."""
+"""Paths of templates, if they differ from their names."""
 
 
 def write_project(
@@ -38,13 +38,13 @@ def write_project(
 ) -> list[Path]:
     """Write a Flower app around a configuration, and its scripts; return the files.
 
-    `simulation_silos` is the number of silos that the configured data make; None if every silo reads its own. The files
-    among `plugins` and among the names of models' `codes` are copied, and the app imports all of them. `dictionary` is
-    the text of a data dictionary, which silos may have a copy of. Raises ConfigurationError if the folder exists and is
-    not empty, or cannot be written, and for a file that cannot be copied under its name.
+    `simulation_silos` is the number of silos made from the configured data; None if every silo reads its own. The files
+    among `plugins` and the models' `codes` are copied, and the app imports them. `dictionary` is the text of a data
+    dictionary, of which silos may have a copy. Raises ConfigurationError if the folder exists and is not empty, or
+    cannot be written, and for a file that cannot be copied under its name.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigurationError(f"{folder} exists and is not empty; name a new folder")
+        raise ConfigurationError(f"{folder} exists and is not empty; choose a new folder")
     texts = {PLACES.get(name, name): text for name, text in _templates().items()}
     texts["run.sh"] = texts["run.sh"].replace("@SILOS@", str(simulation_silos or "none"))
     texts["pyproject.toml"] = texts["pyproject.toml"].replace("@FLOWER@", version("flwr"))
@@ -60,7 +60,7 @@ def write_project(
 
 
 def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
-    """Return the app with the import of a file or module, where readers see it, and the file if it is one."""
+    """Return the app with the import of a file or module, visible to readers, and the file, if any."""
     if not is_file(named):
         return _with_line(texts, f"import {module_of(named)}  # noqa: F401")
     source = Path(named).expanduser()
@@ -72,7 +72,7 @@ def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
 
 
 def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the app with the code of the models that the configuration names."""
+    """Return the app with the code of a model that the configuration names."""
     place, name = split_name(code)
     texts = {**texts, **_carried(place, texts, f"model {code}")}
     module = Path(place).stem if is_file(place) else place
@@ -81,7 +81,7 @@ def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_line(texts: Mapping[str, str], *lines: str) -> dict[str, str]:
-    """Return the app with a paragraph of more lines, except for lines that it has already."""
+    """Return the app with a further paragraph, except for lines that it already has."""
     text = texts[APP]
     new = [line for line in lines if line not in text.splitlines()]
     return {APP: "\n".join([text.rstrip("\n"), "", *new, ""])} if new else {APP: text}
@@ -108,8 +108,8 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     """Continue a run with the `run.sh` of a project, and wait for it.
 
     A folder may come from anyone, so the project that it names is only printed, and its overrides are used only if they
-    do not change its configuration. Raises ConfigurationError if no project is given, or if it is invalid or has
-    another configuration; RunError if the run does not complete.
+    do not change its configuration. Raises ConfigurationError without a project, or if it is invalid or has another
+    configuration; RunError if the run does not complete.
     """
     started = record_of(folder / STARTED, Started) or Started()
     if project is None:
@@ -117,32 +117,32 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     record, script = run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
     simulation = [] if record.spec["data"]["source"] == "on_site" else ["--simulation"]
-    # Full paths are not searched for elsewhere, nor read as options.
+    # Absolute paths are neither searched for elsewhere nor parsed as options.
     command = [str(script.absolute()), *simulation, str(folder.absolute()), *sets]
-    # Its standard output is Flower's progress, not the result of this command.
+    # The script's standard output is Flower's progress, not the result of this command.
     if subprocess.run(command, stdout=2, check=False).returncode:
-        raise RunError(f"{script} has not completed {folder}; the same command continues it")
+        raise RunError(f"{script} did not complete {folder}; repeat the command to continue")
 
 
 def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: int | None) -> None:
-    """Wait for silos with the `run.sh` of a project, and give them the model of a finished run.
+    """Wait for silos with the `run.sh` of a project, and send them the model of a finished run.
 
     Raises ConfigurationError for an invalid silo name, for a run that is not finished, and for a project that is
-    invalid or has another configuration; RunError if some of the silos end without a model.
+    invalid or has another configuration; RunError if a silo did not get a model.
     """
     for silo in silos:
         check_silo_name(silo, "--silo: ")
         if "," in silo:
-            raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, so a name cannot have any")
+            raise ConfigurationError(f"--silo {silo!r}: run.sh separates names by commas, so names cannot contain them")
     if not (folder / "summary.json").exists():
-        raise ConfigurationError(f"{folder} is not finished: its model can be delivered only then")
+        raise ConfigurationError(f"{folder} is not finished, so its model cannot be delivered yet")
     _check_known(folder, project, silos)
     started, record, script = record_of(folder / STARTED, Started) or Started(), run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
     given = [] if rounds is None else ["--rounds", str(rounds)]
     command = [str(script.absolute()), "--deliver", ",".join(silos), *given, str(folder.absolute()), *sets]
     if subprocess.run(command, stdout=2, check=False).returncode:
-        raise RunError(f"{script} has not delivered the model of {folder} to all of {', '.join(silos)}")
+        raise RunError(f"{script} did not deliver the model of {folder} to all of {', '.join(silos)}")
 
 
 def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
@@ -162,12 +162,12 @@ def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
 
 
 def _what_to_type(folder: Path, started: Started) -> str:
-    """Return how to continue a run. The command names no project: users have to see that it is theirs."""
+    """Return how to continue a run. The command names no project, because users must check that it is theirs."""
     named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
     if started.sets:
         named += f" and the overrides '{plain(' '.join(started.sets))}'"
     return (
-        f"{folder} is a federation's run, and caveat starts nothing that a folder names ({named}): "
+        f"{folder} is a federation's run, and caveat never executes what a folder names ({named}): "
         f"`caveat resume {folder} --project DIR` continues it with run.sh in DIR"
     )
 
@@ -177,19 +177,19 @@ def _script(project: Path) -> Path:
     if not script.is_file() or not os.access(script, os.X_OK):
         raise ConfigurationError(
             f"--project {project}: {script} is not an executable script; expected the folder of the project that "
-            "started the run, as `caveat flower init` writes it"
+            "started the run, written by `caveat flower init`"
         )
     return script
 
 
 def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]) -> list[str]:
-    """Return the overrides that a run began with, with which the project continues it and does not start another run.
+    """Return the overrides with which a run started, so the project continues it instead of starting another run.
 
-    Raises ConfigurationError for one that the run's description does not have, and for a project of another run.
+    Raises ConfigurationError for overrides that are not in the run's description, and for the project of another run.
     """
     where, file = folder / STARTED, project / "config.toml"
     for each in sets:
-        # run.sh joins them with ";", and caveat writes no others.
+        # run.sh joins them with ";".
         if ";" in each or not each.isprintable():
             raise ConfigurationError(f"{where}: '{plain(each)}' is not an override, expected SECTION.KEY=VALUE")
     if not file.is_file():
@@ -205,7 +205,7 @@ def _confirmed(folder: Path, record: RunFile, project: Path, sets: Sequence[str]
     if found := differing(record.spec, given):
         with_sets = f" with {plain(' '.join(sets))}" if sets else ""
         raise ConfigurationError(
-            f"--project {project}: {file}{with_sets} differs from what {folder} began with: {found}"
+            f"--project {project}: {file}{with_sets} differs from the configuration of {folder}: {found}"
         )
     return list(sets)
 

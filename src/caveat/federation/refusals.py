@@ -1,7 +1,7 @@
-"""What a silo refuses by its own file, and what others learn of it: the silo, the rule, and a name that is agreed on.
+"""Refusals by a silo's own rules, and what others learn: the silo, the rule, and a name that is agreed on.
 
-What others learn is written here and holds no value: the sentences below, the silo's name, and the name of a column or
-class only if the federation's configuration or the silo's own file has it already.
+What others learn contains no values: the sentences below, the silo's name, and the name of a column or class only if it
+is in the federation's configuration or in the silo's own file.
 """
 
 import json
@@ -21,58 +21,58 @@ from .silo.silo_file import SiloFile
 from .terms import Terms
 
 LEAST = 5
-"""Counts of fewer rows than this may identify persons."""
+"""Counts below this may identify persons."""
 WHERE = "silo.toml, [data]"
 RULES: Mapping[str, str] = {
-    "classes": "a federation of tables needs data.classes in config.toml: what each class means, in words",
+    "classes": "a federation of tables needs data.classes in config.toml: the meaning of each class, in words",
     "target": f"the column to predict must be the one that the silo names, {WHERE} target",
-    "labels": "labels must be those of data.classes; declare other codes in silo.toml, [data.label_codes]",
-    "categorical": f"the silo sends categories only of columns that it allows, {WHERE} categorical",
-    "columns": "columns must be those of data.dictionary; declare the silo's names in silo.toml, [data.rename_columns]",
+    "labels": "labels must be in data.classes; declare other codes in silo.toml, [data.label_codes]",
+    "categorical": f"the silo sends categories only for columns that it allows, {WHERE} categorical",
+    "columns": "columns must be in data.dictionary; declare the silo's names in silo.toml, [data.rename_columns]",
     "dictionary": f"the data dictionary must be the same as the silo's own copy, {WHERE} dictionary",
-    "outside": "a silo with a table reads nothing else, no data.ood.global_source",
+    "outside": "a silo with a table reads no other data, such as data.ood.global_source",
     "unit": "numbers must be in the unit of data.dictionary, or have a factor in silo.toml, [data.rename_columns]",
     "range": "values must be in the range of data.dictionary or be declared as missing",
-    "values": "values must be those of data.dictionary or be declared as missing",
+    "values": "values must be in data.dictionary or be declared as missing",
     "reading": "a column cannot be read as it is declared",
-    "named": f"columns that the silo's own file names, {WHERE}, must be in its table, and in any dictionary",
-    "names": "texts that look like names of persons or free text never leave the silo: leave such a column out",
-    "unlabelled": "every row must have a label, and a group and a time if a column of them is declared",
-    "source": f"its data must be where its own file says, {WHERE} source",
+    "named": f"columns that the silo's own file names, {WHERE}, must be in its table and in the dictionary, if any",
+    "names": "texts that look like names of persons or free text never leave the silo: remove such a column",
+    "unlabelled": "every row must have a label, and a group and a time if such columns are declared",
+    "source": f"its data must be in the place that its own file names, {WHERE} source",
     "file": "tables must be csv files in UTF-8 with a header and rows of equal length, or parquet files",
-    "training": "every split must have rows, and the training split two classes and a batch",
+    "training": "every split must have rows, and the training split two classes and enough rows for a batch",
     "small counts": f"counts of 1 to {LEAST - 1} rows leave the silo only if it allows that, {WHERE} small_counts",
 }
-"""By rule, what was expected and where it is declared."""
+"""The expectation of each rule, and where it is declared."""
 NAMING = ("data.target", "data.categorical", "data.numeric", "data.rename_columns", "data.groups", "data.time")
 """The keys that name columns."""
 
 
 class ToldRefusal(DataError):
-    """What others may know of a refusal: its text is safe by construction."""
+    """A refusal that others may know, because its text contains no data."""
 
 
 def check_version(silo: SiloId, text: str) -> None:
-    """Raise ToldRefusal unless the terms are of a server of this version."""
-    with suppress(ValueError, TypeError, AttributeError):  # what are no terms at all is for who reads them
+    """Raise ToldRefusal unless the terms come from a server with this version."""
+    with suppress(ValueError, TypeError, AttributeError):  # invalid terms are reported when they are parsed
         if (theirs := json.loads(text).get("version")) != __version__:
             raise ToldRefusal(other_version(silo, __version__, theirs))
 
 
 def other_version(silo: SiloId, own: object, server: object) -> str:
     """Return a sentence about different or unknown versions of a silo and a server."""
-    silos, servers = (each[:20] if isinstance(each, str) and each else "of no version" for each in (own, server))
-    return f"silo {silo!r} has caveat {silos} and the server {servers}: install the same version on both"
+    silos, servers = (each[:20] if isinstance(each, str) and each else "without a version" for each in (own, server))
+    return f"silo {silo!r} has caveat {silos}, but the server has {servers}: install the same version on both"
 
 
 @contextmanager
 def told_by_rule(file: SiloFile, terms: Terms) -> Iterator[None]:
-    """Raise refusals within this context as what others may know, with the full error as the cause."""
+    """Convert refusals within this context to what others may know, with the full error as the cause."""
     try:
         yield
     except Refused as error:
         known = error.column in _known(file, terms)
-        about = f", {error.column!r}" if known else ", of a column that is not agreed on" if error.column else ""
+        about = f", {error.column!r}" if known else ", a column that is not agreed on" if error.column else ""
         raise ToldRefusal(f"silo {file.silo!r} refuses{about}: {RULES[error.rule]}") from error
     except (MissingError, ConfigurationError) as error:
         if isinstance(error, ConfigurationError) and error.key not in NAMING:
@@ -93,22 +93,22 @@ def _known(file: SiloFile, terms: Terms) -> set[str | None]:
 
 
 def check_terms(file: SiloFile, terms: Terms) -> None:
-    """Raise Refused for terms that ask something of a table that the silo's own file does not allow."""
+    """Raise Refused for terms that need something of a table that the silo's own file does not allow."""
     data, where = terms.config.data, f"silo {file.silo!r}: {file.path or 'silo.toml'}"
     if not file.is_table:
         return
     if file.target is None:
         raise Refused(f"{where}: data.target is missing: expected the column to predict", "target")
     if data.target not in (None, file.target):
-        raise Refused(f"{where} has data.target = {file.target!r}, the server asks for {data.target!r}", "target",
+        raise Refused(f"{where} has data.target = {file.target!r}, but the server asks for {data.target!r}", "target",
                       data.target or "")  # fmt: skip
     if data.ood.global_source:
-        raise Refused(f"{where}: the server asks for {data.ood.global_source!r}, beside the silo's table", "outside")
+        raise Refused(f"{where}: the server asks for {data.ood.global_source!r}, not only the silo's table", "outside")
     if why := lacks_classes(data):
         raise Refused(f"{where}: the server's configuration: {why}", "classes")
     if file.dictionary is not None and file.dictionary != data.dictionary:
         names = sorted({column.name for column in {*file.dictionary} ^ {*data.dictionary}}) or ["their order"]
-        raise Refused(f"{where} has another data.dictionary than the server, in {', '.join(names)}", "dictionary")
+        raise Refused(f"{where} has a different data.dictionary than the server, in {', '.join(names)}", "dictionary")
     asked = [*data.categorical, *data.declared.of_type("category")]
     if terms.agreement is not None:
         asked += [column.name for column in terms.agreement.columns if column.categories is not None]
@@ -120,14 +120,14 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
 
 
 def lacks_classes(data: DataSettings) -> str:
-    """Return what `data.classes` lacks for a federation of tables; "" if nothing."""
+    """Return what is wrong with `data.classes` for a federation of tables; "" if nothing is."""
     example = 'such as data.classes = ["healthy", "ill"]'
     if not data.classes:
-        return f"data.classes is missing: expected what each class means, {example}"
+        return f"data.classes is missing: expected the meaning of each class, {example}"
     if all(number(name, ".") is not None for name in data.classes):
         return (
             f"data.classes = {list(data.classes)} are codes, which may mean different things at different silos: "
-            f"expected what each means, {example}; each silo's silo.toml has its codes for them in [data.label_codes]"
+            f"expected their meanings, {example}; each silo.toml maps the silo's codes to them in [data.label_codes]"
         )
     return ""
 
@@ -158,8 +158,8 @@ def check_counts(silos: Silos, file: SiloFile) -> None:
 
 
 def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:
-    """Check one split, given the rows of each class or subgroup. Others do not learn which: for a split of one row the
-    class is its label.
+    """Check one split, given the rows of each class or subgroup. Others do not learn which one is too small: for a
+    split of one row, the class is its label.
     """
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < LEAST]
     if few and not file.small_counts:

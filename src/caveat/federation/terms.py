@@ -22,25 +22,25 @@ from ..runs.spec_file import WAITS, deciding, described_config, differences
 
 @dataclass(frozen=True)
 class Terms:
-    """All that a silo must know to run any client task."""
+    """Everything that a silo must know to run client tasks."""
 
     federation: str
-    """A name that no other federation has, and that stays when this one is resumed."""
+    """A unique name, which does not change when the federation is resumed."""
     config: Config
     method: str
     """The configured method, or one of its baselines."""
     folder: str
-    """The folder of the method's run, where silos of a simulation keep their states; otherwise empty."""
+    """The folder of the method's run, where silos of a simulation store their states; otherwise empty."""
     names: tuple[SiloId, ...]
     """Every silo so far, in the order of the run."""
     agreement: SharedSchema | None = None
     """None if nodes share one source."""
     rounds: int | None = None
-    """Rounds of a baseline: as many as the configured method took. None: the configuration's."""
+    """Rounds of a baseline, equal to those of the configured method; None: the configuration's."""
     code: str = ""
-    """What custom code makes at the server (`CodeMade.untaught`), once silos have agreed; otherwise empty."""
+    """Digest of custom models at the server (`CodeMade.untaught`), after silos agreed; otherwise empty."""
     says: tuple[Said, ...] = ()
-    """What such models compute there (`CodeMade.says`)."""
+    """Outputs of custom models at the server (`CodeMade.says`)."""
 
     @property
     def own_config(self) -> Config:
@@ -66,20 +66,19 @@ class Terms:
             given = {key: str(found[key]) for key in ("federation", "method", "folder", "code")}
             says = tuple(tuple(None if v is None else float(v) for v in said) for said in found["says"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"these are not terms of a federation: {type(error).__name__}: {error}") from None
+            raise DataError(f"invalid terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
         return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds)
 
 
 MOST_KEYS = 5
-"""Maximum number of keys that are named if two configurations differ."""
+"""Maximum number of keys in a message about different configurations."""
 
 
 def differing(began: Mapping[str, Any], given: Config) -> str:
-    """Return the keys in which a configuration differs from the description of a run, with both values; "" if none
-    does.
+    """Return the keys in which a configuration differs from the description of a run, with both values, or "".
 
-    Keys that may change are left out: how long the server waits, for how many replies, and how far back it can roll.
+    Keys that may change are ignored: the server's waiting times, quorum, and number of checkpoints.
     """
     found = [*differences(deciding(began, WAITS), deciding(described_config(given, began), WAITS))]
     told = [f"{key} = {_shown(now)}, was {_shown(was)}" for key, was, now in found[:MOST_KEYS]]

@@ -1,4 +1,4 @@
-"""The audit's page: findings, a chart over shares of the data, and tables."""
+"""The audit's page: findings, a chart over fractions of the data, and tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ CURVES = ("epistemic", "vacuity", "aleatoric", "total")
 
 
 def means_by_size(rows: Rows, name: str) -> list[tuple[float, float, float, float]]:
-    """(n, mean over seeds, minimum, maximum) of a number, by n."""
+    """Return (n, mean over seeds, minimum, maximum) of a number, by n."""
     sizes = sorted({row["n"] for row in rows})
     values = [[row[name] for row in rows if row["n"] == size] for size in sizes]
     return [(size, sum(v) / len(v), min(v), max(v)) for size, v in zip(sizes, values, strict=True)]
@@ -31,12 +31,13 @@ def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
 
 
 def sweep_chart(rows: Rows) -> Markup | None:
-    """Return mean uncertainties over training examples per silo, both on logarithmic axes; None for a single share."""
+    """Return mean uncertainties over training examples per silo, both on logarithmic axes; None for a single
+    fraction."""
     drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
     if len(sizes) < 2 or not drawn:
         return None
     lowest = min(low for points in drawn.values() for _, _, low, _ in points)
-    if "epistemic" in drawn:  # leaves room for the line that falls as 1/n
+    if "epistemic" in drawn:  # leaves room for the line that decreases as 1/n
         lowest = min(lowest, drawn["epistemic"][0][1] * sizes[0] / sizes[-1])
     highest = max(high for points in drawn.values() for _, _, _, high in points)
     exponents = range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
@@ -51,7 +52,7 @@ def sweep_chart(rows: Rows) -> Markup | None:
 
 
 def _references(frame: Axes, points: Sequence[tuple[float, float, float, float]] | None) -> list[Markup]:
-    """Draw lines from the first point that fall as n^-1/2 and as n^-1; their names stand next to the frame."""
+    """Draw lines from the first point that decrease as n^-1/2 and as n^-1, with names next to the frame."""
     drawn: list[Markup] = []
     if not points:
         return drawn
@@ -97,7 +98,7 @@ def render(audit: AuditFile) -> str:
 
 
 def fraction(share: float) -> str:
-    """Return a share as 1/4 if a denominator up to 1000 gives it exactly, else in decimals."""
+    """Return a fraction as 1/4 if a denominator up to 1000 is exact, otherwise in decimals."""
     near = Fraction(share).limit_denominator(1000)
     return str(near) if float(near) == share else f"{share:g}"
 
@@ -109,23 +110,23 @@ def sweep_figure(rows: Sequence[Mapping[str, float]]) -> Chart | None:
         return None
     without = ", ".join(name for name in CURVES if name in rows[0] and name not in curves(rows))
     about = "Means over test inputs, silos and seeds, in nats (vacuity: a share); vertical strokes are the range "
-    about += "over seeds. The dashed lines fall like a variance and like a standard deviation."
-    return Chart("More data", drawn, about + (f" Zero somewhere, so not drawn: {without}." if without else ""))
+    about += "over seeds. The dashed lines decrease like a variance and like a standard deviation."
+    return Chart("More data", drawn, about + (f" Not drawn because they contain zeros: {without}." if without else ""))
 
 
 def plane_figure(plane: Sequence[Sequence[int]]) -> Chart:
     """Return the number of test inputs by ranks of both uncertainties."""
     label = "Ranks of epistemic against ranks of aleatoric uncertainty"
     about = "Test inputs with all training data, ranked in their silo by both uncertainties, over all silos and seeds; "
-    about += "darker is more. A diagonal means that both uncertainties order inputs alike."
+    about += "darker is more. A diagonal means that both uncertainties rank inputs equally."
     return Chart("Aleatoric against epistemic", rank_plane(plane, ("aleatoric", "epistemic"), label), about)
 
 
 def sweep_table(rows: Sequence[Mapping[str, float]]) -> Table | None:
-    """Return a row per share: means over seeds."""
+    """Return a row per fraction: means over seeds."""
     names, accuracy = [name for name in CURVES if all(name in row for row in rows)], means_by_size(rows, "accuracy")
     columns = [
-        column("training examples", (f"{size:.4g}" for size, *_ in accuracy), "of a silo, mean over silos"),
+        column("training examples", (f"{size:.4g}" for size, *_ in accuracy), "per silo, mean over silos"),
         column("accuracy", (percent(mean) for _, mean, _, _ in accuracy)),
         *(column(name, (f"{mean:.3g}" for _, mean, _, _ in means_by_size(rows, name))) for name in names),
     ]
@@ -142,5 +143,5 @@ def fusion_table(fusion: Mapping[str, Sequence[Sequence[FusedCopies]]]) -> Table
         for name in ("vacuity", "confidence"):
             means = [sum(getattr(rows[i], name) for rows in by_seed) / len(by_seed) for i in range(len(copies))]
             columns.append(column(f"{name}, {rule}", (f"{mean:.3g}" for mean in means)))
-    caption = "Means over the test inputs of runs with all data: a rule that recognises copies leaves both as they "
+    caption = "Means over the test inputs of runs with all data: a rule that recognizes copies changes neither "
     return table(columns, f"{caption}are.")

@@ -14,7 +14,7 @@ from .intervals import score_interval, wilson
 from .svg import Point
 
 Groups = Sequence[tuple[str, Sequence[str]]]
-"""Headings (empty for none), each with the names of its rows."""
+"""Headings (empty if there is none), each with the names of its rows."""
 _LETTER = 6.9
 """Maximum width of a letter, in the units of a drawing."""
 _LOWEST = 17.0
@@ -73,7 +73,7 @@ def lay_out(
     most: int = 18,
     width: float = svg.WIDTH,
 ) -> Rows:
-    """Lay out rows, with space at the right and for names of up to `most` letters."""
+    """Lay out rows, with space at the right and for names of at most `most` letters."""
     names = [name for _, members in groups for name in members]
     left = _LETTER * min(max(map(len, names)), most) + 14 if height >= _LOWEST else 12.0
     y, at, heads = top, list[float](), list[tuple[str, float]]()
@@ -126,7 +126,7 @@ def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size:
 
 
 _BESIDE = 110.0
-"""Space for words at the right."""
+"""Space for text at the right."""
 NAMED = 40
 """Maximum number of rows with names."""
 _TALL, _LOW = 22.0, 17.0
@@ -149,7 +149,7 @@ class Dumbbell:
 
 
 def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
-    """Draw pairs of discs and rings in the order given; `number` describes the numbers next to the names."""
+    """Draw pairs of discs and rings in the given order; `number` describes the numbers next to the names."""
     ends = [end for row in rows for end in (*row.first.known, row.second)]
     values = svg.ticks(min(ends), 1.0)
     height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
@@ -184,12 +184,12 @@ def _dumbbell(row: Dumbbell, frame: svg.Axes, y: float, height: float) -> Markup
     return svg.group(row.note, span, between, ring, disc, *label_text, class_=f"bell {kind}", name=row.name)
 
 
-_MOST_TITLES = 6000  # a title per cell is most of a heat map's size
+_MOST_TITLES = 6000  # a title per cell accounts for most of a heat map's size
 _LONGEST = 18
 
 
 def heat_map(names: Sequence[str], counts: Sequence[Sequence[int]], shared: int | None, label: str) -> Markup:
-    """Draw a row per name and a column per codeword, darker for more tokens; a line ends the `shared` ones."""
+    """Draw a row per name and a column per codeword, darker for more tokens; a line follows the `shared` columns."""
     columns = max(map(len, counts))
     width, row, top = max(4.0, min(12.0, 700 / columns)), 16, 20
     left = 6.5 * min(max(map(len, names)), _LONGEST) + 8
@@ -228,7 +228,7 @@ def _cell(at: Point, width: float, height: float, shade: float, title: str) -> M
 def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
     """Draw the number of inputs by ranks of two scores, called `names`, darker for more.
 
-    A row of `counts` is a band of ranks of the second score, the lowest first; a column one of the first score.
+    A row of `counts` is a band of ranks of the second score, the lowest first; a column is a band of the first score.
     """
     cells = len(counts)
     frame, side = svg.Axes(46, 10, 300, 300, (0, cells), (0, cells)), 300 / cells
@@ -333,7 +333,7 @@ def risk_curve(
 
 
 def oracle_risk(coverage: float, errors: float) -> float:
-    """Return the minimum risk at this coverage, if the share `errors` of all predictions is wrong."""
+    """Return the minimum risk at this coverage if the share `errors` of all predictions is wrong."""
     return max(0.0, coverage - (1 - errors)) / coverage if coverage > 0 else 0.0
 
 

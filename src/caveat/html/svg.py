@@ -30,7 +30,7 @@ def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
 
 
 def number(value: float) -> str:
-    """Return a place or length in a drawing, to a hundredth of a unit."""
+    """Return a coordinate or length in a drawing, to a hundredth of a unit."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
@@ -46,7 +46,7 @@ def drawing(width: float, height: float, label: str, *children: Markup | str, cl
 
 
 def group(title: str, *children: Markup | str, class_: str = "", name: str = "") -> Markup:
-    """Group elements with a title and a name to highlight them by, if these are not empty."""
+    """Group elements with a title and a name for highlighting, if not empty."""
     titled = [element("title", title)] if title else []
     return element("g", *titled, *children, class_=class_ or None, data_name=name or None)
 
@@ -132,7 +132,7 @@ def strokes(segments: Sequence[tuple[Point, Point]], class_: str = "whisker") ->
 
 
 def key(series: int | None, style: str = "") -> Markup:
-    """Return a line's sample for a legend, with the mark of its series if it has one."""
+    """Return a line's sample for a legend, with the mark of its series, if any."""
     own = color(series) if series is not None else ""
     stroke = polyline([(1, 7), (33, 7)], "stroke", dash(series) if series is not None else None)
     mark = marks(series, [(17, 7)]) if series is not None else ""
@@ -145,7 +145,7 @@ def swatch(series: int) -> Markup:
 
 
 def sample(drawn: Markup, width: int = 14) -> Markup:
-    """Return a drawing in a box of height 14; a screen reader has the word next to it."""
+    """Return a drawing in a box of height 14; screen readers use the text next to it."""
     style = f"width:{width}px"
     return element("svg", drawn, viewBox=f"0 0 {width} 14", style=style, class_="sample", aria_hidden="true")
 
@@ -244,7 +244,7 @@ def _share(value: float, limits: Point) -> float:
 def plot(
     frame: Axes, label: str, x_ticks: Ticks, y_ticks: Ticks, name: str, *drawn: Markup, width: float = WIDTH
 ) -> Markup:
-    """Return a drawing with both axes and, within them, what is drawn; `label` is its alternative text."""
+    """Return a drawing with both axes around the given elements; `label` is its alternative text."""
     body = [frame.axes(x_ticks, y_ticks), frame.named(name), *drawn]
     return drawing(width, frame.bottom + 38, label, *body, class_="chart")
 
@@ -255,13 +255,13 @@ class Line:
 
     points: Sequence[Point]
     series: int | None
-    """Sets color, dash and mark; None for a line without."""
+    """Sets color, dash and mark; None for a plain line."""
     note: str
     """Its title."""
     style: str = ""
     """CSS classes."""
     name: str = ""
-    """The name by which it is highlighted; empty for none."""
+    """The name for highlighting; empty for none."""
     marked: Sequence[Point] | None = None
     """Positions of marks; None for the middle and the end."""
 

@@ -37,7 +37,7 @@ class Cell:
 
     text: str
     flag: str = ""
-    """Why the cell is flagged; empty if it is not."""
+    """The reason why the cell is flagged; empty if it is not."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Column:
     help: str = ""
     words: bool = False
     measure: str = ""
-    """The measure whose choice shows the column; empty for a column that is always shown."""
+    """The metric whose selection shows the column; empty for a column that is always shown."""
 
 
 def column(header: str, cells: Iterable[Cell | str], help: str = "", measure: str = "", words: bool = False) -> Column:
@@ -70,7 +70,7 @@ class Table:
     columns: Sequence[Column]
     caption: str = ""
     names: Sequence[str] = ()
-    """The silo or method by which each of the first rows is highlighted; empty for none."""
+    """The silo or method for highlighting each of the first rows; empty for none."""
     footer: int = 0
     """Number of summary rows at the end."""
 

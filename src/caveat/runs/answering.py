@@ -39,22 +39,22 @@ from .inputs import check_ids, late_silos
 
 Predicted = TypeVar("Predicted", Prediction, Answers, Tensors)
 ERRORS = (ConfigurationError, DataError, OSError)
-"""Errors of reading data that have been moved."""
+"""Errors raised when reading data that have been moved."""
 
 
 class AtSilo(NamedTuple):
-    """The inputs of predictions at a silo, besides the model inputs."""
+    """Everything that predictions at a silo need, except the model inputs."""
 
     down: Payload
-    """What was broadcast to all silos."""
+    """The broadcast to all silos."""
     state: State
     """State of the silo."""
     context: SiloContext
-    """Its workspaces, and its data if available."""
+    """Workspaces, and the silo's data if available."""
 
 
 def placed(at: AtSilo, device: torch.device) -> AtSilo:
-    """Return the same on a device; the silo's data are moved only when accessed."""
+    """Return the same on a device; the silo's data are only moved on access."""
     down, state, context = at
     train, validation, calibration = (
         LateData.of(partial(placed_data, part, device))
@@ -96,7 +96,7 @@ class AnsweringRun(BaseRun):
 
     @property
     def positive(self) -> str | None:
-        """Positive class of two, for metrics; None: the second class, or there are more than two."""
+        """Positive class of two, for metrics; None for the second class, and for more than two classes."""
         found = read(self.folder / "summary.json", Summary).classification
         return (found.positive if found is not None else None) or None
 
@@ -206,8 +206,8 @@ class KeptRun(AnsweringRun):
             silos: Mapping[SiloId, Silo] = self._read.by_name
         except ERRORS as error:
             raise DataError(
-                f"{self.folder}: silo {name!r} took no part in the rounds after training, so its predictions need its "
-                f"data, which cannot be read: {error}"
+                f"{self.folder}: silo {name!r} did not take part in the rounds after training, so its predictions "
+                f"need its data, which cannot be read: {error}"
             ) from error
         return (
             silos[name]

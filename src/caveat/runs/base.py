@@ -48,13 +48,13 @@ class Engine(Transport, Protocol):
         """
 
     def kept(self) -> Sequence[KeptState]:
-        """Return the states that silos have kept since the last call, by name, if the engine stores them."""
+        """Return the states that silos stored since the last call, by name, if the engine stores them."""
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Keep what the run needs to continue after these rounds."""
+        """Keep everything that the run needs to continue after these rounds."""
 
     def end_training(self) -> None:
-        """No training round follows: silos without any part in training are not asked any more."""
+        """No training round follows: silos that never took part in training are no longer asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class BaseRun:
     reset: tuple[SiloId, ...] = ()
     """Silos that restart when the run continues, because their states were lost."""
     given: GivenConfiguration | None = None
-    """What the user passed to the command that started the run."""
+    """The arguments of the command that started the run."""
 
     @property
     def sync_seconds(self) -> float:
@@ -182,7 +182,7 @@ class BaseRun:
         write_record(self.folder / RUN, self.description(), lasting=True)
 
     def prepare(self) -> None:
-        """Write what is known before the first round, unless it has been written.
+        """Write the files that are known before the first round, unless they exist.
 
         Raises ConfigurationError if the folder has another run, RunError if custom code or the model of `init_from` has
         changed since the run started.
@@ -214,7 +214,7 @@ class BaseRun:
         return None
 
     def server_context(self) -> SiloContext:
-        """Return what code can access at the server, which has no data."""
+        """Return the context of code at the server, without data."""
         return self.spec.server_context(self.info)
 
     def first_state(self, context: SiloContext) -> State:

@@ -20,22 +20,23 @@ from ..uncertainty.distributions import binomial_tail
 LEVEL = 0.01
 """Probability that chance causes one kind of warning, or that a skill above the bounds below causes `no_skill`."""
 FEWEST = 20
-"""Number of inputs below which nothing is said."""
+"""Minimum number of inputs for a warning."""
 SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
-"""Agreement above chance (Cohen's kappa) and AUROC that a model not shown to have skill must be shown to be below."""
+"""Bounds on agreement above chance (Cohen's kappa) and AUROC: a model without proven skill must be significantly
+below."""
 NONE, NONE_AUROC = 0.02, 0.52
-"""The same for a model that is better than chance, but by next to nothing."""
+"""The same for a model that is only marginally better than chance."""
 FAR = {"majority": 0.02, "reference": 0.1}
-"""Differences of accuracies from which on a model is far below a baseline."""
+"""Minimum differences of accuracies for a model to be far below a baseline."""
 STRICT = 0.001
-"""Level at which no skill is shown where labels are called unpredictable; chance rarely hides these."""
+"""Level of `has_no_skill` before labels are called unpredictable, because chance rarely hides a skill at it."""
 NO_EVIDENCE = 0.5
-"""Share of inputs without evidence from which on it is said."""
+"""Minimum share of inputs without evidence for a warning."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison: what was observed, what is expected without skill, and the variance in that case."""
+    """A comparison: the observed number, its expectation without skill, and its variance without skill."""
 
     observed: float
     expected: float
@@ -57,22 +58,22 @@ class Compared:
 
     @property
     def auroc(self) -> float:
-        """Of ranks: the share of pairs in order."""
+        """For ranks: the share of pairs in order."""
         return self.observed / (2 * self.expected)
 
     @property
     def lost(self) -> float:
-        """Of two predictions: the inputs that only the other gets right."""
+        """For two predictions: the inputs that only the other one gets right."""
         return 2 * self.expected - self.observed
 
     @property
     def tail(self) -> float:
-        """Of two predictions that are equally good: the probability that the other is ahead by as much."""
+        """For two equally good predictions: the probability that the other is ahead by this much."""
         return binomial_tail(round(self.lost), round(2 * self.expected), 0.5)
 
 
 def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iterator[Caution]:
-    """Yield warnings, from the sums of each silo, and the mean loss in nats; after one about all silos, no more."""
+    """Yield warnings, from the sums of each silo, and the mean loss in nats; none follow a warning about all silos."""
     if not silos:
         return
     names = set.intersection(*(set(sums) for sums in silos.values())) - {"in_sets", "calibration"}
@@ -92,7 +93,8 @@ def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iter
 
 
 def has_no_skill(sums: Tensors, level: float) -> bool:
-    """Return whether predictions are not shown to be better than chance, and so many that a moderate skill would show.
+    """Return whether predictions are not significantly better than chance, although a moderate skill would be
+    significant.
 
     Neither the agreement of labels nor the ranking of classes is significant. A weak skill can be missed. Labels that
     agree significantly less than permuted ones show no skill, whatever the ranking.
@@ -139,7 +141,7 @@ def no_skill(total: Tensors, loss: float, classes: int) -> Caution:
         f"{decimal(auroc)}); loss {loss:.2f} nats, where equal probabilities give {math.log(classes):.2f}."
     )
     text += " At each silo, inputs all get or all have the same class." if constant else ""
-    lower = "Try a lower training.lr, or more rounds. A weak skill shows with more validation inputs."
+    lower = "Try a lower training.lr, or more rounds. More validation inputs may show a weak skill."
     return Caution("no_skill", text, lower if constant else f"Check that labels belong to their inputs. {lower}")
 
 
@@ -153,8 +155,8 @@ def no_skill_at(bad: tuple[SiloId, ...], silos: Mapping[SiloId, Tensors]) -> Cau
         f"{percent(agreement.observed / n)} on {n:,.0f} validation inputs, where permuted labels give "
         f"{percent(agreement.expected / n)} (kappa at most {decimal(kappa)} at each, bound of {percent(1 - LEVEL)} for "
         f"all silos at once); AUROC {decimal(ranking.auroc)} (at most {decimal(auroc)} at each).",
-        "Check the data there: that labels belong to their inputs, and columns and units are those of other silos. A "
-        "weak skill shows with more validation inputs.",
+        "Check the data there: that labels belong to their inputs, and that columns and units match other silos. A "
+        "weak skill may only show with more validation inputs.",
         bad,
     )
 
@@ -204,7 +206,7 @@ BASELINES = {
         'Compare with baselines = ["local"], and try more rounds, another training.lr, or a method with local models.',
     ),
 }
-"""The text of a baseline, and what to try if a model is far below it."""
+"""The description of a baseline, and advice if a model is far below it."""
 
 
 def behind(name: str, total: Tensors, silos: Mapping[SiloId, Tensors]) -> Iterator[Caution]:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def execute(run: BaseRun, progress: Progress, title: str) -> None:
-    """Run what is left of a run. The caller holds the lock of its folder."""
+    """Run the remaining part of a run. The caller holds the lock of its folder."""
     if (run.folder / "summary.json").exists():
         return
     steps = Counter(step.trains for step in run.complete_method.schedule())

@@ -1,4 +1,4 @@
-"""The initial model of a run, and fingerprints of what a run depends on but cannot store: code and data."""
+"""The initial model of a run, and fingerprints of code and data, on which a run depends but which it cannot store."""
 
 import hashlib
 import inspect
@@ -46,7 +46,7 @@ def fits(module: nn.Module, tensors: Tensors) -> bool:
 
 
 def initialized(module: nn.Module, tensors: Tensors) -> nn.Module:
-    """Return the module with these tensors; others, which the other run kept at its silos, stay unchanged."""
+    """Return the module with these tensors; the others, which the other run kept at its silos, stay unchanged."""
     there = tensors_of(module)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -81,7 +81,7 @@ class CodeMade:
         return digest == self.digest and alike(says, self.says)
 
     def same_elsewhere(self, untaught: str, says: Sequence[Said]) -> bool:
-        """Return the same across machines whose random weights differ in the last bits."""
+        """Return whether models are the same across machines whose random weights differ in the last bits."""
         return untaught == self.untaught and alike(says, self.says)
 
 
@@ -97,7 +97,7 @@ _TEXTS = dict[type[Method], str | None]()
 def text_of(method: Method) -> str | None:
     """Return SHA-256 of the source of a method's classes outside caveat, without comments and empty lines.
 
-    None if all are caveat's, or if the source is unavailable, as in an interactive session.
+    None if all are built in, or if the source is unavailable, as in an interactive session.
     """
     kind = type(method)
     if kind not in _TEXTS:
@@ -163,7 +163,7 @@ def data_fingerprint(silos: data.Silos, measured: Collection[SiloId]) -> DataFin
 
 
 def check_data(folder: Path, known: DataFingerprint | None, silos: data.Silos, measured: Collection[SiloId]) -> None:
-    """Raise RunError if the data have changed since the run started, besides the splits of evaluated silos."""
+    """Raise RunError if the data, apart from the splits of evaluated silos, have changed since the run started."""
     now = data_fingerprint(silos, measured)
     for name in ("classes", "columns", "others") if known is not None else ():
         if getattr(known, name) != getattr(now, name):

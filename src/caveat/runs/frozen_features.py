@@ -19,7 +19,7 @@ from ..nn.frozen import FrozenEncoder
 from ..training.modules import on_device
 
 PART = 256
-"""Inputs whose features are stored at once: a killed process loses at most these."""
+"""Number of inputs whose features are stored at once; a killed process loses at most these."""
 KEPT = 256
 """Number of silos whose features stay in memory."""
 
@@ -60,7 +60,7 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
     """
     cache = _cache(encoder, device)
     ids = [each for part in torch.split(x, PART) for each in hashes(part.numpy())]
-    rows = torch.empty(len(ids), cache.width)  # in torch's memory: rounding of sums depends on alignment
+    rows = torch.empty(len(ids), cache.width)  # allocated by torch, because rounding of sums depends on alignment
     found = rows.numpy()
     missing = cache.take(ids, found)
     with one_thread(), deterministic(device):
@@ -83,7 +83,7 @@ def features_of(encoder: FrozenEncoder, x: Tensor, keep: bool = True, device: to
 def _cache(encoder: FrozenEncoder, device: torch.device) -> FeatureCache:
     width = encoder.unpacked.tokens * encoder.unpacked.features + sum(encoder.unpacked.widths.values())
     name = encoder.digest[:32]
-    if device.type != "cpu":  # results of other devices and versions differ by rounding
+    if device.type != "cpu":  # results differ between devices and versions by rounding
         about = f"{device_model(device)} {torch.__version__}".encode()
         name = f"{name}-{device.type}-{hashlib.sha256(about).hexdigest()[:8]}"
     return _opened(cache_folder() / "features" / name, width)

@@ -42,8 +42,9 @@ SILOS = 20
 
 
 def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[..., Prediction]]) -> Gallery:
-    """Return the most and least certain test inputs of silos, some of every stream and quadrant (which model answers,
-    and whether it abstains), and the most confident errors of all silos. It stays on the machine with the silos' data.
+    """Return the most and least certain test inputs of silos, some inputs of every stream and quadrant (which model
+    answers, and whether it abstains), and the most confident errors of all silos. The result stays on the machine with
+    the silos' data.
     """
     shown, wrong = [], list[SureError]()
     for i, silo in enumerate(map(silos.named, names)):
@@ -63,7 +64,7 @@ def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId],
 
 
 def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[SureError]:
-    """Return a silo's most confident errors, as many as may be among those of all silos."""
+    """Return a silo's most confident errors, limited to the number shown for all silos."""
     wrong = (prediction.label != data.y) & (prediction.decision != Decision.ABSTAIN)
     places = wrong.nonzero()[:, 0].tolist()
     surest = sorted(places, key=lambda i: -float(prediction.probs[i].max()))[:SURE_ERRORS]

@@ -1,4 +1,4 @@
-"""Preparation of a run's inputs, stored in its folder: with it, the run predicts without its training data."""
+"""Preparation of a run's inputs, stored in its folder, so the run predicts without its training data."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def check_newcomers(
             f"federation.newcomers: no silo {unknown[0]!r}, silos: {shown}", "federation.newcomers"
         )
     if len(newcomers) == len(names):
-        raise ConfigurationError(f"federation.newcomers names all {len(names)} silos, so no silo would take part")
+        raise ConfigurationError(f"federation.newcomers contains all {len(names)} silos, so no silo would take part")
     if Decision.GLOBAL not in method.models and (kept := _kept(method, context(), seed)):
         raise ConfigurationError(
             f"federation.newcomers does not fit {method.name!r}: {kept[0]} stays at its silo and would be random at a "
@@ -80,10 +80,10 @@ def check_newcomers(
 
 
 def _kept(method: Method, context: SiloContext, seed: int) -> list[str]:
-    """Return parameters that stay at silos, except those of normalization, which start as the identity."""
+    """Return parameters that stay at silos, except for normalization, which starts as the identity."""
     with seeded(seed, "init_server"):
         sent = method.broadcast(method.init_server(context)).get("model", {})
-    # Of several models, such as cluster models, each has a numeric prefix.
+    # If there are several models, such as cluster models, each has a numeric prefix.
     there = {*sent, *(name.partition(".")[2] for name in sent if name.partition(".")[0].isdigit())}
     parts = [(path, part) for path, part in context.module.named_modules() if not isinstance(part, _BatchNorm)]
     names = [f"{path}.{name}".lstrip(".") for path, part in parts for name, _ in part.named_parameters(recurse=False)]
@@ -101,7 +101,7 @@ def check_ids(module: nn.Module, x: Tensor, where: str) -> None:
     try:
         with seeded("ids"):
             module.eval()(highest[None])
-    except (IndexError, RuntimeError) as error:  # a custom table, one_hot
+    except (IndexError, RuntimeError) as error:  # a custom table, or one_hot
         raise DataError(f"{where}: the model cannot look up the id {int(highest.max())}: {error}") from error
     finally:
         for hook in hooks:

@@ -63,7 +63,7 @@ class Finished:
         saved = ServerStore(run.folder / "state").load() if (run.folder / "state").is_dir() else None
         if saved is None:
             raise ConfigurationError(
-                f"{run.folder} does not have the server's last state, which joining needs; give the folder of the run "
+                f"{run.folder} does not have the server's last state, which joining needs; pass the folder of the run "
                 "itself"
             )
         schedule = list(inner.complete_method.schedule())
@@ -112,7 +112,7 @@ class JoinRun(LocalRun):
             write_record(self.folder / JOINED, JoinFile.model_validate(record), lasting=True)
 
     def before(self) -> dict[str, dict[str, float]]:
-        """Return metrics of the silos' test splits with what every newcomer has: the broadcast model only.
+        """Return metrics of the silos' test splits for a silo that has only the broadcast model.
 
         No decision depends on them.
         """
@@ -154,7 +154,7 @@ def newcomers_of(run: Run) -> data.Silos:
     names = run.experiment.spec.newcomers
     if not names:
         raise ConfigurationError(
-            f"{run.folder} has no newcomers (federation.newcomers); give the data of the silo that joins", "silos"
+            f"{run.folder} has no newcomers (federation.newcomers); pass the data of the silo that joins", "silos"
         )
     return some_of(run.silos, names)
 
@@ -217,7 +217,7 @@ def check_alike(finished: Finished, silos: data.Silos) -> None:
     known, given = finished.preparation, silos.preparation
     for name in silos.names:
         if name in finished.took_part:
-            raise DataError(f"silo {name!r} took part in {finished.folder}; give the joining silo another name")
+            raise DataError(f"silo {name!r} took part in {finished.folder}; use another name for the joining silo")
     about: tuple[tuple[str, Any, Any], ...] = (
         ("the classes", known.classes, given.classes),
         ("inputs of shape", known.shape, given.shape),
@@ -264,9 +264,9 @@ def _check_begun(run: JoinRun) -> None:
     if begun is None:
         return
     if begun.server != run.finished.sha256:
-        raise ConfigurationError(f"out = {str(run.folder)!r} is of silos that joined {begun.federation}", "out")
+        raise ConfigurationError(f"out = {str(run.folder)!r} belongs to silos that joined {begun.federation}", "out")
     if begun.rounds != run.rounds:
         raise ConfigurationError(
-            f"out = {str(run.folder)!r} is of a join in {begun.rounds} rounds, not {run.rounds}; name a new folder",
+            f"out = {str(run.folder)!r} has a join with {begun.rounds} rounds, not {run.rounds}; use a new folder",
             "rounds",
         )

@@ -41,7 +41,8 @@ class LocalRun(AnsweringRun):
 
     silos: data.Silos
     sets: tuple[str, ...] = ()
-    """Changes by the user who continues the run of keys that do not affect results, such as "data.source=PLACE"."""
+    """Keys that the user changed when continuing the run and that do not affect results, such as
+    "data.source=PLACE"."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -64,12 +65,12 @@ class LocalRun(AnsweringRun):
 
     @property
     def can_be_extended(self) -> bool:
-        # Not if other training rounds follow, as with UEFL and ensembles.
+        # Not kept if other training rounds follow, as with UEFL and ensembles.
         steps = self.complete_method.schedule()
         return self.spec.data is not None and horizon(steps) == getattr(self.method, "rounds", None)
 
     def baselines(self, rounds: int | None = None) -> list[LocalRun]:
-        """Return the runs of the baselines, with so many training rounds if given."""
+        """Return the runs of the baselines, with `rounds` training rounds if given."""
         return [
             dataclasses.replace(
                 self, spec=self.spec.baseline(method, rounds), folder=self.folder / "baselines" / method.name, reset=(),
@@ -91,7 +92,8 @@ class LocalRun(AnsweringRun):
             self._check_ids()
 
     def _check_ids(self) -> None:
-        """Raise DataError for token ids in memory that the model has no row for; of a population, of the first silo."""
+        """Raise DataError for token ids in memory that the model lacks; of a population, only the first silo is
+        checked."""
         module, population = self.spec.first_module(self.info), isinstance(self.silos.silos, Population)
         for silo in self.silos[:1] if population else self.silos:
             for name, part in ({name: getattr(silo, name) for name in NAMES} | {**silo.streams}).items():
@@ -111,7 +113,7 @@ class LocalRun(AnsweringRun):
 
     @property
     def rebuild(self) -> Rebuild | None:
-        """What workers that cannot be forked need to reconstruct the run; None for silos of a Python program."""
+        """The data from which workers that cannot be forked reconstruct the run; None for silos of a Python program."""
         if self.spec.data is None:
             return None
         about = {"folder": str(self.folder.absolute()), "rounds": getattr(self.method, "rounds", None)}
@@ -182,8 +184,8 @@ class Run:
     def module(self, silo: SiloId) -> nn.Module:
         """Return a copy of a silo's network in evaluation mode, for inputs as in the silo's splits.
 
-        Its output, logits (N, C) for most methods, is without temperature, familiarity and decision. For a silo with a
-        personalized model it is that model. Raises ConfigurationError for an ensemble, and for a method that does not
+        Its output, logits (N, C) for most methods, has no temperature, familiarity or decision. A silo with a
+        personalized model returns that model. Raises ConfigurationError for an ensemble, and for a method that does not
         implement `loaded`.
         """
         return self.experiment.module(silo)
@@ -233,8 +235,10 @@ class Run:
         if self.preparation.subgroups is not None:
             lacking = len(found.x) if found.subgroup is None else int((found.subgroup < 0).sum())
             if lacking:
-                told = f"have no subgroup ({self.preparation.subgroups.column}): what holds for them is promised of all"
-                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} inputs together", DataWarning, stacklevel=3)
+                told = (
+                    f"have no subgroup for guarantees ({self.preparation.subgroups.column}): those of all inputs apply"
+                )
+                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} to them", DataWarning, stacklevel=3)
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:
@@ -250,5 +254,5 @@ class Run:
 
 
 def _about(inputs: data.Inputs) -> dict[str, Any]:
-    """Return what a prediction says about raw inputs."""
+    """Return the fields of a prediction that describe raw inputs."""
     return {"input_notes": inputs.notes, "unlike_columns": inputs.unlike_columns}

@@ -1,4 +1,4 @@
-"""Loading of finished runs from their folder, to predict."""
+"""Load finished runs from their folder, to predict."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,9 +56,9 @@ def _reader(folder: Path, spec: RunSpec) -> Callable[[], data.Silos]:
 
     def read_silos() -> data.Silos:
         if spec.data is None:
-            program = "the program that made this run has them: call caveat.run again"
+            program = "they are in the program that made this run: call caveat.run again"
             if (folder / JOINED).exists():
-                program = "the program that joined its silos has them: call caveat.join again"
+                program = "they are in the program that joined its silos: call caveat.join again"
             raise DataError(f"only {program}")
         silos = spec.read_silos()
         check_same_data(folder, silos)
@@ -78,7 +78,7 @@ def codes_in(folder: Path) -> list[str]:
 def allow_code(folders: Sequence[Path], model: Make | str | Sequence[str] | None) -> None:
     """Allow the custom code that folders name: `model` is the code itself, its name, or several names.
 
-    Code that a folder names is only imported if the user names it too. Raises ConfigurationError for other code.
+    Code that a folder names is only imported if the user names it, too. Raises ConfigurationError for other code.
     """
     named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
     given = model if callable(model) and not named else None

@@ -1,4 +1,4 @@
-"""Progress of a run on standard error, and callbacks: experiment trackers and the user's own."""
+"""Progress of a run on standard error, and callbacks: experiment trackers and custom ones."""
 
 import sys
 import warnings
@@ -85,7 +85,7 @@ class Live:
             TimeRemainingColumn(),
             TextColumn("{task.fields[status]}", markup=False),
         )
-        # No refresh thread: a worker process forked while the thread holds the console's lock would hang.
+        # No refresh thread, because a worker process forked while it holds the console's lock would hang.
         self._bars = Bars(*columns, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
         self._task = self._bars.add_task("", visible=False, status="")
 
@@ -106,7 +106,7 @@ class Live:
 
 
 def describe(metrics: Mapping[str, float]) -> str:
-    """Return the printed metrics, in a fixed order."""
+    """Return the metrics as text, in a fixed order."""
     return "  ".join(form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics)
 
 
@@ -141,7 +141,7 @@ class Callback:
         """A run starts or continues; `rounds` is an upper bound, because it may stop early."""
 
     def settings(self, folder: str, values: Mapping[str, Scalar]) -> None:
-        """The folder of the run, and its settings by key: `method.name`, `training.lr`, `seed` ..."""
+        """The folder of the run, and its settings by key: `method.name`, `training.lr`, `seed`, ..."""
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Round `number`, from 1, is done; `metrics` are means over silos on the evaluated split (accuracy, nll,
@@ -200,7 +200,7 @@ class ProgressWithCallbacks:
                 callback.end()  # so it can release its resources
         name = getattr(callback, "name", type(callback).__name__)
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"{name} failed in {what} and is not called any more: {why}", CallbackWarning, stacklevel=2)
+        warnings.warn(f"{name} failed in {what} and will not be called again: {why}", CallbackWarning, stacklevel=2)
 
 
 def check_callbacks(callbacks: object) -> tuple[Callback, ...]:

@@ -149,8 +149,7 @@ def _with_samples(method: Any, uncertainty: Uncertainty) -> Any:
         return method
     if own != usual:
         raise ConfigurationError(
-            f"{method.name} has mc_samples = {own} and uncertainty.mc_samples = {uncertainty.mc_samples}; give only "
-            "one",
+            f"{method.name} has mc_samples = {own} and uncertainty.mc_samples = {uncertainty.mc_samples}; set only one",
             "uncertainty.mc_samples",
         )
     return dataclasses.replace(method, mc_samples=uncertainty.mc_samples)
@@ -184,12 +183,12 @@ def replaced(method: Any, given: Mapping[str, Any], *names: str) -> Any:
     changed = {name: given[name] for name in names if name in given}
     known = {field.name for field in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
     if unknown := sorted(changed.keys() - known):
-        raise ConfigurationError(f"{unknown[0]} is given, but {method.name!r} has no field of that name")
+        raise ConfigurationError(f"{unknown[0]} was passed, but {method.name!r} has no field with that name")
     return dataclasses.replace(method, **changed) if changed else method
 
 
 def whole(seed: Any, called: str = "seed") -> int:
-    """Return a seed as int, NumPy's whole numbers included. Raises ConfigurationError for anything else."""
+    """Return a seed as int, from Python's or NumPy's integers. Raises ConfigurationError for anything else."""
     check_seed(seed, called)
     return operator.index(seed)
 

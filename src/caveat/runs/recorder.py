@@ -85,15 +85,15 @@ class Recorder:
         schedule = list(run.complete_method.schedule())
         self.trained, self.length, self.trained_kept = horizon(schedule), len(schedule), False
         self.unsynced: dict[SiloId, KeptState] = {}
-        """States that silos have kept since the last durable checkpoint."""
+        """States that silos stored since the last durable checkpoint."""
         self.trained_sum: Sums = {}
         """Checksum of the states after the last training round, which later checkpoints include."""
         self.mark = self.synced = time.perf_counter()
 
     def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, KeptState]]:
-        """Discard what an incomplete round left, and reset silos if requested.
+        """Discard the traces of an incomplete round, and reset silos if requested.
 
-        Returns the last aggregated round of each silo, and the state that each has kept.
+        Returns the last aggregated round and the stored state of each silo.
         """
         forget_parts(self.run.folder)
         saved = saved or Saved({}, Checkpoint(t=-1, server=""))
@@ -113,7 +113,7 @@ class Recorder:
         return read_ledger(self.ledger.log.path).counted, kept | {each.silo: each for each in afresh}
 
     def check_trained(self, saved: Saved) -> None:
-        """Raise DataError if the states kept after training are damaged or missing."""
+        """Raise DataError if the stored states after training are damaged or missing."""
         if (known := saved.checkpoint.files.get(PLACE)) is not None:
             self.trained_sum = {PLACE: known}
             TrainedStore(self.run.folder).load()
@@ -155,7 +155,7 @@ class Recorder:
             self.engine.end_training()
 
     def _save(self, done: FinishedRound, server: State) -> None:
-        """Save a checkpoint; every so many seconds, wait until it is on disk."""
+        """Save a checkpoint; at intervals, wait until it is on disk."""
         t = done.t
         kept = self.engine.kept()
         self.states.add(kept)
@@ -188,7 +188,7 @@ class Recorder:
     def keep_trained(self, t: int) -> None:
         """Keep the states after round t if it is the last training round and later rounds change them.
 
-        Only for a run with a configuration, which can be extended by more training rounds.
+        Only runs with a configuration can be extended by more training rounds.
         """
         if t + 1 == self.trained < self.length and self.run.can_be_extended and not self.trained_kept:
             TrainedStore(self.run.folder).keep(read_kept(self.states.path).values())
@@ -216,7 +216,7 @@ class Recorder:
 
     def _check_numbers(self, number: int, phase: str, server: State) -> None:
         """Raise RunError for a state from which no run can continue; the previous checkpoint is kept."""
-        # Infinity may stand for unknown values, but must not be sent.
+        # Infinity may represent unknown values, but must not be sent.
         sent = self.run.complete_method.broadcast(server)
         for state in (server, sent):
             for group, tensors in state.items():
@@ -318,7 +318,7 @@ class Recorder:
         return {name: mean[name] for name in ("accuracy", "entropy", "nll")}, payloads
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
-        """Report the silos that are not aggregated, in the rows and in the log."""
+        """Report the silos that are not aggregated, in the rows and the log."""
         for silo, why in reasons.items():
             text = f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}"
             self.progress.note(text)

@@ -1,8 +1,8 @@
 """Warnings about the result of a finished run: `warnings` of summary.json, which page and terminal show.
 
-A check is a function of the `RunResult` that yields a `Caution` for each thing to know before using the model; to add
-one, write the function and append it to `CHECKS`. A method adds its own by `Method.cautions`. Checks of models use the
-validation split, because a user changes settings after a warning. Each needs enough inputs for what it says.
+A check is a function of the `RunResult` that yields a `Caution` for each problem that a user should know before using
+the model; to add one, append a function to `CHECKS`. A method adds its own by `Method.cautions`. Checks of models use
+the validation split, because users change settings after a warning. Each check needs a minimum number of inputs.
 """
 
 import math
@@ -27,7 +27,7 @@ _MOST_CLASSES = 6
 
 @dataclass(frozen=True)
 class RunResult:
-    """What checks can use: the run, its summary, and the measurements of each silo on two splits."""
+    """The input of checks: the run, its summary, and the measurements of each silo on two splits."""
 
     run: BaseRun
     summary: Summary

@@ -76,8 +76,8 @@ def say_unbounded(run: BaseRun) -> list[str]:
     notes = []
     if robust.bounds and not any(step.trains and step.origin is not nothing for step in steps):
         notes.append(
-            f"federation.robust = 'bound' has no effect on {run.method.name}, whose silos send no changes of what they "
-            "were sent: a malicious silo is not limited"
+            f"federation.robust = 'bound' has no effect on {run.method.name}, whose silos do not send changes of what "
+            "they were sent: a malicious silo is not limited"
         )
     sums = [step.name for step in steps if not step.trains and step.aggregate is not keep and step.origin is None]
     if run.counts is not None and sums:

@@ -40,7 +40,7 @@ BOTH = ("local", "global")
 STEP, FINE = 10, 0.5
 """Bin widths of log-evidence in nats; the fine one is for a range below 30."""
 BySilo = Mapping[SiloId, Mapping[str, Tensors]]
-"""The sums of each silo by model; the first model is what the silo predicts."""
+"""The sums of each silo by model; the first model is the silo's prediction."""
 
 
 def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
@@ -52,7 +52,7 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     if f"{prefix}sums" not in payload:
         return {}
     others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
-    # Of two models, the global one comes first; the local one may be missing until the last round.
+    # With two models, the global one is first; the local one may be missing until the last round.
     return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
@@ -109,7 +109,7 @@ def _with_all_models(each: BySilo) -> BySilo:
 
 
 def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
-    """Return the mean over all silos of their metrics on their test splits, whichever models they have."""
+    """Return the mean over all silos of their metrics on their test splits, for any models that they have."""
     predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
     return Metrics.model_validate(_over_silos(predicted)["mean"])
 
@@ -119,7 +119,7 @@ def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:
 
 
 def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
-    """Return one model's metrics over the compared silos, and pooled over the inputs of all silos that have it."""
+    """Return one model's metrics over the compared silos, and pooled over the inputs of all silos with that model."""
     sums = [found[name] for found in compared.values() if name in found]
     over, pooled = _over_silos(sums), metrics.merge(found[name] for found in each.values() if name in found)
     return ModelRecord(
@@ -196,12 +196,12 @@ def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Ch
 GROUP = "classes"
 """The group of `class_sums` in a silo's measurements on its test split."""
 MOST_CLASSES = 20
-"""Number of classes up to which the confusion matrix of each silo is stored; the pooled one always is."""
+"""Maximum number of classes for storing each silo's confusion matrix; the pooled one is always stored."""
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Classification metrics of silos, of the federation's and of newcomers, which enter no sums of others."""
+    """Classification metrics of the federation's silos and of newcomers, which are not part of pooled sums."""
 
     payloads: Mapping[SiloId, Payload]
     newcomers: Mapping[SiloId, Payload]
@@ -226,7 +226,7 @@ class Classification:
         return metrics.classification(self._merged, self.positive) if self._merged else {}
 
     def of_silo(self, silo: SiloId) -> ClassificationRecord | None:
-        """Return a silo's record besides the metrics."""
+        """Return a silo's record without the metrics."""
         if silo not in self.sums:
             return None
         own = self.sums[silo]
@@ -238,7 +238,7 @@ class Classification:
 
     @property
     def of_all(self) -> ClassificationRecord | None:
-        """The record of all silos' inputs together, each classified by its silo's threshold."""
+        """The record of all silos' inputs together, each classified at its silo's threshold."""
         if not self._merged:
             return None
         two = len(self._merged["confusion"]) == 2
@@ -252,7 +252,7 @@ class Classification:
 
     @cached_property
     def sums(self) -> dict[SiloId, Tensors]:
-        """The sums of each silo, with those at its threshold if it has one."""
+        """The sums of each silo, including those at its threshold, if any."""
         every = {**self.payloads, **self.newcomers}
         return {silo: self._with_called(silo, payload[GROUP]) for silo, payload in every.items() if GROUP in payload}
 
@@ -362,7 +362,7 @@ def _number(value: Any, name: str, silo: SiloId) -> float:
     number = number_of(value, f"metrics[{name!r}]", "metrics", f" at silo {silo!r}")
     if not math.isfinite(number):
         raise ConfigurationError(
-            f"metrics[{name!r}] gave {number} at silo {silo!r}, expected a finite number", "metrics"
+            f"metrics[{name!r}] returned {number} at silo {silo!r}, expected a finite number", "metrics"
         )
     return number
 

@@ -72,23 +72,23 @@ class RunSpec:
     def read_silos(self) -> Silos:
         """Read the silos. Raises DataError for a run of a Python program, which passed them."""
         if self.data is None:
-            raise DataError("only the program that made this run has its silos")
+            raise DataError("the silos are in the Python program that made this run")
         return load(self.data, self.seed)
 
     @property
     def expected(self) -> int | None:
-        """The expected number of silos, if they come and go; None if all are known before the first round."""
+        """The expected number of silos, if they may join and leave; None if all are known before the first round."""
         on_site = self.data is not None and self.data.source == "on_site"
         return self.federation.min_available_silos or self.federation.quorum if on_site else None
 
     @property
     def known_metrics(self) -> tuple[OwnMetric, ...]:
-        """The custom metrics whose code this process has: all of them, where silos are evaluated."""
+        """The custom metrics whose code this process has (all of them where silos are evaluated)."""
         return known_metrics(self.evaluation.metrics, self.metrics)
 
     @property
     def participation(self) -> Participation:
-        """Which silos take part in a round."""
+        """The participation of silos in a round."""
         return Participation(self.seed, self.federation.participation, self.federation.min_silos)
 
     @property
@@ -111,15 +111,15 @@ class RunSpec:
         return [name for name in names if name not in self.newcomers] if self.newcomers else names
 
     def cohort_size(self, silos: int) -> int:
-        """Return how many of so many silos, including newcomers, a round asks if all are available."""
+        """Return how many of `silos` silos, including newcomers, take part in a round if all are available."""
         return self.participation.count(self.population(silos))
 
     def population(self, silos: int) -> int:
-        """Return how many of so many silos, including newcomers, take part if all are available."""
+        """Return how many of `silos` silos, including newcomers, take part in the run if all are available."""
         return self.expected or silos - len(self.newcomers)
 
     def measured(self, names: Sequence[SiloId]) -> list[SiloId]:
-        """Return the participants that are evaluated: all, or the configured number, always the same."""
+        """Return the participants that are evaluated: all, or a fixed selection of the configured number."""
         count, participants = self.evaluation.n_silos, self.participants(names)
         if count is None or count >= len(participants):
             return list(participants)
@@ -128,8 +128,8 @@ class RunSpec:
         return [participants[i] for i in sorted(chosen.tolist())]
 
     def complete_method(self, silos: int, subgroups: tuple[str, ...] = ()) -> Method:
-        """Return the method for so many silos with these subgroups of inputs, wrapped by its training settings, server
-        optimizer, privacy, uncertainty estimator, calibration and decisions.
+        """Return the method for a number of silos with these subgroups of inputs, wrapped by its training settings,
+        server optimizer, privacy, uncertainty estimator, calibration and decisions.
 
         Raises ConfigurationError for settings that do not fit the method.
         """
@@ -171,7 +171,7 @@ class RunSpec:
         return self._models(self.model, info)[0]
 
     def first_module(self, info: FederationInfo) -> nn.Module:
-        """Return the module that inputs enter first: the frozen encoder, or else the model."""
+        """Return the first module for inputs: the frozen encoder, or else the model."""
         frozen, model = self._models(self.model, info)
         return model if frozen is None else frozen.module
 
@@ -222,7 +222,7 @@ class RunSpec:
         return behind
 
     def server_context(self, info: FederationInfo) -> SiloContext:
-        """Return what code can access at the server: no data, and a freshly initialized module."""
+        """Return the context of code at the server: no data, and a freshly initialized module."""
         none = Data(torch.zeros(0, *info.shape, dtype=info.dtype), torch.zeros(0, dtype=torch.long))
         return SiloContext("server", none, none, none, self.build(info))
 
@@ -246,7 +246,7 @@ class RunSpec:
             name = next((name for name in sorted(tensors) if name not in tensors_of(module)), min(tensors, default=""))
             raise ConfigurationError(
                 f"{{key}} = {self.init_from!r}: its model has {name!r}, which {self.method.name!r} on this model "
-                "lacks; give a run with the same model, by the same method or one that sends a plain model (fedavg)",
+                "lacks; use a run with the same model, by the same method or one that sends a plain model (fedavg)",
                 "init_from",
             )
         with seeded(self.seed, "build"):
@@ -299,7 +299,7 @@ class RunSpec:
 
 
 def spec_of(config: Config, name: str | None = None) -> RunSpec:
-    """Return the specification of a configuration, for its method or for a baseline, with that one's defaults."""
+    """Return the specification of a configuration, for its method or for a baseline with its own defaults."""
     method, baselines = config.build_method(), {each: config.build_method(each) for each in config.baselines}
     same = ("model", "seed", "federation", "evaluation", "uncertainty", "privacy", "server", "init_from", "data")
     spec = RunSpec(
@@ -312,13 +312,13 @@ def spec_of(config: Config, name: str | None = None) -> RunSpec:
 
 
 def with_rounds(method: Method, rounds: int | None) -> Method:
-    """Return the method with so many training rounds, if given and if it has such a field."""
+    """Return the method with `rounds` training rounds, if given and if it has such a field."""
     if rounds is None or not hasattr(method, "rounds"):
         return method
     return replace(method, rounds=rounds)  # type: ignore[type-var]
 
 
 def check_schedule(method: Method) -> None:
-    """Raise ConfigurationError for a schedule of too many rounds."""
+    """Raise ConfigurationError for a schedule with too many rounds."""
     if next(islice(method.schedule(), MAX_COUNT, None), None) is not None:
         raise ConfigurationError(f"the schedule of {method.name!r} has more than {MAX_COUNT:,} rounds", "rounds")

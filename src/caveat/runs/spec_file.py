@@ -35,11 +35,11 @@ SETTINGS: Mapping[str, type] = {
 FIELDS = ("seed", "init_from", "data", *SETTINGS, "personal")
 """The fields of a specification, except for its methods."""
 PLACES = ("data.source", "data.ood.global_source")
-"""Keys of data locations, which are compared by content instead."""
+"""Keys of data locations; the data are compared by content instead."""
 CHANGEABLE = (*PLACES, "engine.workers", "engine.device", "engine.sync_seconds", "engine.keep_checkpoints")
 """Keys that may change when a run is continued."""
 WAITS = ("federation.round_timeout", "federation.start_timeout")
-"""Keys of a federation server's waiting times."""
+"""Keys of the waiting times of a federation's server."""
 
 
 def described(spec: RunSpec) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def read_run_file(folder: Path) -> RunFile | None:
 
 
 def run_file(folder: Path) -> RunFile:
-    """Read the description of a run. Raises ConfigurationError, with what the folder is instead, if there is none."""
+    """Read the description of a run. Raises ConfigurationError, naming what the folder is instead, if there is none."""
     if (found := read_run_file(folder)) is not None:
         return found
     if not folder.is_dir():
@@ -142,8 +142,8 @@ def _method(kept: Mapping[str, Any], folder: Path) -> Method:
     fields = {key: value for key, value in kept.items() if key not in ("name", "class")}
     if kept["name"] not in METHODS:
         raise ConfigurationError(
-            f"{folder} is a run of the method {short_repr(str(kept['class']).partition(' < ')[0])}, which does not "
-            f"come with caveat: {advice(kept['name'])}; caveat never imports what a folder names"
+            f"{folder} is a run of the method {short_repr(str(kept['class']).partition(' < ')[0])}, which is not "
+            f"built in: {advice(kept['name'])}; caveat never imports code named by a folder"
         )
     method: Method = METHODS[kept["name"]](**fields)
     return method
@@ -223,7 +223,7 @@ def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
         state, aim = ("a finished", "load it") if finished else ("an interrupted", "continue it")
         again = f"make the same call to {aim}" if spec.data is None else "restore it"
         raise ConfigurationError(
-            f"{folder} holds {state} run with {key} = {was!r}, not {now!r}; {again}, or name a new folder", key
+            f"{folder} has {state} run with {key} = {was!r}, not {now!r}; {again}, or choose a new folder", key
         )
 
 
@@ -239,19 +239,19 @@ def check_initial_model(folder: Path, init: str | None) -> None:
         record = read_run_file(part)
         if record is not None and record.init_model != now:
             raise RunChanged(
-                f"{folder}: init_from = {init!r} has another model than when {part} started; restore it, or start a "
-                "new run"
+                f"{folder}: init_from = {init!r} has a different model than when {part} started; restore it, or start "
+                "a new run"
             )
 
 
 def check_begun(folder: Path) -> None:
     """Raise DataError if files from the start of a run are damaged."""
     check_files(folder, RUN, "splits.json")
-    read_run_file(folder)  # before the first checkpoint nothing else checks it
+    read_run_file(folder)  # before the first checkpoint, nothing else checks it
 
 
 def check_files(folder: Path, *places: str) -> None:
-    """Raise DataError for a file that differs from what was written, as far as the newest checkpoint tells."""
+    """Raise DataError for a file that differs from its hash in the newest checkpoint."""
     try:
         manifest = manifest_of(folder)
     except DataError:

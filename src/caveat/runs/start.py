@@ -43,7 +43,7 @@ def start(
     given: GivenConfiguration | None = None,
 ) -> Path:
     """Run a configuration in a new folder `out`, and return the folder. `silos` are the configuration's, if already
-    loaded; `given` is what the user passed.
+    loaded; `given` are the user's arguments.
 
     Raises ConfigurationError or DataError before anything is written; RunError once the run has started, or if another
     process starts one there.
@@ -56,9 +56,9 @@ def start(
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"cannot make the folder {out}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot create the folder {out}: {error.strerror}") from error
     with locked(out / "state"):
-        check_empty(out)  # again, because another process may have been faster
+        check_empty(out)  # checked again, because another process may have been faster
         run = dataclasses.replace(local_run(config, silos, out), devices=devices, given=given)
         run.keep_description()
         keep_configuration(config, out, given)
@@ -161,8 +161,8 @@ def resumable(folder: Path) -> RunFile:
     record = run_file(folder)
     if (folder / "join.json").exists():
         raise ConfigurationError(
-            f"{folder} is of silos that joined a finished federation: continue with the same `caveat join`, and open "
-            "it with `caveat predict` or caveat.load once it is finished"
+            f"{folder} belongs to silos that joined a finished federation: continue with the same `caveat join`, and "
+            "open it with `caveat predict` or caveat.load once it is finished"
         )
     if record.in_python:
         raise ConfigurationError(
@@ -170,12 +170,12 @@ def resumable(folder: Path) -> RunFile:
             "`caveat predict` or caveat.load once it is finished"
         )
     if folder.absolute().parent.name == "baselines":
-        raise ConfigurationError(f"{folder} is a baseline of the run {folder.parent.parent}; resume that")
+        raise ConfigurationError(f"{folder} is a baseline of the run {folder.parent.parent}; resume that run")
     return record
 
 
 def extended(before: LocalRun, rounds: int) -> LocalRun:
-    """Return the run with so many training rounds, to which the run in its folder and its baselines can now continue.
+    """Return the run with `rounds` training rounds, to which the run in its folder and its baselines can now continue.
 
     Nothing is trained yet, and the call can be repeated after a crash. Raises ConfigurationError for fewer rounds than
     completed, or if the run cannot be extended, and DataError for damaged files, before anything is changed.
@@ -242,7 +242,7 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
     patience = before.spec.evaluation.early_stopping_patience
     if checkpoint is not None and (checkpoint.stopped or (patience is not None and checkpoint.worse >= patience)):
         raise ConfigurationError(
-            f"{asked}: early stopping ended training of {part} after round {checkpoint.number}, and would do so again",
+            f"{asked}: early stopping ended training of {part} after round {checkpoint.number}, and would end it again",
             "rounds",
         )
     if _is_closing(checkpoint, before.complete_method) and TrainedStore(part).load() is None:

@@ -46,7 +46,7 @@ from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, o
 
 
 def check_vectorized(folder: Path, mode: str, kept: str) -> None:
-    """Raise ConfigurationError unless the mode is that of the checkpoint, because rounding differs between modes."""
+    """Raise ConfigurationError if the checkpoint has another mode, because rounding differs between modes."""
     if mode != kept:
         raise ConfigurationError(
             f"{folder}: engine.vectorized = {mode!r}, but the run started with {kept!r}; restore it, or start a new "
@@ -56,7 +56,7 @@ def check_vectorized(folder: Path, mode: str, kept: str) -> None:
 
 
 def training_tasks(decided: Mapping[str, VectorizedRecord], method: Method) -> dict[str, VectorizedRecord]:
-    """Return the decisions on batching for tasks that train or were batched, by name and the groups that silos kept."""
+    """Return the decisions on batching for tasks that train or were batched, by name and stored groups of silos."""
     training = {step.name for step in method.schedule() if step.trains}
     found = {}
     for address, record in decided.items():
@@ -68,7 +68,7 @@ def training_tasks(decided: Mapping[str, VectorizedRecord], method: Method) -> d
 
 
 def not_batched(tasks: Mapping[str, VectorizedRecord]) -> list[str]:
-    """Return a note for each task that was to be batched and was not."""
+    """Return a note for each task that should have been batched but was not."""
     return [
         f"{name}: {'some ' if record.vectorized else ''}silos were trained one after the other: {record.why}"
         for name, record in tasks.items()
@@ -81,7 +81,7 @@ MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
 FREE = {"policy", "source", "guarantee", "sets", "alarms", "temperature", "temperature_spread", "class_bias"}
 """Entries of a summary that methods and their wrappers provide."""
 FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
-"""The same for a silo's entry."""
+"""Entries of a silo that methods and their wrappers provide."""
 
 
 def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
@@ -98,7 +98,7 @@ def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, A
     `about` has the round, phase and split.
     """
     extra = _of_method(method, payload)
-    extra.pop("codeword_use", None)  # long, and already in the summary
+    extra.pop("codeword_use", None)  # large, and already in the summary
     found = list[RoundRow]()
     for name, sums in by_model(method, payload).items():
         of = {"silo": silo.name, "domain": silo.domain, "model": name, "examples": int(sums["examples"])}
@@ -116,7 +116,7 @@ def summarize(
 ) -> Summary:
     """Return the summary: metrics on the test split after the last round, of the silos that replied.
 
-    Newcomers, which took no part, have marked entries and enter no other metric.
+    Newcomers, which did not take part, have marked entries and are excluded from all other metrics.
     """
     method = run.complete_method
     outcome = check_outcome(method, method.outcome(server))
@@ -212,7 +212,7 @@ def _with_classes(classes: Classification, silo: SiloRecord) -> SiloRecord:
 def _stream_with_classes(classes: Classification, inside: Stream) -> Stream:
     """Add classification metrics over silos to the stream of test inputs."""
     (name, chosen), over = next(iter(inside.models.items())), classes.over_silos
-    if chosen.silos != inside.silos:  # models are compared over some silos only
+    if chosen.silos != inside.silos:  # models are compared over only some silos
         over = {"mean": {}, "worst": {}}
     record = chosen.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""Custom code that a configuration names; imported only if the user names it."""
+"""Custom code that a configuration names, which is imported only if the user names it, too."""
 
 import importlib
 import importlib.util
@@ -65,7 +65,7 @@ def check_known(config: Models) -> None:
 
 
 def import_code(code: str) -> None:
-    """Import code by its name, "package.module:name" or "file.py:name", also from the current folder.
+    """Import code by its name, "package.module:name" or "file.py:name"; the current folder is searched, too.
 
     Raises ConfigurationError if it does not exist or cannot be imported.
     """
@@ -92,10 +92,11 @@ def split_name(code: str) -> tuple[str, str]:
 
 
 def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., Any] | None = None) -> None:
-    """Allow the code that a folder's configuration names, if the user names it too.
+    """Allow the code that a folder's configuration names, if the user names it, too.
 
-    `named` are names to import, `given` is the code itself. A name that the folder does not have stands for the only
-    other code of the folder; its output is compared. Raises ConfigurationError for other names, and for ambiguous code.
+    `named` are names to import, `given` is the code itself. A name that the folder does not have replaces the only
+    other code of the folder; their outputs are compared. Raises ConfigurationError for other names, and for ambiguous
+    code.
     """
     codes, named = list(codes), list(dict.fromkeys(named))
     meant = {name: _same_code(name, codes) for name in named}
@@ -111,7 +112,7 @@ def allow(codes: Iterable[str], named: Iterable[str] = (), given: Callable[..., 
         return
     if len(codes) != 1:
         there = f"names {', '.join(codes)}" if codes else "has no custom model"
-        raise ConfigurationError(f"model is given, but the run {there}", "model")
+        raise ConfigurationError(f"model was passed, but the run {there}", "model")
     KNOWN[codes[0]] = given
 
 
@@ -131,7 +132,7 @@ def _last(code: str) -> tuple[str, str]:
 def _import_module(place: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last, so that its files do not hide installed packages
+        sys.path.append(here)  # last, so its files do not hide installed packages
     if importlib.util.find_spec(place.partition(".")[0]) is None:
         raise ConfigurationError(f"no module {place.partition('.')[0]!r} is installed, and none is in {here}")
     return importlib.import_module(place)

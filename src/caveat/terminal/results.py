@@ -25,15 +25,15 @@ _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
 def result_table(run: RunFolder) -> TextTable:
     """Return a table with a row per silo, then the mean over silos and the worst silo.
 
-    Columns without any value are left out. If other methods ran on the same data, their accuracy and entropy follow
-    under the method's name. Metrics are those of the test split, or of validation while the run is unfinished.
+    Empty columns are omitted. If other methods ran on the same data, their accuracy and entropy follow under the
+    method's name. Metrics are for the test split, or for validation while the run is unfinished.
     """
     columns = [column for column in _columns(run) if any(column[1])]
     heads = [Heading(name, words=name in ("silo", "domain"), wraps=name in ("silo", "domain")) for name, _ in columns]
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
     without = f", without {named(run.absent)}" if run.absent else ""
     title = f"{run.title}, {len(run.silos)} silos{without}{state}"
-    # Without a gap, a table of two methods fits 80 columns if their names are short.
+    # Without a gap, a table of two methods with short names fits 80 columns.
     rows = zip(*(cells for _, cells in columns), strict=True)
     return text_table(heads, rows, title, ends={len(run.silos) - 1}, vertical="bottom")
 
@@ -66,7 +66,7 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
 def model_table(run: RunFolder) -> TextTable | None:
     """Return a table of the accuracy of every model per stream of test inputs, and of abstention.
 
-    None if there was nothing to decide. Accuracies are means over silos; the last two rows are over all inputs.
+    None if there was nothing to decide. Accuracies are means over silos; the last two rows cover all inputs.
     """
     tested = streams(run)
     if not tested:
@@ -121,11 +121,11 @@ def _ranged(found: Ranged | None) -> str:
 
 
 def ledger_tables(folder: Path) -> Iterator[Text | TextTable]:
-    """Yield tables of the ledgers in a run's folder: of the run, later deliveries, undone rounds, and each baseline; or
+    """Yield tables of the ledgers in a run's folder (the run, later deliveries, undone rounds, and each baseline), or
     of the ledger in a silo's folder of one method.
 
     For each form of message, a heading and a table of its tensors, then a table with a row per silo, all in bytes.
-    Raises MissingError if the folder holds no ledger, DataError if a ledger is damaged.
+    Raises MissingError if the folder has no ledger, DataError if a ledger is damaged.
     """
     more = (each for pattern in _PARTS for each in sorted(folder.glob(pattern)))
     found = {part: _sent(part) for part in (folder, *more)}
@@ -149,13 +149,13 @@ def _sent(folder: Path) -> Sent | None:
 
 
 def _without(folder: Path) -> str:
-    """Return an error that names the folders with a ledger, because a silo has one per federation and method."""
+    """Return an error that names the folders with ledgers, because a silo has one per federation and method."""
     parts = sorted(str(path.parent) for path in folder.glob(f"*/*/{_FILE}"))
     if parts:
-        return f"{folder} holds no {_FILE}, but these do: {', '.join(parts)}"
+        return f"{folder} has no {_FILE}, but these have: {', '.join(parts)}"
     if (folder / _FILE).exists():
-        return f"{folder / _FILE}: no message has been counted yet"
-    return f"{folder} holds no {_FILE}; expected the folder of a run, or STATE/FEDERATION/METHOD of a silo"
+        return f"{folder / _FILE} has no messages yet"
+    return f"{folder} has no {_FILE}; expected the folder of a run, or STATE/FEDERATION/METHOD of a silo"
 
 
 def _tensors(form: Form, sent: Sent, heading: str) -> tuple[Text, TextTable]:
@@ -180,8 +180,8 @@ def _bytes(total: Total, sent: Sent) -> list[str]:
 
 
 def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> tuple[Text, TextTable]:
-    """Return a heading and a table whose first `words` columns hold words. As the table's title, the heading would be
-    wrapped to the table's width.
+    """Return a heading and a table whose first `words` columns have text. As a title, the heading would be wrapped to
+    the table's width.
     """
     made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
     return Text(f"\n{title}"), text_table(made, rows)
@@ -193,8 +193,8 @@ _MEASURES = 2
 def comparison_table(record: Comparison) -> TextTable:
     """Return a table of means with 95 % intervals, a row per method.
 
-    With several settings and a single measure, the settings are columns. With several measures the settings follow one
-    another, each under its name with its first two measures, worst silo, rank and costs.
+    With several settings and a single metric, the settings are columns. With several metrics, each setting has its own
+    part with its first two metrics, worst silo, rank and costs.
     """
     if len(record.columns) > 1 and len(record.measures) == 1:
         return _by_setting(record)
@@ -222,7 +222,7 @@ def _by_setting(record: Comparison) -> TextTable:
 
 
 def _heads(means: Sequence[str], costs: Sequence[str]) -> list[Heading]:
-    """Return headings; if the terminal is too narrow, columns of means wrap, and names and costs do not."""
+    """Return headings; if the terminal is too narrow, columns of means wrap, but names and costs do not."""
     middle = [*(Heading(name, wraps=True) for name in map(plain, means)), *map(Heading, costs)]
     return [Heading("method", words=True), *middle, Heading("", words=True)]
 
@@ -255,7 +255,7 @@ def conclusion(record: Comparison) -> list[str]:
         where = f"{plain(setting.name)}: " if setting.name else ""
         if budgets := wording.unequal_budgets(record, setting):
             option = wording.equal_by(record, setting)
-            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(budgets)} {option} gives all methods as many rounds.")
+            lines.append(f"{where}UNEQUAL BUDGETS: {escaped(budgets)} {option} gives all methods equally many rounds.")
         lines.append(f"{where}{escaped(_breaking(wording.verdict(record, setting)))}")
     return lines + [escaped(_breaking(line)) for line in wording.contrast_sentences(record)]
 

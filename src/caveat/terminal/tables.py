@@ -1,4 +1,4 @@
-"""Tables on a terminal, made with rich."""
+"""Tables in a terminal, made with rich."""
 
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class Heading(NamedTuple):
 
     text: str
     words: bool = False
-    """Whether the column holds words, which are aligned left, rather than numbers."""
+    """Whether the column has words, which are aligned left, rather than numbers."""
     wraps: bool = False
     """Whether cells wrap if the terminal is too narrow for all columns."""
 
@@ -34,7 +34,7 @@ def text_table(
 ) -> TextTable:
     """Return a table of rows below headings, with a rule below every row whose number is in `ends`.
 
-    `gap` is the number of spaces that are added between columns, `leading` the number of blank lines between rows.
+    `gap` is the number of spaces added between columns, `leading` the number of blank lines between rows.
     `vertical` aligns cells that have fewer lines than others in their row.
     """
     table = TextTable(

@@ -1,4 +1,4 @@
-"""Tests for your own methods: the contract of all methods, checked on small synthetic silos.
+"""Tests for custom methods: the contract of all methods, checked on small synthetic silos.
 
     from caveat.testing import check_method
     check_method(Ditto(rounds=4), "ditto.toml")

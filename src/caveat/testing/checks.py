@@ -70,10 +70,10 @@ def in_the_end_a_silo_can_ask_the_models_that_are_declared(trial: CheckedMethod)
     for name, silo in trial.whole.place.silos.items():
         context, state = trial.whole.place.context(silo.name), trial.whole.states()[name]
         answers = trial.method.answer(trial.method.broadcast(trial.whole.server), state, context, silo.test.x)
-        check(set(answers) == declared, f"{name} predicts with {_names(answers)}; `models` declares {_names(declared)}")
+        check(set(answers) == declared, f"{name} predicts with {_names(answers)}, `models` declares {_names(declared)}")
         for whose, answer in answers.items():
             check_well_formed(answer, len(silo.test))
-            check(set(answer.decision.tolist()) == {whose}, f"a prediction of {whose.name} is labelled otherwise")
+            check(set(answer.decision.tolist()) == {whose}, f"a prediction of {whose.name} has another decision")
 
 
 def a_prediction_does_not_depend_on_the_inputs_beside_it(trial: CheckedMethod) -> None:
@@ -99,15 +99,15 @@ def a_prediction_needs_no_data_of_the_silo(trial: CheckedMethod) -> None:
 
 
 def check_well_formed(prediction: core.Prediction, count: int) -> None:
-    """Raise Violation for probabilities that do not add up to 1, and for invalid or negative uncertainties."""
-    check(len(prediction) == count, f"{len(prediction)} predictions of {count} inputs")
+    """Raise Violation for probabilities that do not sum to 1, and for invalid or negative uncertainties."""
+    check(len(prediction) == count, f"{len(prediction)} predictions for {count} inputs")
     sums, ones = prediction.probs.sum(-1), torch.ones(count, dtype=torch.float64)
     check(sums.dtype == ones.dtype, f"probabilities are {sums.dtype}, expected float64")
-    check(torch.allclose(sums, ones, rtol=1e-7, atol=1e-7), "the probabilities of an input do not add up to 1")
+    check(torch.allclose(sums, ones, rtol=1e-7, atol=1e-7), "the probabilities of an input do not sum to 1")
     known = {"total", "aleatoric", "epistemic"}
     check(known <= set(prediction.uncertainty), f"a prediction needs the uncertainties {', '.join(sorted(known))}")
     for name, values in prediction.scores.items():
-        check(values.shape == (count,), f"{name} is of shape {tuple(values.shape)}, expected ({count},)")
+        check(values.shape == (count,), f"{name} has shape {tuple(values.shape)}, expected ({count},)")
         check(values.isfinite().all(), f"{name} is not finite for every input")
     for name in known:
         check((prediction.uncertainty[name] >= 0).all(), f"{name} uncertainty is negative")
@@ -162,7 +162,7 @@ def _round_unmutated(federation: SmallFederation, t: int, step: core.Round, serv
 def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
     parts = chain(trial.method)
     lacking = [type(part).__name__ for part in parts if type(part).__name__ not in trial.manifest]
-    check(not lacking, f"the manifest lacks {lacking}, which list by group what leaves a silo")
+    check(not lacking, f"the manifest lacks {lacking}, which must list the tensors that leave a silo by group")
     allowed = {group: names for part in parts for group, names in trial.manifest[type(part).__name__].items()}
     within = parts[-1]
     private = within.private(trial.whole.place.module) if hasattr(within, "private") else frozenset()
@@ -172,7 +172,7 @@ def only_what_the_manifest_names_leaves_a_silo(trial: CheckedMethod) -> None:
                 group, name = path.split("/", 1)
                 names = allowed.get(group, [])
                 named = "*" in names or any(name == each or name.startswith(each + ".") for each in names)
-                check(named, f"{path} leaves the silos in {done.step.name} and is not in the manifest")
+                check(named, f"{path} leaves the silos in {done.step.name} but is not in the manifest")
                 check(not (group == "model" and name in private), f"{path} is private but leaves the silos")
 
 
@@ -181,8 +181,8 @@ def no_work_of_a_schedule_sees_the_test_split(trial: CheckedMethod) -> None:
         check(not core.is_evaluation(step.task), f"{step.name} is an evaluation, which a schedule must not contain")
     for name in trial.whole.place.silos:
         context = trial.whole.place.context(name)
-        check(not isinstance(context, core.TestContext), f"{name} hands its test split to works")
-        check(not hasattr(context, "test"), f"{name} hands its test split to works")
+        check(not isinstance(context, core.TestContext), f"{name} passes its test split to tasks")
+        check(not hasattr(context, "test"), f"{name} passes its test split to tasks")
 
 
 def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
@@ -204,7 +204,7 @@ def no_prediction_sees_a_label_of_the_test_split(trial: CheckedMethod) -> None:
         else:
             kind.answer = answer  # type: ignore[method-assign]
     # The last evaluation asks for the test split and, for `metrics.skill`, for the validation split.
-    check(seen == [False] * 3, "a prediction gets a context with the test split, or is not made once for each split")
+    check(seen == [False] * 3, "a prediction gets a context with the test split, or is not made once per split")
 
 
 def what_it_reports_has_names_of_its_own(trial: CheckedMethod) -> None:
@@ -252,7 +252,7 @@ def _asked(method: core.Method, down: core.Payload, state: core.State, context: 
 def two_workers_give_the_bits_of_one(trial: CheckedMethod) -> None:
     other = trial.federation("two", workers=2)
     other.run()
-    trial.same_as_whole(other, "two workers come to other bits than one")
+    trial.same_as_whole(other, "two workers give a different result than one")
 
 
 def resumed_run_equals_uninterrupted(trial: CheckedMethod) -> None:
@@ -274,7 +274,7 @@ def a_round_done_twice_after_a_kill_changes_nothing(trial: CheckedMethod) -> Non
     second = trial.federation("killed")
     second.server = before
     second.run(start=1)
-    trial.same_as_whole(second, "a round that is repeated after a kill gives a different result")
+    trial.same_as_whole(second, "a repeated round after a kill gives a different result")
 
 
 class Poisoned(Executor):
@@ -297,7 +297,7 @@ def weights_left_in_the_workspace_mean_nothing(trial: CheckedMethod) -> None:
 
 
 class Backwards(SingleMachineEngine):
-    """Asks silos in another order."""
+    """Asks silos in the reverse order."""
 
     def queue(self, group: Any) -> Any:
         return sorted(group, reverse=True)
@@ -317,7 +317,7 @@ def evaluation_changes_no_bit_of_training(trial: CheckedMethod) -> None:
             for look in (VALIDATION, TEST):
                 replies = super().exchange(t - 1, look, trial.method.broadcast(other.server), self.silos)
                 every = all(u.payload["sums"]["examples"] == 20 for u in replies.updates.values())
-                check(every, f"{look} is not of the 20 inputs that every silo has for it")
+                check(every, f"{look} is not computed on the 20 inputs that every silo has for it")
             return super().exchange(t, address, payload, cohort, *more)
 
     other.run(engine=Curious(other.place))

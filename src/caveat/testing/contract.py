@@ -1,4 +1,4 @@
-"""The contract of all methods, as functions that raise `Violation`; caveat's own methods are tested with them."""
+"""The contract of all methods, as functions that raise `Violation`; built-in methods are tested with them."""
 
 import tempfile
 import tomllib

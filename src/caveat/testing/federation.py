@@ -1,6 +1,6 @@
-"""A small federation to check methods on: three silos whose data differ, a model with BatchNorm and dropout.
+"""A small federation for checks of methods: three silos with different data, a model with BatchNorm and dropout.
 
-A method takes seconds. `CheckedMethod` holds its runs, and `assert_same` compares two results.
+Checks of a method take seconds. `CheckedMethod` has its runs, and `assert_same` compares two results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +42,7 @@ def check(condition: object, message: str) -> None:
 
 
 def flat(payload: Payload) -> dict[str, Tensor]:
-    """Tensors by "GROUP/NAME"."""
+    """Return tensors by "GROUP/NAME"."""
     return {f"{group}/{name}": tensor for group, named in payload.items() for name, tensor in named.items()}
 
 
@@ -51,7 +51,7 @@ def assert_same(a: Payload, b: Payload) -> None:
     one, other = flat(a), flat(b)
     check(one.keys() == other.keys(), f"different tensors: {sorted(one.keys() ^ other.keys())}")
     for name in one:
-        check(torch.equal(one[name], other[name]), f"{name} is another")
+        check(torch.equal(one[name], other[name]), f"{name} differs")
 
 
 def assert_same_states(a: Mapping[SiloId, State], b: Mapping[SiloId, State]) -> None:
@@ -62,7 +62,7 @@ def assert_same_states(a: Mapping[SiloId, State], b: Mapping[SiloId, State]) -> 
 
 
 def small_model(seed: int = 0) -> Model:
-    """Return a model of two features and three classes; of its encoder `encoder.0` to `.4`, 1 is a BatchNorm."""
+    """Return a model of two features and three classes; its encoder is `encoder.0` to `.4`, where 1 is a BatchNorm."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
     return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
@@ -205,7 +205,7 @@ class CheckedMethod:
     folder: Path
     manifest: Manifest = field(default_factory=dict)
     model: Callable[[], nn.Module] | None = None
-    """Builds a model in place of the small one."""
+    """Builds a model instead of the small one."""
 
     @cached_property
     def whole(self) -> SmallFederation:

@@ -46,7 +46,7 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
 def _check(name: str, base: str) -> type[FedAvg]:
     """Return the base class. Raises ConfigurationError for invalid names."""
     if name in METHODS:
-        raise ConfigurationError(f"NAME = {name!r}: a method of this name exists; choose another name")
+        raise ConfigurationError(f"NAME = {name!r}: a method with this name exists; choose another name")
     if importlib.util.find_spec(name) is not None:
         raise ConfigurationError(f"NAME = {name!r}: {name}.py would hide the module {name}; choose another one")
     check_name(base, "--from")

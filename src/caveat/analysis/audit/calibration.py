@@ -1,4 +1,4 @@
-"""Whether models have learned at all, and whether their confidence is calibrated."""
+"""Tests of whether models have learned at all, and whether their confidence is calibrated."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed, Spread
 
 ERRORS = 3.0
-"""Number of standard errors above chance up to which accuracy counts as chance."""
+"""Number of standard errors above chance within which accuracy counts as chance."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def judged(findings: Sequence[Finding], accuracy: Accuracy) -> tuple[Finding, ..
     """Return the findings; if models have not learned, without verdicts that depend on measured uncertainties."""
     if not accuracy.at_chance:
         return tuple(findings)
-    sentence = "Not judged, because accuracy is at the level of chance; audit.json holds the measurements."
+    sentence = "Not judged, because accuracy is at the level of chance; audit.json has the measurements."
     return tuple(
         replace(finding, verdict="cannot say", sentence=sentence)
         if finding.name != CONFIDENCE and finding.verdict != "does not apply" and finding.measured
@@ -109,7 +109,7 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
     that more than half of them stay below, times the number of seeds over that half. It is valid under any dependence
     and does not grow with the number of seeds.
     """
-    title, claim = CONFIDENCE, "of inputs predicted with probability p, a share p is predicted right"
+    title, claim = CONFIDENCE, "of inputs predicted with probability p, a fraction p is predicted correctly"
     tested = [_tests(summary) for summary in summaries]
     if not all(tested):
         return Finding(title, claim, "cannot say", "A calibration error needs test labels that are classes.", {})
@@ -124,18 +124,18 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
     count = len(tested[0])
     sentence = (
         f"Expected calibration error is above what chance explains in {np.mean(above):.2g} of {count} "
-        f"silo{'s' * (count > 1)} (mean over seeds), where {LEVEL * count:.2g} would be expected of a calibrated "
-        f"model, and larger than such a model's by {excess.mean:z.3f} (mean over silos): p = {p:.2g} for all silos "
-        "together."
+        f"silo{'s' * (count > 1)} (mean over seeds), where {LEVEL * count:.2g} would be expected for a calibrated "
+        f"model, and larger than that of such a model by {excess.mean:z.3f} (mean over silos): p = {p:.2g} for all "
+        "silos together."
     )
     if verdict == "does not hold":
         sentence += f" It is worst in {_worst(tested)}."
     elif verdict == "holds":
         sentence += (
-            f" Confidences that are {TOLERATED} off at all silos would have been detected, at one silo maybe not."
+            f" Confidences that are off by {TOLERATED} at all silos would have been detected; at one silo, maybe not."
         )
     elif len(tested) > 1:
-        sentence += f" With so few test inputs, confidences may be {TOLERATED} off."
+        sentence += f" With this few test inputs, confidences may be off by {TOLERATED}."
     measured = {
         "silos": count, "above_chance": above, "probability_by_chance": by_seed, "p": p, "excess": excess.record,
         "excess_at_most": most if math.isfinite(most) else None, "limit": TOLERATED,

@@ -1,4 +1,4 @@
-"""The experiments of an audit: runs on shares of the training data, and opinions fused with copies of themselves."""
+"""The experiments of an audit: runs on fractions of the training data, and opinions fused with copies of themselves."""
 
 import dataclasses
 import json
@@ -43,7 +43,8 @@ def nested_order(y: Tensor, *parts: object) -> Tensor:
 
 
 def reduced(silos: Silos, share: float, seed: int) -> Silos:
-    """Return the silos with a share of their training data and unchanged other splits. Raises DataError for too few.
+    """Return the silos with a fraction of their training data and unchanged other splits. Raises DataError if too few
+    are left.
 
     The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training data.
     """
@@ -53,7 +54,7 @@ def reduced(silos: Silos, share: float, seed: int) -> Silos:
     try:
         fewer.check(2)
     except DataError as error:
-        raise DataError(f"with a share of {share:g} of the training data: {error}") from None
+        raise DataError(f"with a fraction of {share:g} of the training data: {error}") from None
     return fewer
 
 
@@ -69,8 +70,8 @@ def _reduced(silo: Silo, share: float, seed: int) -> Silo:
 def with_equal_steps(method: Method, silos: Silos) -> Method:
     """Return the method with its epochs converted to the optimizer steps of an average silo with all of its data.
 
-    With epochs, a tenth of the data would also mean a tenth of the training, and a less trained model is less
-    certain. With equal steps, only the data differ. Epochs of a method's own settings (fine-tuning) do not change.
+    With epochs, a tenth of the data would also mean a tenth of the steps, and a less trained model is less certain.
+    With equal steps, only the data differ. Epochs of a method's own settings (fine-tuning) do not change.
     """
     training = getattr(method, "training", None)
     if not isinstance(training, Training) or training.local_steps is not None:
@@ -101,7 +102,7 @@ class Sweep:
             if len(set(values)) < len(values):
                 raise ConfigurationError(f"{name}: {', '.join(f'{value:g}' for value in values)} are not all different")
         if 1 not in self.shares:
-            raise ConfigurationError("fractions: 1 is missing; all findings but one need runs with all data")
+            raise ConfigurationError("fractions: 1 is missing; almost all findings need runs with all data")
         if not self.seeds:
             raise ConfigurationError("seeds: expected one or more whole numbers from 0")
         for share in self.shares:
@@ -111,7 +112,7 @@ class Sweep:
         self.whole.spec.check(self.whole.info)
 
     def check_folder(self) -> None:
-        """Raise ConfigurationError if the folder holds anything but an audit with the same settings.
+        """Raise ConfigurationError if the folder contains anything except an audit with the same settings.
 
         Seeds and shares may differ: an audit can be extended.
         """
@@ -121,9 +122,9 @@ class Sweep:
         if begun is not None:
             asked = checked(json.loads(json.dumps(as_json(common))), AuditPlan, str(plan))
             if other := ", ".join(name for name, value in asked if getattr(begun, name) != value):
-                raise ConfigurationError(f"{folder} holds an audit with different settings: {other}; name a new folder")
+                raise ConfigurationError(f"{folder} has an audit with different settings: {other}; choose a new folder")
         elif not nothing_begun(folder):
-            raise ConfigurationError(f"{folder} exists and is not an audit; name a new folder")
+            raise ConfigurationError(f"{folder} exists and is not an audit; choose a new folder")
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -133,7 +134,7 @@ class Sweep:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
+            raise ConfigurationError(f"cannot create the folder {folder}: {error.strerror}") from error
         with locked(folder / "runs"):
             self.check_folder()
             if not (folder / "plan.json").exists():
@@ -164,7 +165,7 @@ class Sweep:
         )
 
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
-        """Run everything; return the finished runs by share and seed, those with all data last."""
+        """Run everything; return the finished runs by fraction and seed, ending with those on all data."""
         number, count = 0, len(self.shares) * len(self.seeds)
         for share in sorted(self.shares):
             for seed in self.seeds:
@@ -175,7 +176,7 @@ class Sweep:
                 check_begun(run.folder)
                 python_calls.check_call(run)
                 if (run.folder / "summary.json").exists():
-                    run.check_code()  # one verdict may only combine runs of one model
+                    run.check_code()  # a verdict may only combine runs of one model
                 execute(run, progress, f"run {number} of {count}: {share:.3g} of the data, seed {seed}")
                 yield share, seed, Run(run)
 
@@ -206,7 +207,7 @@ UNCHANGED = 0.9
 """Minimum share of its vacuity that an opinion keeps if copies do not count as evidence."""
 NO_DIRICHLET = "These predictions are not Dirichlet distributions."
 VACUOUS = 0.99
-"""Vacuity above which an opinion holds no evidence."""
+"""Vacuity above which an opinion has no evidence."""
 
 
 def log_evidence(observation: Observation) -> Tensor:
@@ -242,7 +243,7 @@ def with_copies(own: Tensor, rule: Rule) -> list[Row]:
 
 
 def no_opinions(runs: Sequence[Observed]) -> str | None:
-    """Return why these predictions have no opinions to fuse; None if they have."""
+    """Return why these predictions have no opinions to fuse; None if they do."""
     return None if has(runs, "vacuity") else NO_DIRICHLET
 
 
@@ -257,18 +258,18 @@ def _mean(silos: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def copies_are_no_evidence(name: str, by_seed: Sequence[Sequence[Row]] | str) -> Finding:
-    """Test whether a rule leaves an opinion unchanged that it fuses with its own copies."""
+    """Test whether a rule leaves an opinion unchanged when fusing it with its own copies."""
     title, claim = f"fusion by {name}", f"an opinion that {name} fuses with copies of itself does not change"
     if isinstance(by_seed, str):
         return Finding(title, claim, "does not apply", by_seed, {})
     shares = [share for rows in by_seed if (share := rows[-1]["kept"]) is not None]
     if len(shares) < len(by_seed):
-        return Finding(title, claim, "cannot say", "These opinions hold no evidence.", {})
+        return Finding(title, claim, "cannot say", "These opinions have no evidence.", {})
     kept = Spread(tuple(shares))
     verdict = decide(*kept.interval, UNCHANGED, "above")
     first, last = _mean([[rows[0], rows[-1]] for rows in by_seed])
     sentence = (
-        f"Fused from {COPIES} copies, an opinion that holds evidence keeps {kept.mean:.2g} of its vacuity (geometric "
+        f"Fused from {COPIES} copies, an opinion with evidence keeps {kept.mean:.2g} of its vacuity (geometric "
         f"mean); over all test inputs mean vacuity goes from {first['vacuity']:.2g} to {last['vacuity']:.2g}, mean "
         f"confidence from {first['confidence']:.2f} to {last['confidence']:.2f}."
     )

@@ -1,10 +1,10 @@
 """Tests of the claims that the names of uncertainties make.
 
-A finding is "cannot say" if the 95 % interval over seeds contains the limit that decides, because other seeds could
-reverse it. One seed has no spread and never decides.
+A finding is "cannot say" if the 95 % interval over seeds contains the deciding limit, because other seeds could reverse
+it. One seed has no spread and never decides.
 
-On inputs on which one model is uncertain, other models are uncertain and differ, too, so any entropy correlates with
-disagreement. `disagreement` therefore uses the partial correlation, at equal aleatoric uncertainty.
+Where one model is uncertain, other models are uncertain, too, and differ, so any entropy correlates with disagreement.
+`disagreement` therefore uses the partial correlation, at equal aleatoric uncertainty.
 """
 
 import dataclasses
@@ -23,18 +23,19 @@ from . import observations
 from .observations import Observation, Observed, Spread
 
 SLOWEST = -0.25
-"""Exponent of n above which an uncertainty does not count as falling. Epistemic uncertainty falls as n^-1 if it is like
-a variance (mutual information, vacuity), as n^-0.5 if it is like a standard deviation; this is half of the latter."""
+"""Exponent of n above which an uncertainty does not count as decreasing. Epistemic uncertainty decreases as n^-1 if it
+is like a variance (mutual information, vacuity), and as n^-0.5 if it is like a standard deviation; this is half of the
+latter."""
 ONE_THING = 0.9
 """Rank correlation above which two scores count as the same ranking."""
 STABLE = 0.7
 """Rank correlation between seeds below which they share less than half of the variance of ranks."""
 NOTHING = 1e-9
-"""Epistemic uncertainty in nats below which, at every input, a model has none; larger than rounding errors."""
+"""A model has no epistemic uncertainty if it is below this, in nats, for every input; larger than rounding errors."""
 CONFIDENCE = "confidence"
 """The name of the finding about calibration."""
 CALLED = {"epistemic": "epistemic uncertainty"}
-PAIR = " Two seeds make one pair, and the jackknife needs more: take more seeds."
+PAIR = " Two seeds make one pair, and the jackknife needs more: use more seeds."
 SILENT = "This model has no epistemic uncertainty: it is zero for every test input."
 
 
@@ -57,7 +58,7 @@ def open_because(
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    """Return what to add to the sentence of an open verdict: the interval, clipped to `bounds`."""
+    """Return the explanation of an open verdict: the interval, clipped to `bounds`."""
     if verdict != "cannot say":
         return ""
     if seeds < 2:
@@ -67,24 +68,24 @@ def open_because(
     if all(map(math.isfinite, ends)) and low != high:
         return (
             f" With {seeds} seeds the mean over all possible seeds may be from {low} to {high} (95 % interval), "
-            f"on either side of the limit {limit:z.2f}: take more seeds."
+            f"on either side of the limit {limit:z.2f}: use more seeds."
         )
-    return f" The {seeds} seeds differ too much to decide on which side of the limit this is: take more seeds."
+    return f" The {seeds} seeds differ too much to decide on which side of the limit this is: use more seeds."
 
 
 def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
-    """Test whether an uncertainty falls as silos have more data.
+    """Test whether an uncertainty decreases with more data.
 
     A row per share and seed: "seed", "n" (mean training examples of a silo), and the mean over test inputs of `name`.
     """
     called = CALLED.get(name, name)
-    title, claim = f"{name} and data", f"{called} comes from lack of data: it falls as silos have more"
+    title, claim = f"{name} and data", f"{called} comes from lack of data: it decreases with more data"
     by_seed = _by_seed(rows)
     sizes = sorted({row["n"] for row in rows})
     if name == "epistemic" and all(row[name] < NOTHING for row in rows):
         return Finding(title, claim, "cannot say", SILENT, {})
     if len(sizes) < 2 or any(row[name] <= 0 for row in rows):
-        reason = "One share of the data" if len(sizes) < 2 else f"A mean {called} of zero"
+        reason = "One fraction of the data" if len(sizes) < 2 else f"A mean {called} of zero"
         return Finding(title, claim, "cannot say", f"{reason} has no slope.", {})
     slopes = Spread(
         tuple(observations.log_log_slope([r["n"] for r in mine], [r[name] for r in mine]) for mine in by_seed)
@@ -104,11 +105,11 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
     trend = _trend(slopes)
     found = (
         f"Mean {called} {trend}, with n to the power of {slopes}: on {sizes[-1] / sizes[0]:.3g} times the data it is "
-        f"{left:.2f} times what it was."
+        f"multiplied by {left:.2f}."
     )
     if verdict == "does not hold":
         falls = "falls" in trend
-        reason = "Lack of data would fall faster" if falls else "Uncertainty that does not fall is not epistemic"
+        reason = "Epistemic uncertainty falls faster" if falls else "Uncertainty that does not fall is not epistemic"
         return f"{found} {reason}: use it only to rank inputs."
     if verdict == "holds":
         return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
@@ -116,7 +117,8 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
 
 
 def _trend(slopes: Spread) -> str:
-    """Return how an uncertainty changes with more data; "hardly" for a small change that may be zero."""
+    """Return a description of how an uncertainty changes with more data; "hardly" for a small change that may be
+    zero."""
     if f"{slopes.mean:z.2f}" == "0.00":
         return "stays the same"
     verb = "falls" if slopes.mean < 0 else "rises"
@@ -129,7 +131,7 @@ def _trend(slopes: Spread) -> str:
 def two_things(runs: Sequence[Observed]) -> Finding:
     """Test whether aleatoric and epistemic uncertainty rank a silo's test inputs differently, from one run per seed."""
     title = "aleatoric and epistemic"
-    claim = "aleatoric and epistemic uncertainty are two things, one of the data and one of the model"
+    claim = "aleatoric and epistemic uncertainty are different: one depends on the data, one on the model"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
     found = [observations.mean_of_known(_between(o, "aleatoric", o) for o in run.values()) for run in runs]
@@ -142,9 +144,9 @@ def two_things(runs: Sequence[Observed]) -> Finding:
     sentence = f"Their rank correlation over the test inputs of a silo is {spread}."
     if verdict == "does not hold":
         turned = ", one of them reversed" if spread.mean < 0 else ""
-        sentence += f" The two names measure one thing{turned}: which inputs are uncertain, not why."
+        sentence += f" Both measure the same{turned}: which inputs are uncertain, not why."
     elif verdict == "holds":
-        sentence += " They rank inputs differently, which does not prove that each means what its name says."
+        sentence += " They rank inputs differently, which does not prove that each measures what its name says."
     measured = {"rank_correlation": spread.record, "limit": ONE_THING}
     return Finding(
         title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1)), measured
@@ -152,7 +154,7 @@ def two_things(runs: Sequence[Observed]) -> Finding:
 
 
 def seeds_agree(runs: Sequence[Observed]) -> Finding:
-    """Test whether models trained with other seeds find the same inputs uncertain."""
+    """Test whether models trained with different seeds are uncertain on the same inputs."""
     title, claim = "seeds", "epistemic uncertainty depends on the data, not on the initial weights"
     if silent(runs):
         return Finding(title, claim, "cannot say", SILENT, {})
@@ -200,11 +202,11 @@ def _between(one: Observation, name: str, other: Observation) -> float | None:
 
 
 ADDS = 0.2
-"""Partial rank correlation with the disagreement of a few models below which epistemic uncertainty adds little to
+"""Partial rank correlation with the disagreement of a few models, below which epistemic uncertainty adds little to
 aleatoric uncertainty. The limit is low because the measurement error of three models' disagreement alone lowers a
 perfect correlation to 0.6 or 0.8. A score with no more information than an entropy reaches 0.1 with many seeds."""
 NAMES, BEYOND = ("epistemic", "aleatoric"), "beyond"
-TWO = " Two seeds are too few for the jackknife: take more seeds."
+TWO = " Two seeds are too few for the jackknife: use more seeds."
 Ranks = NDArray[np.float64]
 """Ranks (N,) of a silo's test inputs with mean 0 and norm 1; a dot product of two is Spearman's correlation."""
 
@@ -215,7 +217,7 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution).
     """
     title = "disagreement"
-    claim = "epistemic uncertainty is high on inputs on which retrained models disagree, however ambiguous"
+    claim = "epistemic uncertainty is high on inputs on which retrained models disagree, at any ambiguity"
     if silent(runs) or len(runs) < 2:
         reason = SILENT if silent(runs) else "One seed has no disagreement."
         return Finding(title, claim, "cannot say", reason, {})
@@ -236,7 +238,7 @@ def disagreement(runs: Sequence[Observed]) -> Finding:
     verdict = decide(*beyond.interval, ADDS, "above")
     sentence = (
         f"Its rank correlation with the disagreement of {len(runs)} retrained models is {epistemic.mean:z.2f}, that "
-        f"of aleatoric uncertainty {aleatoric.mean:z.2f}; at equal aleatoric uncertainty {beyond.mean:z.2f} are left."
+        f"of aleatoric uncertainty {aleatoric.mean:z.2f}; at equal aleatoric uncertainty it is {beyond.mean:z.2f}."
     )
     if verdict == "does not hold":
         sentence += " It predicts the effect of retraining hardly better than aleatoric uncertainty."
@@ -285,9 +287,9 @@ EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"
 
 
 def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
-    """Test the variance of logits as epistemic uncertainty is tested, from one run per seed; empty without it.
+    """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without it.
 
-    Does it rank inputs differently from aleatoric uncertainty, and do other seeds rank them alike?
+    The tests are whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds.
     """
     if not observations.has(runs, observations.LOGITS):
         return ()

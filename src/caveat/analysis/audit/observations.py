@@ -16,7 +16,7 @@ from ...uncertainty.distributions import ranks, student_quantile
 LOGITS = "logit_variance"
 """The variance of logits under a posterior of the last layer."""
 KEPT = ("total", "aleatoric", "epistemic", "vacuity", LOGITS)
-"""The uncertainties that an audit uses, if a prediction has them."""
+"""The uncertainties that an audit uses, if predictions have them."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def rank_shares(values: Tensor) -> Tensor:
 
 
 def ends(mean: float, half: float) -> dict[str, object]:
-    """Return the ends of an interval for a record, None if infinite."""
+    """Return the ends of an interval for a record, with None if infinite."""
     return {"mean": mean, **({"low": mean - half, "high": mean + half} if math.isfinite(half) else {})}
 
 

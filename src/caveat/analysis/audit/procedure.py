@@ -1,4 +1,4 @@
-"""Run an audit from Python or for `caveat audit`: train, test the uncertainties, write the page."""
+"""Run an audit, from Python or for `caveat audit`: train, test the uncertainties, and write the page."""
 
 import dataclasses
 import tempfile
@@ -41,7 +41,7 @@ from .findings import about_logits, disagreement
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 
 PLANE = 12
-"""Cells along each side of the plane of aleatoric and epistemic ranks."""
+"""Number of cells along each side of the plane of aleatoric and epistemic ranks."""
 ONCE = Evaluation(every=10**9)
 """No evaluation between rounds: an audit only uses the final model."""
 
@@ -52,11 +52,11 @@ class Audit:
 
     findings: tuple[Finding, ...]
     file: AuditFile
-    """The settings, a row per run, and the findings, as `audit.json` has them."""
+    """The settings, a row per run, and the findings, as in `audit.json`."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """What audit.json holds."""
+        """The content of audit.json."""
         return as_json(self.file)
 
     def __rich__(self) -> TextTable:
@@ -71,14 +71,14 @@ class Audit:
             Heading("found", words=True, wraps=True),
         ]
         rows = ((finding.name, finding.verdict, finding.sentence) for finding in self.findings)
-        # Blank lines between rows as `leading`: padding would put one between the header and its rule too.
+        # Blank lines between rows by `leading`, because padding would add one below the header, too.
         return text_table(heads, rows, title, gap=1, leading=1)
 
     def __str__(self) -> str:
         return written(self)
 
     def write(self, folder: Path) -> Path:
-        """Write audit.json and audit.html to a folder; return where the page is."""
+        """Write audit.json and audit.html to a folder; return the path of the page."""
         write_record(folder / "audit.json", self.file)
         write_bytes(folder / "audit.html", render(self.file).encode())
         return folder / "audit.html"
@@ -97,14 +97,14 @@ def audit(
     progress: Progress | None = None,
     **settings: Unpack[python_calls.TrainingArguments],
 ) -> Audit:
-    """Train `method` per seed on shares of the silos' training data, and test what its uncertainties' names say.
+    """Train `method` with several seeds on fractions of the silos' training data, and test its uncertainties.
 
-    A seed sets initial weights, batches, dropout, and the data of a share; the shares of a seed are nested, and splits
-    other than train do not change. Every run takes the same number of optimizer steps: epochs of `training` are
-    converted to the steps that a silo takes with all data. The audit uses each silo's predictor on its test split.
-    The other arguments are those of `caveat.run`. `out` is a folder for the runs, `audit.json` and `audit.html`: the
-    same call continues an interrupted audit, and a longer list of seeds or shares extends it. Raises
-    ConfigurationError or DataError before anything runs, RunError if a silo fails.
+    A seed sets initial weights, batches, dropout, and the data of a fraction; the fractions of a seed are nested, and
+    splits other than train do not change. Every run takes the same number of optimizer steps: epochs of `training` are
+    converted to the steps of a silo with all data. The audit uses each silo's predictor on its test split. The other
+    arguments are the same as in `caveat.run`. `out` is a folder for the runs, `audit.json` and `audit.html`: the same
+    call continues an interrupted audit, and a longer list of seeds or fractions extends it. Raises ConfigurationError
+    or DataError before anything runs, RunError if a silo fails.
     """
     spec = python_calls.spec_of_call(silos, method, settings, python_calls.TrainingArguments, "audit")
     with python_calls.explained():
@@ -143,7 +143,7 @@ def audit_of(
 
 
 def _examine(sweep: Sweep, progress: Progress) -> Audit:
-    """Execute all runs and test them. Runs on a share of the data keep means only."""
+    """Execute all runs and test them. For runs on a fraction of the data, only means are kept."""
     rows: list[dict[str, int | float]] = []
     full: list[Observed] = []
     summaries: list[Summary] = []

@@ -17,7 +17,7 @@ from .per_input import TELLING, contrast_records, paired, steps_of
 
 
 def comparison_of(results: ComparisonFolder) -> schema.Comparison:
-    """Return the record of a comparison, finished or not; numbers that are not known yet are None.
+    """Return the record of a comparison, finished or not; numbers that are not yet known are None.
 
     Raises DataError if runs had different data.
     """
@@ -158,7 +158,7 @@ def _finished(results: ComparisonFolder, setting: Setting, method: MethodVariant
 
 
 def _values(finished: Mapping[int, FinishedRun], measure: Measure) -> Values:
-    """Return a measure per seed and silo; a measure of the whole run counts as a single silo's."""
+    """Return a metric per seed and silo; a metric of the whole run counts as a single silo's."""
     if measure.figure:
         return {seed: found.of_silos(measure) for seed, found in finished.items()}
     whole = {seed: found.of_run(measure) for seed, found in finished.items()}
@@ -178,7 +178,7 @@ def _best(means: Sequence[float], measure: Measure) -> float | None:
 
 
 def _spread(whole: Interval, measure: Measure, finished: Mapping[int, FinishedRun], values: Values) -> dict[str, Any]:
-    """Return mean and interval; for a measure of silos also the worst silo, and each domain and silo."""
+    """Return mean and interval; for a metric of silos also the worst silo, and each domain and silo."""
     found: dict[str, Any] = dict(vars(ends_of(whole, measure)))
     if measure.figure:
         domains = {silo.name: silo.domain for done in finished.values() for silo in done.silos}
@@ -205,7 +205,7 @@ def _worst(values: Values, measure: Measure) -> float | None:
 def _groups(
     values: Values, domains: Mapping[str, str], measure: Measure, finished: Mapping[int, FinishedRun]
 ) -> dict[str, dict[str, schema.IntervalRecord]]:
-    """Return the measure by domain, if there are several, and by silo."""
+    """Return the metric by domain, if there are several, and by silo."""
     names, steps = list(dict.fromkeys(domains.values())), _steps(finished, measure)
     by_domain = {
         domain: interval(
@@ -264,11 +264,11 @@ def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | 
 
 
 def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
-    """Return an interval clipped to the measure's range, which does not change its coverage.
+    """Return an interval clipped to the metric's range, which does not change its coverage.
 
     An interval that spans the range is replaced by None.
     """
-    if measure.figure.startswith(f"{OWN}/"):  # of which nothing is known
+    if measure.figure.startswith(f"{OWN}/"):  # a custom metric, whose range is unknown
         return schema.IntervalRecord(mean=found.mean, low=found.low, high=found.high)
     most = _largest(measure)
     low, high = max(found.low, 0.0), min(found.high, most)
@@ -287,7 +287,7 @@ def _largest(measure: Measure) -> float:
 
 def rests_on(name: str, measure: Measure, finished: Iterable[FinishedRun]) -> int | None:
     """Return the number of errors of all seeds, or of correct predictions if fewer, behind a metric of error detection
-    at a silo; None for other metrics, and if it is not known."""
+    at a silo; None for other metrics, and if unknown."""
     if measure.figure.rpartition("/")[2] not in TELLING or "/" in measure.figure:
         return None
     known = [

@@ -59,7 +59,7 @@ def compare_calls(
     grid = grid_of_calls(methods, seeds, given_metrics(arguments.get("metrics") or {}))
     results = CalledComparison(grid, folder)
     if not (folder / "comparison.json").exists() and not nothing_begun(folder):
-        raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; name a new folder", "out")
+        raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; choose a new folder", "out")
     made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
     for seed in grid.seeds:
         for name, asked in methods.items():
@@ -96,7 +96,7 @@ def _carried_out(
 ) -> str:
     """Execute or continue one run; return its error if it fails.
 
-    Raises ConfigurationError for an invalid call, and for a folder that holds another run.
+    Raises ConfigurationError for an invalid call, and for a folder with another run.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -131,7 +131,7 @@ def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: 
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:
-        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; give each its own name", "methods")
+        raise ConfigurationError(f"more than one row is called {doubled[0]!r}; names must differ", "methods")
     if len(set(grid.seeds)) < len(grid.seeds) or not grid.seeds:
-        raise ConfigurationError(f"seeds = {short_repr(list(seeds))}: expected some, all different", "seeds")
+        raise ConfigurationError(f"seeds = {short_repr(list(seeds))}: expected one or more, all different", "seeds")
     return grid

@@ -1,4 +1,4 @@
-"""The folder of a comparison: which runs are finished or failed, what they measured, and what tuning chose."""
+"""The folder of a comparison: finished and failed runs, their metrics, and the values chosen by tuning."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from .grid import Grid, PlannedRun
 
 
 def inputs_file(folder: Path) -> Path:
-    """Return the file with what every test input contributes to a run's metrics, next to its folder."""
+    """Return the file with every test input's contributions to a run's metrics, next to the run's folder."""
     return folder.with_name(f"{folder.name}.inputs.safetensors")
 
 
@@ -33,7 +33,8 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> Summary:
-        """The run's summary. Raises DataError if it is damaged or another run's, as the other properties do."""
+        """The run's summary. Raises DataError, like the other properties, if it is damaged or belongs to another
+        run."""
         self._manifest.check(RUN, "splits.json", "rounds.jsonl", "ledger.jsonl")
         return read(self.folder / "summary.json", Summary)
 
@@ -56,7 +57,7 @@ class FinishedRun:
 
     @property
     def inputs(self) -> Payload | None:
-        """What every test input contributes to the metrics, by silo; None if it is not recorded yet."""
+        """Every test input's contributions to the metrics, by silo; None if not recorded yet."""
         return self._inputs if inputs_file(self.folder).exists() else None
 
     @cached_property
@@ -64,7 +65,7 @@ class FinishedRun:
         return read_payload(inputs_file(self.folder))
 
     def rows_of(self, model: str = "") -> list[RoundRow]:
-        """Return a row per round and silo: of that model, or of the first model (the predictor) if there is no such."""
+        """Return a row per round and silo, for that model or, if it does not exist, the first one (the predictor)."""
         wanted = [row for row in self.rows if row.model == model] or self.rows
         first: dict[tuple[int, str], RoundRow] = {}
         for row in wanted:
@@ -96,7 +97,7 @@ class FinishedRun:
         ]
 
     def of_silos(self, measure: Measure) -> dict[SiloId, float]:
-        """Return the measure of every silo that has it; empty for a measure of the whole run."""
+        """Return the metric of every silo that has it; empty for a metric of the whole run."""
         if not measure.figure:
             return {}
         path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
@@ -104,13 +105,13 @@ class FinishedRun:
         return {name: value for name, value in found.items() if value is not None}
 
     def of_run(self, measure: Measure) -> float | None:
-        """Return a measure of the whole run; None for a measure of silos, or if the run lacks it."""
+        """Return a metric of the whole run; None for a metric of silos, or if the run lacks it."""
         return looked_up(self._file, measure.path) if measure.path else None
 
 
 def looked_up(record: Any, path: str) -> float | None:
     """Return the number at a path of keys, of list entries by `name` or `domain`, and of "*" for the first entry of a
-    mapping (the first model is the one that silos predict with); None if there is none.
+    mapping (the first model is the one that predicts); None if it does not exist.
     """
     for part in path.split("/"):
         if isinstance(record, list):
@@ -146,7 +147,7 @@ class Tuning:
         """Return the value chosen for a method under a setting; None while trials are open, or if every trial failed.
 
         The choice is the best mean accuracy on validation data; ties go to the best likelihood, then to the first
-        value. A value with a failed trial is excluded; a killed process, whose cause may not be the value, leaves the
+        value. A value with a failed trial is excluded; a killed process, which may have another cause, leaves the
         choice open.
         """
         if self.grid.tuning is None:
@@ -164,8 +165,8 @@ class Tuning:
         return max(scores, key=lambda tuned: scores[tuned]) if scores else None
 
     def trials(self, method: MethodVariant, setting: Setting) -> list[tuple[Any, list[PlannedRun]]]:
-        """Return every value of the plan's key so far, with its runs: the values that every method tries, and, if the
-        best is the smallest or the largest, one three times as far, as often as the plan allows."""
+        """Return every value of the plan's key so far, with its runs: the values that every method tries and, while the
+        best is the smallest or the largest, one beyond it by a factor of three, as often as the plan allows."""
         found = self.grid.trials(method, setting)
         for _ in range(self.grid.tuning.extensions if self.grid.tuning else 0):
             further = self._beyond(method, setting, found)
@@ -177,8 +178,8 @@ class Tuning:
     def _beyond(
         self, method: MethodVariant, setting: Setting, found: list[tuple[Any, list[PlannedRun]]]
     ) -> tuple[Any, list[PlannedRun]] | None:
-        """Return a value three times as far as the best one, with its runs; None if the best one is not at an end or
-        not known yet, or if the key does not allow such a value."""
+        """Return a value beyond the best one by a factor of three, with its runs; None if the best one is not at an end
+        or not known yet, or if the key does not allow such a value."""
         chosen = self._best([runs for _, runs in found])
         value = next((value for value, runs in found if runs[0].tuned == chosen), None)
         numbers = [value for value, _ in found if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -222,7 +223,7 @@ def _can_be(run: PlannedRun) -> bool:
 
 
 class ComparisonFolder:
-    """The runs of a comparison in its folder. Raises ConfigurationError for runs that are not the grid's."""
+    """The runs of a comparison in its folder. Raises ConfigurationError for runs that are not part of the grid."""
 
     def __init__(self, grid: Grid, folder: Path) -> None:
         self.grid, self.folder = grid, folder
@@ -248,7 +249,7 @@ class ComparisonFolder:
         return self._found[place, rounds]
 
     def check_begun(self, run: PlannedRun) -> None:
-        """Raise ConfigurationError if the folder of a planned run holds a run with other settings."""
+        """Raise ConfigurationError if the folder of a planned run has a run with other settings."""
         place, rounds = self.place(run), self.known_rounds(run)
         if (record := read_run_file(place)) is None:
             return
@@ -257,7 +258,7 @@ class ComparisonFolder:
         found = differences(record.spec, described_config(self.config(run, rounds), record.spec))
         if told := ", ".join(f"{each.key} = {each.was!r}, now {each.now!r}" for each in found):
             raise ConfigurationError(
-                f"{place} holds a run of {run.method.name} with other settings: {told}; name a new folder with --out"
+                f"{place} has a run of {run.method.name} with other settings: {told}; choose a new folder with --out"
             )
 
     def failure(self, run: PlannedRun) -> str | None:
@@ -273,7 +274,7 @@ class ComparisonFolder:
         """Return why the number of rounds of a run will never be known; None otherwise."""
         lead = self._lead(run)
         why = self.failure(lead) if lead else self.why_none(run.setting, self._leader)
-        return f"it trains as many rounds as {self._leader.name}, which failed" if why else None
+        return f"its number of rounds is that of {self._leader.name}, which failed" if why else None
 
     def note_of_failure(self, run: PlannedRun) -> Path:
         place = self.place(run)
@@ -311,7 +312,7 @@ class ComparisonFolder:
         return found.rounds
 
     def known_rounds(self, run: PlannedRun) -> int | None:
-        """Return the rounds of the method that a run is matched to; None if there is no such or it is not known yet."""
+        """Return the rounds of the method that a run is matched to; None if there is none or it is not known yet."""
         try:
             return self.rounds(run)
         except LookupError:
@@ -349,7 +350,7 @@ class ComparisonFolder:
         return not self._follows(run) or self.known_rounds(run) is not None
 
     def total(self) -> int:
-        """Return the number of runs of the whole comparison, as far as it is known."""
+        """Return the number of runs of the whole comparison that are known so far."""
         return sum(self._total(method, setting) for setting in self.grid.columns for method in self.grid.rows)
 
     def _total(self, method: MethodVariant, setting: Setting) -> int:

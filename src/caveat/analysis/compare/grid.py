@@ -26,7 +26,7 @@ from ...metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ...runs.user_code import import_named
 
 DECIDING = ("accuracy", "nll", "brier", "ece", "auroc_error", "aurc", "augrc", "coverage")
-"""Metrics that contrasts can be about: of which one direction is better, and of which values per input are kept."""
+"""Metrics for contrasts: one direction is better, and values per input are stored."""
 OWN = "metrics"
 """The path of custom metrics in a silo's record."""
 LONGEST = 100
@@ -63,7 +63,7 @@ class PlannedRun:
                 self.setting.recipe, self.setting.sets
             ):
                 return config
-            # Settings of the recipe that mean nothing to another method are dropped; those of the variant stay.
+            # Settings of the recipe without effect on another method are dropped; those of the variant are kept.
             asked = [key.split(".")[1] for key in map(key_of, self.method.sets) if key.startswith("uncertainty.")]
             kept = {name: getattr(config.uncertainty, name) for name in asked}
             fitting = config.uncertainty.fitting(config.build_method())
@@ -89,9 +89,9 @@ class Grid(GridFile):
         for kind, names in (("row", [method.name for method in self.rows]), ("column", [c.name for c in self.columns])):
             slugs = [slug(name) for name in names]
             if doubled := [name for name, short in zip(names, slugs, strict=True) if slugs.count(short) > 1]:
-                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; give each its own name")
+                raise ConfigurationError(f"more than one {kind} is called {doubled[0]!r}; names must differ")
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
-            raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected some, all different")
+            raise ConfigurationError(f"seeds {', '.join(map(str, self.seeds))}: expected one or more, all different")
         if self.match_rounds and self.match_rounds not in [method.name for method in self.rows]:
             rows = ", ".join(method.name for method in self.rows)
             raise ConfigurationError(f"match_rounds = {self.match_rounds!r}: no such row; rows: {rows}")
@@ -125,12 +125,12 @@ class Grid(GridFile):
                     raise ConfigurationError(f"row {method.name!r} sets {each}, which is swept, too")
                 if key_of(each) == "rounds" and self.match_rounds not in ("", method.name):
                     raise ConfigurationError(
-                        f"row {method.name!r} sets {each}, but is to train as many rounds as {self.match_rounds}"
+                        f"row {method.name!r} sets {each}, but its rounds must equal those of {self.match_rounds}"
                     )
             if self.tuning and method.values and len(method.values) != len(self.tuning.values):
                 raise ConfigurationError(
                     f"row {method.name!r} tries {len(method.values)} values of {self.tuning.key}, the others "
-                    f"{len(self.tuning.values)}; every row gets as many"
+                    f"{len(self.tuning.values)}; every row must try the same number"
                 )
 
     def _check_tuning(self) -> None:
@@ -162,7 +162,7 @@ class Grid(GridFile):
                 raise ConfigurationError(f"contrast {each.claim!r}: figure {each.figure!r}; expected {expected}")
 
     def led_by(self, metric: str) -> Grid:
-        """Return the same comparison with this metric first, which the verdict is about. Raises ConfigurationError."""
+        """Return the same comparison with this metric first, for the verdict. Raises ConfigurationError."""
         names = [measure.name for measure in self.measures]
         if metric not in names:
             raise ConfigurationError(f"--metric {cut(metric, 100)}: no such metric{one_of(metric, names)}")
@@ -265,7 +265,7 @@ def swept(columns: Sequence[Setting], sweeps: Mapping[str, Sequence[Any]]) -> tu
 
 
 MOST_RUNS = 10_000
-"""Of one comparison."""
+"""Maximum number of runs of a comparison."""
 
 
 def asked(
@@ -294,7 +294,7 @@ def asked(
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
     if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
-        known = f"at most {most}, the number of --seeds" if tune else "--tune beside it"
+        known = f"at most {most}, the number of --seeds" if tune else "--tune, too"
         raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
     pairs = [_values("--sweep", sweep) for sweep in sweeps]
     swept_values = dict(pairs)
@@ -353,7 +353,7 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
     except tomllib.TOMLDecodeError:
         values = [part.strip() for part in listed.split(",")]
     except (ValueError, RecursionError):
-        raise ConfigurationError(f"{option} {cut(text, 100)}: a too long number or too deeply nested list") from None
+        raise ConfigurationError(f"{option} {cut(text, 100)}: number too long, or list nested too deeply") from None
     if not equals or not key.strip() or not values or "" in values:
         raise ConfigurationError(
             f"{option} {cut(text, 100)}: expected KEY=VALUE,VALUE,..., for instance training.lr=0.001,0.01"

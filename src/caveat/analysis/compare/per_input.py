@@ -1,4 +1,4 @@
-"""What every test input contributes to the metrics of runs, and the differences and contrasts that these decide."""
+"""Every test input's contributions to the metrics of runs, and the differences and contrasts based on them."""
 
 import math
 import re
@@ -28,19 +28,19 @@ FOREIGN = "ood_local"
 PER_INPUT = re.compile(
     r"((streams/(?P<stream>ind|ood_local)/)?models/(?P<model>\*|global|local)/)?(?P<over>pooled/|mean/)?(?P<figure>\w+)"
 )
-"""Figures of silos, and with "over" paths of whole runs, whose values per input are kept."""
+"""Metrics of silos, and with "over" paths of whole runs, whose values per input are stored."""
 TELLING = frozenset({"auroc_error", "fpr95_error"})
-"""Metrics of error detection, which few errors decide."""
+"""Metrics of error detection, which depend on few errors."""
 COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80"}
 """Metrics that are shares of test inputs."""
 
 
 def write_inputs(run: Run, silos: Silos) -> None:
-    """Predict the evaluated silos' test splits and the inputs that only other silos know with the models of a finished
-    run, and write what each input contributes to each metric (`caveat.metrics.contributions`).
+    """Predict the evaluated silos' test splits, and the inputs that only other silos know, with the models of a
+    finished run, and write each input's contributions to each metric (`caveat.metrics.contributions`).
 
-    Per silo, arrays (N,): the ids of inputs, and MODEL/METRIC for the silo's prediction and for each model; of the
-    stream only the accuracy, because some of its labels may be of classes that no model has.
+    Per silo, arrays (N,): the ids of inputs, and MODEL/METRIC for the silo's prediction and for each model; for the
+    stream only the accuracy, because some of its labels may not be classes of any model.
     """
     evaluated = [silos.named(silo["name"]) for silo in run.summary["silos"]]
     positions = [silo.indices["test"] for silo in evaluated if "test" in silo.indices]
@@ -98,7 +98,7 @@ def steps_of(run: FinishedRun, measure: Measure) -> dict[str, float]:
 def paired(measure: Measure, a: FinishedRun, b: FinishedRun) -> SeedDifferences | None:
     """Return the differences in a measure between two runs with the same seed; None if they lack it.
 
-    They are those per input, or else per silo or of the run, which treat test inputs as fixed.
+    They are per input, or else per silo or for the whole run, which treats test inputs as fixed.
     """
     ours, theirs = (
         {"": each} if (each := run.of_run(measure)) is not None else run.of_silos(measure) for run in (a, b)
@@ -122,8 +122,8 @@ def paired(measure: Measure, a: FinishedRun, b: FinishedRun) -> SeedDifferences 
 
 
 def _strata(runs: tuple[FinishedRun, FinishedRun], silos: list[str] | None, inputs: str, name: str) -> list[Stratum]:
-    """Return the differences in the arrays `name` of these silos, or of all that have them; empty if some lack them or
-    have different inputs."""
+    """Return the differences in the arrays `name` of these silos, or of all silos that have them; empty if some lack
+    them or have different inputs."""
     ours, theirs = (run.inputs or {} for run in runs)
     names = [silo.name for silo in runs[0].silos if name in ours.get(silo.name, {})] if silos is None else silos
     kept = [(ours.get(silo, {}), theirs.get(silo, {})) for silo in sorted(names)]
@@ -142,9 +142,9 @@ def _joined(strata: list[Stratum]) -> tuple[Whole, Whole, Floats]:
 
 
 def differences(contrast: Contrast, a: FinishedRun, b: FinishedRun) -> SeedDifferences:
-    """Return the differences in a contrast's figure of two runs with the same seed.
+    """Return the differences in a contrast's metric between two runs with the same seed.
 
-    Raises DataError if their test inputs differ, or a model or the figure is missing.
+    Raises DataError if their test inputs differ, or a model or the metric is missing.
     """
     ours, theirs = (run.inputs or {} for run in (a, b))
     if ours.keys() != theirs.keys():
@@ -210,7 +210,7 @@ def _record(contrast: Contrast, seeds: int) -> ContrastRecord:
 
 
 def _estimate(results: ComparisonFolder, contrast: Contrast) -> tuple[Difference, int]:
-    """Return the estimate from the seeds of which both runs are finished, and their number."""
+    """Return the estimate from the seeds for which both runs are finished, and their number."""
     grid = results.grid
     setting = next(setting for setting in grid.columns if setting.name == contrast.column)
     a, b = (next(method for method in grid.rows if method.name == name) for name in (contrast.a, contrast.b))

@@ -72,7 +72,7 @@ class Runner:
             self._check_code()
 
     def _check_code(self) -> None:
-        """Raise RunError if custom code differs from the code of the runs that are already there."""
+        """Raise RunError if custom code differs from the code of existing runs."""
         for run in self.results.known():
             place = self.results.place(run)
             if (record := read_run_file(place)) is not None and record.code is not None:
@@ -80,7 +80,7 @@ class Runner:
                 local_run(config, self._silos(config), place).check_code()
 
     def run(self) -> None:
-        """Execute all runs that can start; runs that failed before are tried again."""
+        """Execute all runs that can start; runs that failed before are repeated."""
         self._forget_failures()
         self._write_missing_pages()
         total = self.results.total()
@@ -108,7 +108,7 @@ class Runner:
         for run in filter(self.results.done, self.results.known()):
             place = self.results.place(run)
             if not (place / "report.html").exists():
-                forget_parts(place)  # also if the process id has been reused
+                forget_parts(place)  # even if the process id has been reused
                 write_report(place)
             if self._decides(run) and not inputs_file(place).exists():
                 opened_run = open_run(place)
@@ -181,10 +181,10 @@ class Runner:
 
 
 def check_folder(results: ComparisonFolder) -> None:
-    """Raise ConfigurationError if the folder is not a comparison or holds runs with other settings."""
+    """Raise ConfigurationError if the folder is not a comparison or has runs with other settings."""
     folder = results.folder
     if not (folder / "grid.json").exists() and not nothing_begun(folder):
-        raise ConfigurationError(f"{folder} exists and is not a comparison; name a new folder with --out")
+        raise ConfigurationError(f"{folder} exists and is not a comparison; choose a new folder with --out")
     for run in results.known():
         results.check_begun(run)
 
@@ -196,7 +196,7 @@ def _key(config: Config) -> str:
 def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int, deciding: bool) -> None:
     """Execute or continue one run in its own process; store its error if it fails.
 
-    If tables use the run, also store what test inputs contribute to its metrics.
+    If tables use the run, also store the test inputs' contributions to its metrics.
     """
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads do not exist here, and OpenMP would wait for them
@@ -210,7 +210,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
             write_inputs(open_run(place), silos)
     except Exception as error:
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
-        with suppress(CaveatError, OSError):  # on a full disk the comparison itself fails with an error
+        with suppress(CaveatError, OSError):  # with a full disk, the comparison itself fails with an error
             note.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(note, text.encode())
 
@@ -230,7 +230,7 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot create the folder {folder}: {error.strerror}") from error
     (folder / "runs").mkdir(exist_ok=True)
     with locked(folder / "runs"):
         write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
@@ -266,7 +266,7 @@ def lacking(folder: Path) -> str:
 
 
 def grid_of(folder: Path) -> Grid:
-    """Read the grid from `grid.json`. Raises DataError if it is damaged or of another version."""
+    """Read the grid from `grid.json`. Raises DataError if it is damaged or has another version."""
     path = folder / "grid.json"
     try:
         value = decoded(text_of(path) or "", str(path))
@@ -274,4 +274,4 @@ def grid_of(folder: Path) -> Grid:
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:
-        raise DataError(f"{path}: not a file that caveat wrote: {error}") from error
+        raise DataError(f"{path}: not written by caveat: {error}") from error

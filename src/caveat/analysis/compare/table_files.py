@@ -39,7 +39,7 @@ def markdown(record: Comparison) -> str:
 
 
 def measured(record: Comparison) -> list[str]:
-    """Return a table per measure."""
+    """Return a table per metric."""
     return [_measured(record, measure) for measure in record.measures]
 
 
@@ -54,7 +54,7 @@ def contrasts(record: Comparison) -> list[str]:
         f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
         for each in record.contrasts
     ]
-    head = "What the table decides, shares in points, with 95 % intervals over seeds and test inputs:"
+    head = "Contrasts, in percentage points for shares, with 95 % intervals over seeds and test inputs:"
     return ["\n".join([head, "", *lines])] if lines else []
 
 
@@ -64,7 +64,7 @@ def _difference(contrast: ContrastRecord) -> str:
 
 
 def _measured(record: Comparison, measure: Measure) -> str:
-    """Return a measure of all methods and settings, with the worst silo for measures of silos."""
+    """Return a metric of all methods and settings, with the worst silo for metrics of silos."""
     results = {
         method.name: [record.result(method, setting, measure) for setting in record.columns] for method in record.rows
     }
@@ -94,7 +94,7 @@ def _cell(measure: Measure, found: Result, paper: float | None) -> str:
 
 
 def _differences(record: Comparison) -> str:
-    """Return the pairs of the first measure that differ, with simultaneous intervals, and the number of pairs."""
+    """Return the pairs that differ in the first metric, with simultaneous intervals, and the number of pairs."""
     measure, lines = record.measures[0], []
     for setting in record.columns:
         pairs = record.results(setting, measure).pairs
@@ -145,7 +145,7 @@ def _failures(record: Comparison) -> str:
         for run in record.cells
         if run.status != "done"
     ]
-    return "\n".join(["Runs without figures:", "", *lines, *trials]) if lines or trials else ""
+    return "\n".join(["Runs without metrics:", "", *lines, *trials]) if lines or trials else ""
 
 
 def _place(run: ComparedRun) -> str:

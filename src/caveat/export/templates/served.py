@@ -28,18 +28,18 @@ class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
             return np.ascontiguousarray(given, dtype=self.about["dtype"])
         for column in self.about["columns"]:
             if column["name"] not in given.columns:
-                raise ValueError(f"no column {column['name']!r}, expected those the model was trained on")
+                raise ValueError(f"no column {column['name']!r}, expected the columns that the model was trained on")
         columns = [self.column(given[column["name"]], column) for column in self.about["columns"]]
         return np.stack(columns, axis=1).astype(np.float32)
 
     def column(self, values: Any, column: dict[str, Any]) -> Any:
-        """(N,) numbers, or codes of categories: -1 for a missing one, the code after the last for one unheard of."""
+        """Return (N,) numbers, or codes of categories: -1 if missing, the code after the last if unknown."""
         codes = {text: code for code, text in enumerate(column["categories"])} if "categories" in column else None
         found = np.full(len(values), np.nan if codes is None else -1.0)
         for row, (value, absent) in enumerate(zip(values, values.isna(), strict=True)):
             if absent or str(value).strip().lower() in self.about["missing_texts"]:
                 continue
-            if codes is not None:  # whole numbers become others where one of their column is missing
+            if codes is not None:  # pandas converts whole numbers if one of their column is missing
                 texts = [str(value), str(int(value))] if isinstance(value, float) and value % 1 == 0 else [str(value)]
                 found[row] = next((codes[text] for text in texts if text in codes), len(codes))
                 continue
@@ -49,11 +49,11 @@ class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
                 found[row] = np.inf
             if not abs(found[row]) <= np.finfo(np.float32).max:
                 name = column["name"]
-                raise ValueError(f"row {row}: {name!r} is {value!r}, expected a finite number or nothing") from None
+                raise ValueError(f"row {row}: {name!r} is {value!r}, expected a number or an empty cell") from None
         return found
 
     def notes(self, raw: Any) -> Any:
-        """(N,) for each row what a prediction cannot rest on; "" where all is as in training."""
+        """Return (N,) notes on rows whose predictions are unreliable; "" for other rows."""
         notes: list[list[str]] = [[] for _ in raw]
         absent = np.isnan(raw)
         for i, column in enumerate(self.about["columns"]):

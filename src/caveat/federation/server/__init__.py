@@ -1,1 +1,1 @@
-"""What runs at the server of a federation."""
+"""The server of a federation."""

@@ -1,4 +1,4 @@
-"""What silos have reported about their data, and what they have agreed on: schema, sample counts, class frequencies."""
+"""What silos reported about their data and agreed on: schema, sample counts, class frequencies."""
 
 import dataclasses
 import json
@@ -20,15 +20,15 @@ from ..keys import NameKeys
 from ..terms import Terms
 
 TIMES_ROWS = 10
-"""How many times the median of the other silos a silo may report without the operator's confirmation."""
+"""Maximum multiple of the other silos' median that a silo may report without the operator's confirmation."""
 FILE = ".rows"
-"""Suffix of the file with which the operator confirms a silo's rows."""
+"""Suffix of the file in which the operator confirms a silo's number of rows."""
 
 
 COUNTED = SPLITS
-"""Splits over which sums are taken: models, sums after training, and metrics of all silos' test inputs."""
+"""Splits for sums: models, sums after training, and metrics of all silos' test inputs."""
 ROUNDED = 2
-"""Rows by which a split may differ between two silos because shares are rounded."""
+"""Difference in rows between two silos' splits that rounding can cause."""
 
 
 def incredible(
@@ -36,8 +36,8 @@ def incredible(
 ) -> dict[SiloId, str]:
     """Return the silos whose sample counts of a split need a confirmation, and why.
 
-    A silo is compared with the median of all others; a single silo is believed. `confirmed` are the most training rows
-    that the operator has confirmed, by silo; they hold for every other split too.
+    A silo is compared with the median of all others; a single silo is trusted. `confirmed` has the maximum number of
+    training rows that the operator confirmed, by silo; it applies to every other split, too.
     """
     what, room = ("training", 0) if split == "train" else (split, ROUNDED)
     reasons: dict[SiloId, str] = {}
@@ -47,19 +47,19 @@ def incredible(
             continue
         reasons[silo] = (
             f"reports {count:,} {what} examples, more than {TIMES_ROWS} times the median of the other silos, "
-            f"{median(others):,.0f}; to confirm the number, write it into {silo}{FILE} in the project's folder silos"
+            f"{median(others):,.0f}; to confirm the number, write it to {silo}{FILE} in the project's folder silos"
         )
     return reasons
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The numbers of rows that the operator has confirmed, in NAME.rows next to the silos' keys."""
+    """The numbers of rows that the operator confirmed, in NAME.rows next to the silos' keys."""
 
     folder: Path | None = None
 
     def read(self) -> dict[SiloId, int]:
-        """Read them. Raises ConfigurationError, naming the file, for one without a number."""
+        """Read the numbers. Raises ConfigurationError, naming the file, for a file without a number."""
         files = [] if self.folder is None else sorted(self.folder.glob(f"*{FILE}"))
         return {path.name.removesuffix(FILE): _number_in(path) for path in files}
 
@@ -75,9 +75,9 @@ def _number_in(path: Path) -> int:
 
 
 FAR = 0.2
-"""Difference from which on a share of a class is far from other silos'."""
+"""Minimum difference between shares of a class for a warning."""
 MOST_CLASSES = 10
-"""Maximum number of classes whose shares are listed."""
+"""Maximum number of classes for listing shares."""
 
 
 def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
@@ -87,7 +87,7 @@ def shares(card: SiloInfo, classes: Sequence[str]) -> dict[str, float]:
 
 
 def shares_text(card: SiloInfo, classes: Sequence[str]) -> str:
-    """Return these shares in words; "" for many classes."""
+    """Return these shares as text; "" for many classes."""
     if len(classes) > MOST_CLASSES:
         return ""
     return ", ".join(f"{name} {share:.0%}" for name, share in shares(card, classes).items())
@@ -96,8 +96,8 @@ def shares_text(card: SiloInfo, classes: Sequence[str]) -> str:
 def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> list[str]:
     """Return a line for each silo where a class is much more or less frequent than at all others.
 
-    That is, its share differs from the nearest other silo's by more than `FAR`, and by more than the others' shares
-    differ among themselves. Silos may differ so, but swapped class codes look like that too.
+    Its share must differ from the nearest other silo's by more than `FAR`, and by more than the others' shares differ
+    among themselves. Such differences can be real, but swapped class codes have the same effect.
     """
     found = {silo: shares(card, classes) for silo, card in cards.items()}
     lines = []
@@ -108,7 +108,7 @@ def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> l
             gap = min(abs(own[name] - share) for share in theirs)
             if gap > max(FAR, max(theirs) - min(theirs)):
                 lines.append(
-                    f"silo {silo}: {own[name]:.0%} of its training examples are {name!r}, elsewhere "
+                    f"silo {silo}: {own[name]:.0%} of its training examples are {name!r}, at other silos "
                     f"{min(theirs):.0%} to {max(theirs):.0%}; check [data.label_codes] of its silo.toml"
                 )
                 break
@@ -116,27 +116,27 @@ def unlike_others(cards: Mapping[SiloId, SiloInfo], classes: Sequence[str]) -> l
 
 
 LONGEST_RECORD = 1_000_000
-"""Maximum number of characters of a silo's report on its sizes, and of the hashes of its splits."""
+"""Maximum length of a silo's report on its sizes, and of the hashes of its splits."""
 
 
 @dataclass
 class Members:
     """The silos of a federation, and the agreement between them.
 
-    Kept in `federation.json` of the run's folder, so that both are the same after a resume.
+    Stored in `federation.json` of the run's folder, so both are the same after a resume.
     """
 
     path: Path
     terms: Terms
     note: Callable[[str], None]
-    """Reports who was refused, and why."""
+    """Reports refused silos, with reasons."""
     silo_infos: dict[SiloId, SiloInfo] = field(default_factory=dict)
     records: dict[SiloId, Any] = field(default_factory=dict)
     sketches: dict[SiloId, DataSchema] = field(default_factory=dict)
     keys: NameKeys = field(default_factory=NameKeys)
-    """The key that each silo's name is bound to."""
+    """The keys to which silo names are bound."""
     confirmed: Confirmed = field(default_factory=Confirmed)
-    """Numbers of rows that are believed whatever other silos have."""
+    """Numbers of rows that the operator confirmed."""
     changed: bool = field(default=False, init=False)
     """Whether there are changes to write."""
 
@@ -168,27 +168,27 @@ class Members:
 
     @property
     def agreement(self) -> SharedSchema:
-        """The schema that the silos have agreed on. Raises DataError before they have."""
+        """The schema that the silos agreed on. Raises DataError before the agreement."""
         if self.terms.agreement is None:
             raise DataError("the silos have not agreed on a schema yet")
         return self.terms.agreement
 
     def hear(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Take over a silo's new sizes, if it reports that rows have left its data.
+        """Store a silo's new sizes, if it reports that rows were removed from its data.
 
-        Raises DataError for sizes that cannot be the rest of what it joined with.
+        Raises DataError for sizes that cannot result from removing rows.
         """
         if "card" in words:
             self.take(silo, words)
             self.save_changes()
 
     def save_changes(self) -> None:
-        """Write changes, once a run has begun."""
+        """Write changes after a run has started."""
         if self.changed and self.path.exists():
             self.save()
 
     def take(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Keep a silo's sizes and splits: anything at first, later the same or the rest of it."""
+        """Store a silo's sizes and splits; later ones must be the same, or have rows removed."""
         card = SiloInfo.of_json(_said(words["card"]), len(self.agreement.classes))
         record = _said(words["record"])
         if card.name != silo:
@@ -197,7 +197,7 @@ class Members:
         if before is None:
             self._believe(card)
             of = shares_text(card, self.agreement.classes)
-            self.note(f"silo {silo} has joined: {card.examples['train']} training examples")
+            self.note(f"silo {silo} joined with {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
         elif (card, record) == (before, self.records[silo]):
             return
@@ -205,7 +205,7 @@ class Members:
             raise DataError(f"silo {silo!r}: its data changed after it joined")
         else:
             told = ", ".join(f"{split} {count}" for split, count in card.dropped.items())
-            self.note(f"silo {silo}: {sum(card.dropped.values())} rows have left its data so far ({told})")
+            self.note(f"silo {silo}: {sum(card.dropped.values())} rows have been removed from its data so far ({told})")
         self.silo_infos[silo], self.records[silo] = card, record
         self.changed = True
 
@@ -216,7 +216,7 @@ class Members:
             raise DataError(f"silo {card.name!r} {found[card.name]}")
 
     def incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
-        """Return silos with implausible numbers of rows, and why."""
+        """Return silos with implausible numbers of rows, with reasons."""
         if self.terms.config.federation.robust == "off":
             return {}
         confirmed, found = self.confirmed.read(), dict[SiloId, str]()
@@ -246,7 +246,7 @@ class Members:
         write_record(self.path, greeting, lasting=True)
 
     def restore(self) -> None:
-        """Read what `save` has written. Raises DataError, naming the file, if it is damaged."""
+        """Read what `save` wrote. Raises DataError, naming the file, if it is damaged."""
         found = read(self.path, FederationFile)
         try:
             agreement = SharedSchema.of_json(found.agreement)
@@ -263,7 +263,7 @@ class Members:
         self.terms = dataclasses.replace(self.agreed(agreement), federation=found.federation)
 
     def agreed(self, agreement: SharedSchema) -> Terms:
-        """Return the terms with an agreement, and with what custom code makes for such data."""
+        """Return the terms with an agreement, and with the fingerprints of custom models for such data."""
         terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=())
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
         made = spec_of(terms.config, terms.method).code_made(info)
@@ -271,7 +271,7 @@ class Members:
 
 
 def _same_elsewhere(card: SiloInfo, before: SiloInfo, record: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Return whether records of splits are the same except for the splits that rows have left."""
+    """Return whether records of splits are the same except for splits with removed rows."""
     left = {split for split, count in card.dropped.items() if count != before.dropped.get(split, 0)} | {"dropped"}
     return {k: v for k, v in record.items() if k not in left} == {k: v for k, v in known.items() if k not in left}
 
@@ -283,7 +283,7 @@ def _dtype(terms: Terms) -> torch.dtype:
 def _said(text: object) -> dict[str, Any]:
     """Parse a JSON object that can be written again. Raises DataError, ValueError or RecursionError otherwise."""
     if not isinstance(text, str) or len(text) > LONGEST_RECORD:
-        raise DataError(f"expected a text of {LONGEST_RECORD} characters at most")
+        raise DataError(f"expected a text of at most {LONGEST_RECORD} characters")
     value = json.loads(text)
     if not isinstance(value, dict):
         raise DataError("expected an object")

@@ -35,7 +35,7 @@ from .run import PATIENCE, FlowerRun, StartCommand, check_measurement, check_sam
 
 DELIVERED = "delivered"
 MAJORITY = "that of the majority"
-"""Reported next to a silo's accuracy: its test split may be small, and mostly of one class."""
+"""Reported next to a silo's accuracy, because its test split may be small and mostly of one class."""
 
 
 def deliver(
@@ -47,23 +47,23 @@ def deliver(
     rounds: int | None = None,
     start: StartCommand | None = None,
 ) -> None:
-    """Wait for silos and give each the finished model of the federation in a folder, and those of its baselines.
+    """Wait for silos and send each the models of the finished federation in a folder, including its baselines.
 
-    A silo that never trained with the others joins in `rounds` training rounds, 5 by default. Raises ConfigurationError
-    for a federation that is not finished or has another configuration, RunError for silos that do not come within
-    `federation.start_timeout`, or that end without a model; models are delivered to all others.
+    A silo that never trained with the others joins with `rounds` training rounds, 5 by default. Raises
+    ConfigurationError for a federation that is not finished or has another configuration, RunError for silos that do
+    not connect within `federation.start_timeout`, or do not get a model; all others get theirs.
     """
     if config.data.source != "on_site":
-        raise ConfigurationError(f"{folder}: only silos that read their own data keep models")
+        raise ConfigurationError(f"{folder}: only silos that read their own data store models")
     with held(lock_of(folder), f"{folder} is being run by another process"), owner_only():
         if not (folder / "summary.json").exists():
-            raise ConfigurationError(f"{folder} is not finished: its model can be delivered only then")
+            raise ConfigurationError(f"{folder} is not finished, so its model cannot be delivered yet")
         check_same(folder, config)
         late: set[SiloId] = set()
         for name, part, own in parts_of(config, folder):
             late |= _deliver_part(config, own, name, folder, part, GridMessages(grid), silos, progress, rounds, start)
         if late:
-            raise RunError(f"no model for {', '.join(sorted(late))}; the same command tries again")
+            raise RunError(f"no model for {', '.join(sorted(late))}; repeat the command to try again")
 
 
 def _deliver_part(
@@ -90,14 +90,14 @@ def _members(
     config: Config, own: Config, name: str, folder: Path, wire: GridMessages, silos: Sequence[SiloId],
     progress: Progress, start: StartCommand | None,
 ) -> OpenMembership:  # fmt: skip
-    """Return the membership of a finished run, after waiting for the silos that are named."""
+    """Return the membership of a finished run, after waiting for the named silos."""
     keys = NameKeys(Path(start.project) / SILO_KEYS if start is not None and start.project else None)
     keys.given()
     terms = Terms("", config, name, "", (), rounds=None if own.rounds == config.rounds else own.rounds)
     place = folder / DELIVERED / "federation.json"
     members = OpenMembership(place if place.exists() else folder / "federation.json", terms, progress.note, keys=keys)
     members.restore()
-    members.path = place  # the finished run's file stays as it is
+    members.path = place  # the finished run's file does not change
     place.parent.mkdir(exist_ok=True)
     members.save()
     start_timeout = config.federation.start_timeout or PATIENCE
@@ -107,7 +107,7 @@ def _members(
         members.meet(wire, end)
         time.sleep(PAUSE)
     if late := sorted(set(silos) - set(members.connected(wire))):
-        progress.note(f"not there after {start_timeout:.0f} s: {', '.join(late)}")
+        progress.note(f"not connected after {start_timeout:.0f} s: {', '.join(late)}")
     members.save()
     return members
 
@@ -122,13 +122,13 @@ def _majority(sums: Tensors, class_counts: Sequence[int]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a finished federation's silos are sent, one after the other."""
+    """Delivery of a finished federation's model to silos, one after the other."""
 
     method: Joining
     engine: FlowerEngine
     server: State
     last: int
-    """The position in the schedule of the last round that was run."""
+    """The position of the last completed round in the schedule."""
     ledger: Ledger
     progress: Progress
     pasts: Mapping[SiloId, Past]
@@ -154,7 +154,7 @@ class Delivery:
         return cls(method, engine, saved.server, saved.checkpoint.last, ledger, progress, pasts)
 
     def to(self, silo: SiloId) -> None:
-        """Let a silo run the rounds that it has missed, and keep the model. Raises RunError for an invalid answer."""
+        """Let a silo run the rounds that it missed, and store the model. Raises RunError for an invalid answer."""
         number = 0
         for t, step in self._missed(self.pasts.get(silo, Past())):
             number += step.trains
@@ -166,12 +166,12 @@ class Delivery:
         measured = replies.updates[silo].payload
         majority = _majority(measured.get(GROUP, {}), self.engine.members.cards[silo].class_counts)
         found = metrics.figures(measured["sums"]) | majority
-        after = f" after {number} rounds by itself" if number else ""
+        after = f" after {number} rounds alone" if number else ""
         told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", MAJORITY, "nll") if name in found)
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
 
     def _missed(self, past: Past) -> list[tuple[int, Round]]:
-        """Return the rounds that a silo has still to run, in the order of the schedule."""
+        """Return the rounds that a silo must still run, in the order of the schedule."""
         steps = [
             (t, step)
             for t, step in enumerate(self.engine.method.schedule())
@@ -182,16 +182,16 @@ class Delivery:
         # Only silos that never took part train: a model must not be trained further without being aggregated.
         after = [(t, step) for t, step in steps if not step.trains and t > past.last_trained]
         first = next((i for i, (t, _) in enumerate(after) if t not in past.done), len(after))
-        # Later rounds build on earlier ones: a temperature belongs to the model that a round has made.
+        # Later rounds depend on earlier ones: a temperature belongs to the model of a round.
         return after[first:]
 
 
 @dataclass
 class Past:
-    """What a silo has done so far in a federation."""
+    """The rounds that a silo has run in a federation so far."""
 
     done: list[int] = field(default_factory=list)
-    """Positions in the schedule of the rounds whose states it has: repeating a round undoes later ones."""
+    """Positions in the schedule of the rounds whose states it has; repeating a round undoes later ones."""
     trained: bool = False
     """Whether it trained with the others, or has finished joining."""
     last_trained: int = NEVER
@@ -199,17 +199,18 @@ class Past:
 
     @property
     def last(self) -> int:
-        """Where it continues joining: after the last training round that it ran by itself, and what followed."""
+        """Where it continues joining: after the last training round that it ran alone, and the rounds after it."""
         return NEVER if self.last_trained == NEVER else self.done[-1]
 
     def add(self, t: int, trains: bool) -> None:
-        """Record that it has run a round."""
+        """Record a round that it ran."""
         self.done = [*(each for each in self.done if each < t), t]
         self.last_trained = t if trains else self.last_trained
 
 
 def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, Past]:
-    """Return what silos have done by the ledgers of a run and of its deliveries, with the method of the run."""
+    """Return the rounds that silos have run, from the ledgers of a run and of its deliveries, with the method of the
+    run."""
     trains = [step.trains for step in method.schedule()]
     pasts = defaultdict[SiloId, Past](Past)
     for message in run.messages:
@@ -220,20 +221,21 @@ def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, P
         past = pasts[message.silo]
         if message.split is None and message.t is not None:
             past.add(message.t, trains[message.t])
-        elif past.last_trained != NEVER:  # it was measured with the finished model
+        elif past.last_trained != NEVER:  # it was evaluated with the finished model
             past.trained = True
     return dict(pasts)
 
 
 PROJECT = "FEDERATION"
-"""The environment variable with the project's folder, as its scripts set it."""
+"""The environment variable with the project's folder, set by its scripts."""
 
 
 def server_app(config_file: Path) -> ServerApp:
     """Return the server's app: it starts or continues the run in the folder that the run's configuration names.
 
     `run` is that folder, `set` are overrides of the configuration's keys, separated by ";". With `deliver`, silo names
-    separated by ",", the run is finished, and these silos get its model; those that never took part join in `rounds`.
+    separated by ",", these silos get the model of the finished run; those that never took part join with `rounds`
+    training rounds.
     """
     app = ServerApp()
 
@@ -243,7 +245,7 @@ def server_app(config_file: Path) -> ServerApp:
         given = context.run_config
         sets = [item.strip() for item in str(given.get("set", "")).split(";") if item.strip()]
         folder = Path(str(given.get("run") or "runs/federation")).expanduser().absolute()
-        check_free(folder)  # before anything is written to the log of a process that runs it
+        check_free(folder)  # before writing to the log of another process that runs it
         with logged(folder) as progress:
             progress.note(f"run: {folder}")
             config = configuration.load(str(config_file), sets)

@@ -1,6 +1,7 @@
 """The server's messages about a run, in a file next to the run's folder, and its status.
 
-The folder itself does not exist before silos have joined, and an operator mostly wants to see the wait for them.
+The file is not in the folder, which does not exist until silos have joined: messages about this wait are the most
+useful ones.
 """
 
 import re
@@ -17,16 +18,16 @@ from ...files.schema import NO_PART
 from ...runs.progress import Plain
 
 LAST = 12
-"""Number of last messages that are shown."""
+"""Number of last messages to show."""
 FAILED = "the run has failed: "
-"""Beginning of the line that says why a run has ended too early."""
+"""Beginning of the line with the error of a failed run."""
 
 ROUND = re.compile(r" round +(\d+)/(\d+) ")
 """The message after a round is aggregated."""
 NODE = re.compile(r"^\S+ \S+ node (\d+) is silo (.+)$")
-"""The message after a silo has greeted, or uses another node."""
+"""The message when a silo connects, or uses another node."""
 LATE = re.compile(rf" (silo \S+ {NO_PART}, .*)$")
-"""The message for a silo that comes after training."""
+"""The message for a silo that joins after training."""
 BACK = re.compile(r" was rolled back to round (\d+):")
 """The message after a run was rolled back."""
 
@@ -36,7 +37,7 @@ def log_of(folder: Path) -> Path:
 
 
 class Dated(Plain):
-    """Print one line per round and note to standard error, and with the time to a file."""
+    """Print one line per round and note to standard error, and to a file with the time."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__()
@@ -52,7 +53,7 @@ def _dated(line: str, file: TextIO) -> None:
 
 
 def lock_of(folder: Path) -> Path:
-    """Return the lock of a run's folder, which is next to it, since the folder need not exist yet."""
+    """Return the lock of a run's folder, which is next to it, because the folder may not exist yet."""
     return folder.with_name(f".{folder.name}.lock")
 
 
@@ -64,7 +65,7 @@ def check_free(folder: Path) -> None:
 
 @contextmanager
 def logged(folder: Path) -> Iterator[Dated]:
-    """Also write the server's messages, and how it ends, to the private file next to its folder."""
+    """Also write the server's messages and the outcome to the private file next to its folder."""
     path = log_of(folder)
     refuse_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,14 +75,14 @@ def logged(folder: Path) -> Iterator[Dated]:
             yield progress
         except Exception as error:
             first, *more = str(error).splitlines() or [type(error).__name__]
-            for line in (*more, f"{FAILED}{first}"):  # the last line shows how a run ended
+            for line in (*more, f"{FAILED}{first}"):  # the last line has the outcome of a run
                 progress.note(line)
             raise
         progress.note("the run is complete")
 
 
 def say(folder: Path, text: str) -> None:
-    """Add a line to the server's messages about a change to its folder by command."""
+    """Add a line to the server's messages about a command that changed its folder."""
     path = log_of(folder)
     refuse_link(path)
     with open(path, "a", encoding="utf-8", opener=privately) as file:
@@ -91,7 +92,7 @@ def say(folder: Path, text: str) -> None:
 def status_of(folder: Path) -> list[str]:
     """Return lines about a run at its server: its progress, when each silo was last aggregated, the last messages.
 
-    Raises ConfigurationError if nothing is known of such a run.
+    Raises ConfigurationError if there is no such run.
     """
     path, said = log_of(folder), list[str]()
     with suppress(OSError):
@@ -113,12 +114,12 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
             last = back[1]
     rounds = f"{last} of up to {planned} rounds" if planned else "no round aggregated yet"
     _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
-    state = f"failed; starting it again continues it: {why}" if failed else _whether_alive(folder)
+    state = f"failed; start it again to continue: {why}" if failed else _whether_alive(folder)
     return [f"{folder}: {rounds}; {state}"]
 
 
 def _whether_alive(folder: Path) -> str:
-    """Return the state with the age of its last message: a server's process may outlive the server by half a minute."""
+    """Return the state with the age of its last message, because a process may outlive its server by half a minute."""
     try:
         if lock_of(folder).exists():
             check_free(folder)
@@ -127,11 +128,11 @@ def _whether_alive(folder: Path) -> str:
             ago = max(0.0, time.time() - log_of(folder).stat().st_mtime)
             return f"running; its last message is {ago:.0f} s old"
         return "running"
-    return "interrupted: the same run.sh command continues it"
+    return "interrupted: repeat the run.sh command to continue"
 
 
 def _silos(folder: Path, said: list[str]) -> list[str]:
-    """Return for each silo its last node, and the last round that it was aggregated in, not counting measurements."""
+    """Return for each silo its last node, and the last round in which it was aggregated, not counting evaluations."""
     nodes = {found[2]: found[1] for line in said if (found := NODE.match(line))}
     rounds = dict[str, list[int]]()
     if (folder / "ledger.jsonl").exists():
@@ -144,7 +145,7 @@ def _silos(folder: Path, said: list[str]) -> list[str]:
     told = read_ledger(folder / "delivered" / "ledger.jsonl").messages
     late = {each.silo for each in told if each.measured}
     return [
-        f"{silo}: {counted.get(silo, 'aggregated in no round')}"
+        f"{silo}: {counted.get(silo, 'never aggregated')}"
         f"{'; its model was delivered' if silo in late else ''}{f'; node {nodes[silo]}' if silo in nodes else ''}"
         for silo in sorted({*nodes, *counted, *late})
     ]

@@ -1,6 +1,6 @@
-"""Who takes part: the server greets nodes, learns which silo each is, and lets silos agree on a schema.
+"""Membership: the server asks nodes which silo they are, and lets silos agree on a schema.
 
-In a simulation the silos are those that one data source makes, and all of them are present.
+In a simulation, the silos come from one data source, and all of them are present.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ class FixedMembership:
         return self.terms.to_text()
 
     def hear(self, silo: SiloId, words: Words) -> None:
-        """Do nothing: a simulation's data are visible to all."""
+        """Do nothing, because a simulation's data are visible to all."""
 
     @property
     def late(self) -> Sequence[SiloId]:
@@ -80,18 +80,18 @@ class FixedMembership:
             self.meet(wire, end)
             if missing and time.monotonic() > end:
                 absent = ", ".join(sorted(missing))
-                raise RunError(f"{len(self.info)} silos, but no node for {absent}; start as many nodes as silos")
+                raise RunError(f"{len(self.info)} silos, but no node for {absent}; start one node per silo")
             time.sleep(0.1)
 
 
 PAUSE = 0.2
 """Seconds between two checks for silos before the first round."""
 AGAIN = 60.0
-"""Seconds before a node whose greeting failed, or was not answered, is greeted again."""
+"""Seconds before a node whose greeting failed, or was not answered, is asked again."""
 
 
 SEE_THE_SERVER = "the log of the run at the server says why"
-"""What a refused silo is told if the reason may reveal something about other silos."""
+"""The message to a refused silo if the reason may reveal something about other silos."""
 
 
 class PendingGreeting(NamedTuple):
@@ -103,13 +103,13 @@ class PendingGreeting(NamedTuple):
 
 @dataclass
 class OpenMembership(Members):
-    """The silos of a federation, and their nodes: silos are greeted, and join."""
+    """The silos of a federation and their nodes, which may join at any time."""
 
     nodes: dict[SiloId, int] = field(default_factory=dict)
     late: set[SiloId] = field(default_factory=set, init=False)
-    """The silos that have come since training ended."""
+    """The silos that connected after training ended."""
     closed: bool = field(default=False, init=False)
-    """Whether training has ended, so that no silo can join any more."""
+    """Whether training has ended, after which no silo can join."""
 
     def __post_init__(self) -> None:
         self._pending: dict[str, PendingGreeting] = {}
@@ -117,15 +117,15 @@ class OpenMembership(Members):
         self._refused: dict[int, str] = {}
         self._names: dict[int, SiloId] = {}
         self._told: dict[int, str] = {}
-        """What a node is to be told when it is asked next."""
+        """Messages to nodes for their next greeting."""
 
     def close(self) -> None:
-        """Let silos that have not joined yet come after the run."""
+        """Defer silos that have not joined yet until after the run."""
         self.closed = True
 
     def meet(self, wire: GridMessages, until: float) -> None:
-        """Read nodes' answers, and greet new nodes, without waiting."""
-        for _ in range(3):  # as many steps as a greeting has, where answers come at once
+        """Read nodes' answers, and ask new nodes, without waiting."""
+        for _ in range(3):  # the number of steps of a greeting, for nodes that answer immediately
             self._read(wire)
             self._greet(wire)
         self.save_changes()
@@ -133,8 +133,8 @@ class OpenMembership(Members):
     def gather(self, wire: GridMessages, count: int, least: int, start_timeout: float) -> None:
         """Wait until `count` silos have joined: they report schemas, agree, and report their sizes.
 
-        After `start_timeout` seconds `least` silos are enough, unless nothing is agreed on yet. Raises RunError if
-        there are fewer, DataError if their data do not fit together.
+        After `start_timeout` seconds, `least` silos are enough. Raises RunError if there are fewer, DataError if their
+        data are incompatible.
         """
         end = time.monotonic() + start_timeout
         told = ""
@@ -149,12 +149,12 @@ class OpenMembership(Members):
             if self.terms.agreement is None and len(self.sketches) >= count:
                 self._agree(least)
             elif time.monotonic() > end and (self.terms.agreement is None or len(here) < least):
-                so_far = f"{count} silos are needed to begin; after {start_timeout:.0f} s: {self._so_far(here)}"
+                so_far = f"{count} silos are needed to start; after {start_timeout:.0f} s: {self._so_far(here)}"
                 why = (f"refused: {each}" for each in dict.fromkeys(self._refused.values()))
                 raise RunError("\n".join([so_far, *why]))
             elif time.monotonic() > end:
                 self.note(
-                    f"begins with {', '.join(sorted(here))}, after waiting {start_timeout:.0f} s for {count} silos"
+                    f"starting with {', '.join(sorted(here))}, after waiting {start_timeout:.0f} s for {count} silos"
                 )
                 break
             else:
@@ -165,18 +165,18 @@ class OpenMembership(Members):
             self.records = dict(sorted(self.records.items()))
 
     def _so_far(self, here: Sequence[SiloId]) -> str:
-        """Return who has joined, who has only sent a schema, and who took part and is absent."""
-        heard = set(self._names.values())  # since this start: sketches also has those of earlier starts
+        """Return the silos that have joined, that only sent a schema, and that took part before but are absent."""
+        heard = set(self._names.values())  # only since this start, while sketches includes earlier starts
         joined, greeted = ", ".join(sorted(here)), ", ".join(sorted((self.sketches.keys() & heard) - set(here)))
         count = f"{len(here)} joined" + (f" ({joined})" if joined else "")
-        count += f", {greeted} greeted and not joined yet" if greeted else ""
+        count += f", {greeted} connected but not joined yet" if greeted else ""
         away = ", ".join(sorted(self.silo_infos.keys() - set(here) - heard))
-        return f"{count}; took part before and not there: {away}" if away else count
+        return f"{count}; took part before but absent: {away}" if away else count
 
     def _set_aside(self) -> None:
-        """Before a run begins, let silos with implausible numbers of rows greet again later."""
+        """Before a run starts, set silos with implausible numbers of rows aside until they connect again."""
         if self.path.exists():
-            return  # they took part already
+            return  # they already took part
         for silo, why in self.incredible(self.silo_infos).items():
             self._until[self.nodes[silo]] = time.monotonic() + AGAIN
             self.note(f"silo {silo} is set aside: {legible(why)}")
@@ -194,22 +194,22 @@ class OpenMembership(Members):
         except DataError as error:
             if (odd := odd_one_out(sketches, data)) is None or len(sketches) - 1 < least:
                 raise
-            self.note(f"silo {odd} is set aside, because the others agree without it: {legible(str(error))}")
+            self.note(f"silo {odd} is set aside, because only without it the others agree: {legible(str(error))}")
             self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
             del self.sketches[odd], sketches[odd]
             agreement = shared_schema(sketches, data)
         for line in unlike_silos(sketches):
             self.note(f"warning: {legible(line)}")
         self.terms = self.agreed(agreement)
-        # Silos that came before the agreement are greeted again, and then join.
+        # Silos that connected before the agreement are asked again, and then join.
         self.nodes.clear()
 
     def _greet(self, wire: GridMessages) -> None:
         now, online = time.monotonic(), wire.online()
-        # A process that was killed while it answered never answers.
+        # A process that was killed while answering never answers.
         self._pending = {message: asked for message, asked in self._pending.items() if now < asked.until}
         if self.terms.agreement is None:
-            # A silo that comes back may have corrected its data.
+            # A silo that reconnects may have corrected its data.
             self.nodes = {silo: node for silo, node in self.nodes.items() if node in online}
         asked, known = {each.asked.node for each in self._pending.values()}, set(self.nodes.values())
         for node in sorted(online):
@@ -235,9 +235,9 @@ class OpenMembership(Members):
             try:
                 self._hear(wire, asked, records)
                 self._refused.pop(asked.node, None)
-            except Exception as error:  # whatever a hostile answer makes anything raise
+            except Exception as error:  # a hostile answer may make anything raise
                 self._refuse(asked, f"{type(error).__name__}: {error}")
-                # A silo's own refusals are in its log already.
+                # A silo's own refusals are already in its log.
                 self._told[asked.node] = error.told if isinstance(error, NameRefused) else SEE_THE_SERVER
 
     def _refuse(self, asked: Asked, why: str) -> None:
@@ -272,7 +272,7 @@ class OpenMembership(Members):
             self.nodes[silo] = node
             self._bind(silo, key)
             if key == UNSIGNED and not joined:
-                self.note(f"silo {silo} has not signed: its name is not bound to a key, and others may use it")
+                self.note(f"silo {silo} did not sign: its name is not bound to a key, and others may use it")
             return
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
         if self.terms.agreement is None:
@@ -294,10 +294,10 @@ class OpenMembership(Members):
 
 
 def odd_one_out(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> SiloId | None:
-    """Return the only silo without which the others agree on a schema; None if there is no such one among three or
-    more.
+    """Return the only silo without which the others agree on a schema; None unless there is exactly one, among at least
+    three.
 
-    If two differ, neither is known to be wrong.
+    If two silos differ, either may be wrong.
     """
     found = []
     for silo in sketches if len(sketches) > 2 else ():

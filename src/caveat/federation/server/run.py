@@ -1,4 +1,4 @@
-"""A run at the server: the same folder and the same loop over rounds as on one machine, with silos elsewhere."""
+"""A run at the server: the same folder and the same loop over rounds as on one machine, with remote silos."""
 
 import dataclasses
 import json
@@ -47,12 +47,12 @@ from .membership import FixedMembership, OpenMembership
 
 
 def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
-    """Raise DataError for a silo's measurements on a split that are not those asked for, and all errors that a run's
+    """Raise DataError for a silo's measurements on a split that do not fit the request, and all errors that a run's
     rows and summary would raise for them.
     """
     info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != info.examples[split]:
-        raise DataError(f"{int(sums['examples'])} inputs of {split}, but it has {info.examples[split]}")
+        raise DataError(f"{int(sums['examples'])} inputs of {split}, but the silo has {info.examples[split]}")
     scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
     shape = (len(run.info.classes), metrics.BINS)
     if tested and len(payload.get("subgroups", {}).get("examples", ())) != len(run.info.subgroups):
@@ -86,25 +86,25 @@ def _check_skill(sums: Tensors, classes: int, silo: SiloInfo, tested: bool) -> N
 
 
 def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, tested: bool) -> None:
-    """Raise DataError for sums of classes of another model or split, or of more inputs than there are."""
+    """Raise DataError for sums over classes of another model or split, or over more inputs than possible."""
     expected = len(federation.classes) if tested and len(federation.classes) <= metrics.MOST_CLASSES else 0
     if len(sums.get("confusion", ())) != expected:
         raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
     if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
         raise DataError(f"ranks of {sums['ranks'].shape[-1]} bins, expected {metrics.bins_of(expected)}")
     if "calibration" in sums and int(sums["calibration"].sum()) != (n := silo.examples["calibration"]):
-        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, but it has {n}")
+        raise DataError(f"{int(sums['calibration'].sum())} inputs of calibration, but the silo has {n}")
 
 
 EVERY_ROUND = 0.0
-"""Seconds between durable checkpoints: silos keep the states of the last rounds only."""
+"""Seconds between durable checkpoints, because silos keep only the states of the last rounds."""
 PATIENCE = 600.0
 """Default in seconds."""
 
 
 @dataclass(frozen=True)
 class StartCommand:
-    """How a run was started, for those who continue it."""
+    """The command that started a run, for continuing it."""
 
     project: str
     sets: tuple[str, ...]
@@ -112,7 +112,7 @@ class StartCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerRun(BaseRun):
-    """A run on silos whose data only their own machines have."""
+    """A run on silos whose data are on their own machines."""
 
     wire: GridMessages
     members: OpenMembership
@@ -181,9 +181,9 @@ def engine_of(
 
 
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
-    """Run a federation in a new folder, or continue the one that is there; return the folder.
+    """Run a federation in a new folder, or continue the run in an existing one; return the folder.
 
-    Raises ConfigurationError if the folder holds a run of another configuration, RunError if there are too few silos or
+    Raises ConfigurationError if the folder has a run with another configuration, RunError if there are too few silos or
     another process uses the folder.
     """
     if config.engine.name != "flower":
@@ -196,18 +196,18 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
             check_empty(folder)
         apart = config.data.source == "on_site"
         run = _federate if apart else _simulate
-        with owner_only() if apart else nullcontext():  # reports of silos are for the operator only
+        with owner_only() if apart else nullcontext():  # only the operator may read reports of silos
             run(config, GridMessages(grid), folder, progress, start)
             write_report(folder)
     return folder
 
 
 def check_same(folder: Path, config: Config) -> None:
-    """Raise ConfigurationError, naming the keys, for a configuration that differs from the one a run began with."""
+    """Raise ConfigurationError, naming the keys, for a configuration that differs from that of the run."""
     if found := differing(run_file(folder).spec, config):
         raise ConfigurationError(
-            f"{folder} began with another configuration: {found}; `caveat resume {folder} --project DIR` continues it "
-            "with the overrides that it began with, and another configuration needs a new folder"
+            f"{folder} has another configuration: {found}; `caveat resume {folder} --project DIR` continues it "
+            "with its original overrides, and another configuration needs a new folder"
         )
 
 
@@ -215,7 +215,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
     wanted = config.federation.min_available_silos or config.federation.quorum or 1
     operated = Path(start.project) / SILO_KEYS if start is not None and start.project else None
     keys, confirmed = NameKeys(operated), Confirmed(operated)
-    keys.given(), confirmed.read()  # files that cannot be read are reported first
+    keys.given(), confirmed.read()  # first, to report unreadable files
     for name, part, rounds in _unfinished(config, folder):
         terms = Terms(secrets.token_hex(8), config, name, "", (), rounds=_other(rounds, config))
         members = OpenMembership(folder / "federation.json", terms, progress.note, keys=keys, confirmed=confirmed)
@@ -239,7 +239,7 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
 
 
 def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
-    """Return whether the run in a folder, of so many silos, has made its last training round."""
+    """Return whether the run in a folder, with `silos` silos, has completed its last training round."""
     saved = ServerStore(part / "state").load() if (part / "state").is_dir() else None
     if saved is None:
         return False
@@ -283,7 +283,7 @@ def parts_of(config: Config, folder: Path) -> Iterator[tuple[str, Path, Config]]
     for name in (config.method.name, *config.baselines):
         part = folder if name == config.method.name else folder / "baselines" / name
         own = config
-        if part != folder:  # a baseline trains for as many rounds as the main method did
+        if part != folder:  # a baseline trains for the main method's number of rounds
             own = dataclasses.replace(config, rounds=read(folder / "summary.json", Summary).rounds_run)
         yield name, part, own
 
@@ -294,7 +294,7 @@ def _unfinished(config: Config, folder: Path) -> Iterator[tuple[str, Path, Confi
 
 def _begin(run: BaseRun, config: Config, folder: Path, start: StartCommand | None) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / RUN).exists():  # first: without it, a folder with other files is not a run
+    if not (folder / RUN).exists():  # checked first, because a folder without it is not a run
         run.keep_description()
         keep_configuration(config, folder)
     if start is not None and start.project and not (folder / STARTED).exists():

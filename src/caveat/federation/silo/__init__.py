@@ -1,1 +1,1 @@
-"""What runs at a silo of a federation, on its own machine."""
+"""A silo of a federation, on its own machine."""

@@ -1,4 +1,4 @@
-"""The app of a node: which silo it is, by its node's configuration, and its answers."""
+"""The app of a node: determines its silo from the node's configuration, and answers messages."""
 
 import logging
 import sys
@@ -33,21 +33,21 @@ from .silo_file import BeyondLimits, read_silo_file
 from .store import OwnBooks
 
 CHANGED = "DataChanged: its data changed after it joined, and its silo.toml, [data] changed, makes it stop"
-"""What a server learns of a silo whose table has changed."""
+"""The message to the server about a silo whose table has changed."""
 
 
 def silo_app() -> ClientApp:
     """Return the app of every node.
 
-    A node whose configuration has `silo="PATH"` is the silo of that file, with its own data and state, and with
-    `key="PATH"` it signs its greetings with that private key. A node with "partition-id" instead, as in Flower's
-    simulation, is one of the silos that the federation's own `data.source` makes.
+    A node whose configuration has `silo="PATH"` is the silo described by that file, with its own data and state; with
+    `key="PATH"`, it signs its greetings with that private key. A node with "partition-id" instead, as in Flower's
+    simulation, is one of the silos made from the federation's `data.source`.
     """
     return silo_app_of(NodeHandler())
 
 
 class NodeHandler:
-    """Answer for the silo that the node's configuration names."""
+    """Answers messages for the silo that the node's configuration names."""
 
     known: Mapping[str, Make] = {}
     methods: Sequence[type[Method]] = ()
@@ -90,8 +90,8 @@ class NodeHandler:
                 return member.perform(Terms.of_text(text), order, payload)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
-            # Its states would be kept where no run finds them.
-            raise RunError(f"{terms.folder!r}: no such folder; expected that of the simulation's run")
+            # Otherwise, states would be stored where no run finds them.
+            raise RunError(f"{terms.folder!r}: no such folder; expected the folder of the simulation's run")
         silo, executor = _partition(context, terms)
         books = OwnBooks(executor.states.root / silo)
         check_order(order, executor, silo, books)
@@ -106,14 +106,14 @@ class NodeHandler:
 
 
 class Withheld(RunError):
-    """What the server learns of an error; the silo's own log has all of it."""
+    """An error as the server learns it; the silo's own log has the details."""
 
 
 @contextmanager
 def without_details() -> Iterator[None]:
-    """Keep the text of errors at the silo: it may name files, or values of single samples.
+    """Keep the text of errors at the silo, because it may contain file names or values of single samples.
 
-    The server learns the kind of the error and, if a limit of the silo is the reason, which.
+    The server learns the kind of the error and, if a limit of the silo is the reason, which one.
     """
     try:
         yield
@@ -126,7 +126,8 @@ def without_details() -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return the text for the silo's own log: sentences about refusals and mistakes at the silo, else the traceback."""
+    """Return the text for the silo's own log: a sentence for refusals and mistakes at the silo, otherwise the
+    traceback."""
     found: list[BaseException] = [error]
     while (cause := found[-1].__cause__) is not None:
         found.append(cause)
@@ -136,14 +137,14 @@ def _said(error: Exception) -> str:
 
 
 def _said_already(record: logging.LogRecord) -> bool:
-    """Keep tracebacks out of Flower's log if the silo's log has the error."""
+    """Remove tracebacks from Flower's log if the silo's log has the error."""
     if record.exc_info and isinstance(error := record.exc_info[1], Withheld):
         record.msg, record.args, record.exc_info = "Sent to the server: %s", (str(error),), None
     return True
 
 
 def _told(error: Exception) -> str:
-    """Return what the server learns: the silo and the rule of a refusal, the kind of any other error."""
+    """Return the message to the server: the silo and the rule of a refusal, or the kind of any other error."""
     if isinstance(error, BeyondLimits):
         return f"{error.told}; see the log at the silo"
     if isinstance(error, DataChanged):
@@ -165,13 +166,13 @@ def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:
     executor = _workplace(terms.to_text())
     names, k = list(executor.silos), int(context.node_config["partition-id"])
     if k >= len(names):
-        raise ConfigurationError(f"partition-id = {k}, but the configuration makes {len(names)} silos")
+        raise ConfigurationError(f"partition-id = {k}, but the configuration has {len(names)} silos")
     return names[k], executor
 
 
 @lru_cache(maxsize=2)
 def _workplace(text: str) -> Executor:
-    """Return the executor of all silos of a simulation: one process answers many messages."""
+    """Return the executor for all silos of a simulation, because one process answers many messages."""
     terms = Terms.of_text(text)
     config = terms.own_config
     silos = load(config.data, config.seed)

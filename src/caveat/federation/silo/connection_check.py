@@ -1,7 +1,7 @@
 """Report why a silo cannot reach the server, while Flower retries without a message.
 
-It is started as a file next to each node, needs only Python's standard library, and ends once the server is reached or
-the node has ended.
+It runs as a script next to each node, needs only Python's standard library, and exits when the server is reached or the
+node has exited.
 
     python -IS connection_check.py NODE NAME HOST:PORT CERTIFICATE     NODE is the process ID of the node
 """
@@ -15,15 +15,15 @@ import time
 PAUSE = 10.0
 """Seconds between two attempts."""
 PATIENCE = 10.0
-"""Seconds that a server has to answer."""
+"""Seconds to wait for an answer of the server."""
 OTHER_NAME = (62, 64)
-"""OpenSSL's codes for a certificate of other names or addresses."""
+"""OpenSSL's codes for a certificate with other names or addresses."""
 PROXIES = ("https_proxy", "all_proxy")
-"""Variables with which Flower connects in another way than this check."""
+"""Environment variables that make Flower connect differently from this check."""
 
 
 def obstacle(server: str, authority: str) -> str:
-    """Return why there is no connection to a server whose certificate an authority has signed; "" if there is."""
+    """Return why there is no connection to a server whose certificate an authority signed; "" if there is one."""
     host, _, port = server.rpartition(":")
     name = host.strip("[]")
     try:

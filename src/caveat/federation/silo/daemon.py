@@ -1,14 +1,13 @@
-"""The daemon of a silo: a process that has imported caveat and torch once, and forks for each message.
+"""The daemon of a silo: a process that imports caveat and torch once, and forks for each message.
 
-Flower starts a process for every message, and most of its time goes to importing torch. At a silo that `silo.sh` has
-started, that process is `daemon_client.py`: it sends its arguments, folder, environment and open files to the daemon
+Flower starts a process for every message, which spends most of its time on importing torch. At a silo started by
+`silo.sh`, that process is `daemon_client.py`: it sends its arguments, folder, environment and open files to the daemon
 over a socket. The daemon forks; the child runs Flower's own command and exits. Only imported modules persist between
-messages: no data, models or states, and no code that a run brings along.
+messages: no data, models or states, and no code that is part of a run.
 
-    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's, NODE a process ID
+    python -P -m caveat.federation.silo.daemon FOLDER NODE     FOLDER is the silo's, NODE is a process ID
 
-The daemon exits when its node has exited, and when a file that it has imported has changed; `silo.sh` then starts
-another one.
+The daemon exits when its node has exited, and when an imported file has changed; `silo.sh` then starts another one.
 """
 
 import contextlib
@@ -31,22 +30,22 @@ from .daemon_client import LENGTH, LOCK, SOCKET, TAKEN, is_starting, peer
 COMMAND = "flwr-clientapp"
 """Flower's command for one message."""
 LONG = ("caveat.federation.silo.app", "caveat.federation.server.app", "torch._dynamo", "httpcore")
-"""What a silo's app imports, some of it only while it works."""
+"""The modules that a silo's app imports, some of them only while running tasks."""
 LOOK = 1.0
 """Seconds between two checks that the node is still running."""
 SLOW = 5.0
-"""Seconds that a message's process has to send its request."""
+"""Seconds to wait for the request of a message's process."""
 DECIDING = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "ATEN_", "TORCH", "PYTORCH", "CUDA_")
-"""Prefixes of variables that are read at import."""
+"""Prefixes of environment variables that are read at import."""
 LONGEST = 1 << 24
 """Maximum number of bytes of a request."""
 
 State = tuple[int, int, int] | None
-"""Modification time, size and inode of a file; None for one that is gone."""
+"""Modification time, size and inode of a file; None if it is missing."""
 
 
 class Request(NamedTuple):
-    """What a message's process was started with."""
+    """The arguments and environment of a message's process."""
 
     arguments: list[str]
     folder: str
@@ -58,7 +57,7 @@ def main() -> None:
     os.chdir(sys.argv[1])
     node, began = int(sys.argv[2]), deciding(os.environ)
     if is_starting():
-        return  # another one is running
+        return  # another daemon is running
     with open(LOCK, "ab") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         command = imported()
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def imported() -> Callable[[], object]:
-    """Import what takes long; return Flower's command for a message."""
+    """Import the slow modules; return Flower's command for a message."""
     use_huge_pages()
     for name in LONG:
         import_module(name)
@@ -109,8 +108,8 @@ def listening() -> Iterator[socket.socket]:
 def waited(
     listener: socket.socket, node: int, files: Mapping[str, State], began: Mapping[str, str]
 ) -> socket.socket | None:
-    """Return None once the daemon is to end; in a fork, the connection whose message the fork is for."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the requesting process waits for a fork, not the daemon
+    """Return None when the daemon should exit; in a fork, return the connection for its message."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the requesting process waits for a fork, the daemon does not
     gc.collect()
     gc.freeze()  # keeps memory shared with forks
     while is_there(node):
@@ -118,7 +117,7 @@ def waited(
             connection, _ = listener.accept()
         except TimeoutError:
             continue
-        # The sender may be gone, or be another user.
+        # The sender may have exited, or be another user.
         with connection, contextlib.suppress(OSError, ValueError), asked(connection) as (request, opened):
             if stale := [file for file, state in files.items() if state_of(file) != state]:
                 connection.sendall(f"{stale[0]} has changed since it was imported".encode())
@@ -146,7 +145,7 @@ def asked(connection: socket.socket) -> Iterator[tuple[Request, list[int]]]:
     """
     connection.settimeout(SLOW)
     if peer(connection)[1] != os.getuid():
-        raise ValueError("another user asks")
+        raise ValueError("the request is from another user")
     head, opened, _, _ = socket.recv_fds(connection, LENGTH.size, 3)
     try:
         (length,) = LENGTH.unpack(head + received(connection, LENGTH.size - len(head)))
@@ -162,7 +161,7 @@ def received(connection: socket.socket, count: int) -> bytes:
     found = bytearray()
     while len(found) < count:
         if not (part := connection.recv(count - len(found))):
-            raise ValueError("the sender has ended")
+            raise ValueError("the sender has exited")
         found += part
     return bytes(found)
 
@@ -172,7 +171,7 @@ def deciding(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def begun(connection: socket.socket, request: Request, opened: Sequence[int]) -> socket.socket:
-    """In a fork: become the requested process, or exit if nothing waits for it any more."""
+    """In a fork, become the requested process, or exit if nothing waits for it any more."""
     try:
         connection.sendall(TAKEN)
         for place, file in enumerate(opened):

@@ -1,7 +1,7 @@
-"""`flwr-clientapp` at a silo: hands what Flower starts for a message to the silo's daemon.
+"""Replaces `flwr-clientapp` at a silo: forwards each message to the silo's daemon.
 
-It is started as a file and needs only Python's standard library, since every message starts it again. Without a daemon
-that can take the message, this process becomes Flower's own command, which takes seconds longer and does the same.
+It runs as a script and needs only Python's standard library, because every message starts it again. Without a daemon
+that can take the message, this process becomes Flower's own command, which does the same but takes seconds longer.
 
     python -IS daemon_client.py FOLDER COMMAND [ARGUMENT]...     FOLDER has the socket, COMMAND is Flower's
 """
@@ -20,21 +20,21 @@ from collections.abc import Iterator, Sequence
 SOCKET, LOCK = "resident", "resident.lock"
 """The names of a daemon's socket and lock, in its silo's private folder."""
 STARTING = 20.0
-"""Seconds to wait for a daemon that is just starting."""
+"""Seconds to wait for a daemon that is starting."""
 PATIENCE = 10.0
-"""Seconds that a daemon has to take a message; after that it hangs, and is killed."""
+"""Seconds for a daemon to take a message, after which it is killed."""
 TAKEN = b"+"
-"""The answer once a process has begun with a message. Any other answer is the reason why none has."""
+"""The answer when a process has started with a message. Any other answer is the reason why none has."""
 LENGTH = struct.Struct("!I")
 
 
 class NotTaken(Exception):
-    """No process has begun with the message; the text is the reason."""
+    """No process took the message; the text is the reason."""
 
 
 @contextlib.contextmanager
 def inside(folder: str) -> Iterator[None]:
-    """Use a folder as the current one within this context: names of sockets must be short."""
+    """Use a folder as the current one within this context, because paths of sockets must be short."""
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -75,7 +75,7 @@ def connected(folder: str) -> socket.socket:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """Return process and user at the other end; 0 and this user if the system does not tell."""
+    """Return process and user at the other end; 0 and this user if the system does not provide them."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0, os.getuid()
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -83,10 +83,10 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def hand_over(connection: socket.socket, arguments: Sequence[str]) -> None:
-    """Send a message with this process's open files. Raises NotTaken if the other end does not begin with it."""
+    """Send a message with this process's open files. Raises NotTaken if the other end does not take it."""
     process, user = peer(connection)
     if user != os.getuid():
-        raise NotTaken("it is another user's")
+        raise NotTaken("it belongs to another user")
     request = json.dumps({"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
     connection.settimeout(PATIENCE)
     try:
@@ -94,18 +94,18 @@ def hand_over(connection: socket.socket, arguments: Sequence[str]) -> None:
         connection.sendall(request)
         answer = connection.recv(len(TAKEN))
         if answer != TAKEN:
-            raise NotTaken((answer + connection.recv(1000)).decode(errors="replace") or "it has ended")
+            raise NotTaken((answer + connection.recv(1000)).decode(errors="replace") or "it has exited")
     except TimeoutError:
         if process:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        raise NotTaken(f"it has not answered for {PATIENCE:.0f} s, and was killed") from None
+        raise NotTaken(f"it did not answer for {PATIENCE:.0f} s, and was killed") from None
     except OSError as error:
-        raise NotTaken(f"it has ended ({error.strerror})") from None
+        raise NotTaken(f"it has exited ({error.strerror})") from None
 
 
 def outcome(connection: socket.socket) -> int:
-    """Return the exit status of the process that has begun with the message; 1 if it is killed."""
+    """Return the exit status of the process that took the message; 1 if it was killed."""
     connection.settimeout(None)
     said = b""
     with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def main() -> int:
         connection = connected(folder)
         hand_over(connection, arguments)
     except NotTaken as why:
-        print(f"no daemon has taken a message, so it takes longer: {why}", file=sys.stderr, flush=True)
+        print(f"no daemon took a message, so it takes longer: {why}", file=sys.stderr, flush=True)
         os.execv(command, [command, *arguments])
     return outcome(connection)
 

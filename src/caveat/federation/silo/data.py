@@ -1,6 +1,6 @@
-"""A silo's data: the source that its file names, its splits as stored on its disk, and the rows it has tested on.
+"""A silo's data: the source that its file names, its stored splits, and its held-out rows.
 
-`held-out.json` of a silo's state holds keyed hashes of the rows that once tested or calibrated a model.
+`held-out.json` of a silo's state has keyed hashes of the rows that were used to test or calibrate a model.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def row_key(secret: int) -> bytes:
 
 
 def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange | None:
-    """Return what puts rows back that a silo once held out; None if there are none for the target column.
+    """Return a function that puts held-out rows back; None if there are none for the target column.
 
     Raises DataError if the file is damaged, or was written with another key.
     """
@@ -48,18 +48,18 @@ def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange 
 
 
 def hold_out(state: Path, settings: DataSettings, pool: Pool, splits: Splits, key: bytes) -> None:
-    """Record which rows are tested and calibrated on now, in addition to those of earlier federations."""
+    """Record the rows of the test and calibration splits, in addition to those of earlier federations."""
     columns, target = tuple(sorted(column.name for column in pool.table)), settings.target or ""
     known = _read(state, key)
     entries = {(each.target, tuple(each.columns)): each for each in (known.rows if known is not None else ())}
     rows = keyed(contents(pool, columns), key)
     test, calibration = (Counter(rows[i] for i in splits[name].tolist()) for name in ("test", "calibration"))
     if (before := entries.get((target, columns))) is not None:
-        # The maximum number of equal rows so far: a row that was there before is the same row.
+        # The maximum number of equal rows so far, because an equal row that was there before is the same row.
         old = _parsed(before)
         test |= old.test
         calibration |= old.calibration
-    # Sorted, so that the order of hashes reveals nothing about the order of rows.
+    # Sorted, so the order of hashes reveals nothing about the order of rows.
     hashes = {
         "test": sorted(row.hex() for row in test.elements()),
         "calibration": sorted(row.hex() for row in calibration.elements()),
@@ -73,7 +73,7 @@ def _read(state: Path, key: bytes) -> HeldOutFile | None:
     known = record_of(state / HELD_OUT, HeldOutFile)
     if known is not None and known.key != _check(key):
         raise DataError(
-            f"{state / HELD_OUT} was written with another secret than that of {state / 'secret'}: restore the secret "
+            f"{state / HELD_OUT} was not written with the secret in {state / 'secret'}: restore the secret "
             "from a copy; without it the held-out rows are unknown, and the silo continues only without the file"
         )
     return known
@@ -108,15 +108,15 @@ class SiloData:
         return self.file.state / terms.federation
 
     def silos(self, terms: Terms) -> Silos:
-        """Read its data again, with what it takes to read new inputs the same way."""
+        """Read its data again, with the preprocessing of new inputs."""
         return own_silos(self.settings(terms), terms.config.seed, self.file.silo, agreement(terms))
 
     def settings(self, terms: Terms) -> DataSettings:
-        """Return how it reads its own source."""
+        """Return the settings for its own source."""
         return self.file.settings(terms.config.data)
 
     def stored(self, terms: Terms, prepares: Preparation) -> Silos:
-        """Return its data as they were when it joined, if they are still stored; otherwise read them again."""
+        """Return its data as of joining, if they are still stored; otherwise read them again."""
         frozen = self.frozen(terms)
         known = frozen.known()
         if known is None or not frozen.tensors(known).exists():
@@ -128,7 +128,7 @@ class SiloData:
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:
-        """Return its stored splits, as it reads them under these terms."""
+        """Return its stored splits under these terms."""
         about = [
             repr(terms.config.data), terms.config.seed, agreement(terms).to_json(), self.file.target,
             self.file.categorical, self.file.numeric, self.file.decimal, self.file.separator,
@@ -159,7 +159,7 @@ class SiloData:
         return self._augmented(terms, frozen.read(known))
 
     def read_anew(self, terms: Terms) -> Silo:
-        """Read it again with the checks of joining; nothing is stored."""
+        """Read its source again with the checks of joining, without storing anything."""
         frozen = self.frozen(terms)
         _, own = self._read(terms, frozen.settings)
         frozen.check(own.silos[0])
@@ -181,19 +181,19 @@ class SiloData:
         return known
 
     def rearranged(self, settings: DataSettings) -> Rearrange | None:
-        """Return what keeps rows that it once held out, in any federation, out of training."""
+        """Return a function that keeps rows that were held out in any federation out of training."""
         if not (self.file.state / HELD_OUT).exists():
             return None
         return rearranged_by(self.file.state, settings, row_key(self.file.secret()))
 
     def _augmented(self, terms: Terms, silo: Silo) -> Silo:
-        """Return the silo with random augmentation of its training batches, which no tensor holds."""
+        """Return the silo with random augmentation of its training batches, which is not part of stored tensors."""
         data = terms.config.data
         train = augmented(silo.train, data.augment, data.normalize) if data.augment else silo.train
         return dataclasses.replace(silo, train=train)
 
     def sizes_once_dropped(self, terms: Terms) -> dict[str, str | int]:
-        """Return present sizes and hashes if rows have left since it joined; otherwise nothing."""
+        """Return current sizes and hashes if rows were removed since it joined; otherwise nothing."""
         frozen = self.frozen(terms)
         known = frozen.known()
         return self.sizes(terms, self._augmented(terms, frozen.read(known))) if known and known.dropped else {}
@@ -210,7 +210,7 @@ class SiloData:
 
 
 def agreement(terms: Terms) -> SharedSchema:
-    """Return the schema that the silos have agreed on. Raises DataError before they have."""
+    """Return the schema that the silos agreed on. Raises DataError before the agreement."""
     if terms.agreement is None:
         raise DataError("the silos of the federation have not agreed on a schema yet")
     return terms.agreement

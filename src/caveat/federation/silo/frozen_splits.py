@@ -1,4 +1,4 @@
-"""A silo's splits as they were when it joined, on its own disk, and how its source differs from them now.
+"""A silo's splits as of joining, stored on its own disk, and the differences of its source since then.
 
 Counts of differences stay at the silo.
 """
@@ -40,21 +40,21 @@ from ...runs.inputs import as_record, without_references
 
 
 class SourceChange(NamedTuple):
-    """How a source differs from the rows that were stored of it."""
+    """The differences between a source and its stored rows."""
 
     gone: int
     new: int
     relabeled: int
-    """Rows whose label has changed."""
+    """Number of rows whose label has changed."""
     leaving: tuple[int, ...]
-    """Positions of stored rows that are gone or changed, label included."""
+    """Positions of stored rows that are missing or changed, including labels."""
 
     def __str__(self) -> str:
-        return f"{_count(self.gone)} gone, {_count(self.new)} new, {_count(self.relabeled)} of another label"
+        return f"{_count(self.gone)} missing, {_count(self.new)} new, {_count(self.relabeled)} with another label"
 
     @property
     def none(self) -> bool:
-        """Whether the same rows are there, in any order."""
+        """Whether the rows are the same, in any order."""
         return not (self.gone or self.new or self.relabeled)
 
 
@@ -63,7 +63,7 @@ def _count(rows: int) -> str:
 
 
 def looks_of(files: Sequence[Path]) -> str:
-    """Return a hash of names, sizes and times of files: if it is the same, the files are assumed to be unchanged."""
+    """Return a hash of names, sizes and times of files; if it is the same, the files are assumed to be unchanged."""
     found = [(path.name, (of := path.stat()).st_size, of.st_mtime_ns, of.st_ctime_ns) for path in files]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
@@ -99,7 +99,7 @@ def _tensor(hashes: Sequence[bytes]) -> torch.Tensor:
 
 
 def change_of(then: Tensors, now: Tensors) -> SourceChange:
-    """Return how rows differ, in any order; of equal rows of which fewer are left, the last ones are gone."""
+    """Return how rows differ, in any order; if fewer equal rows are left, the last ones count as missing."""
     before, after = _rows(then), _rows(now)
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
     other_label = (_by_content(gone) & _by_content(new)).total()
@@ -127,37 +127,37 @@ def _by_content(rows: Counter[tuple[bytes, bytes]]) -> Counter[bytes]:
 
 
 ROWS = "rows"
-"""The group of tensors with the rows that the splits were made of."""
+"""The group of tensors with the rows from which the splits were made."""
 CHANGES = ("stop", "keep", "drop")
 """Valid values of `data.changed`."""
 OTHERWISE = (
-    'restore it, or set data.changed in silo.toml: "keep" continues with the rows as stored, "drop" without those '
-    "that are gone"
+    'restore it, or set data.changed in silo.toml: "keep" continues with the stored rows, "drop" without those '
+    "that are missing"
 )
 
 
 class DataChanged(DataError):
-    """A silo's data have changed since it joined: the server learns only that."""
+    """A silo's data have changed since it joined. The server learns nothing else."""
 
 
 @dataclass(frozen=True)
 class FrozenData:
-    """What a silo has stored of its data for one federation."""
+    """The stored data of a silo for one federation."""
 
     said: Path
-    """The file next to the tensors that describes them."""
+    """The file that describes the tensors next to it."""
     silo: SiloId
     settings: DataSettings
     """Settings with which the silo reads its own source."""
     changed: str
-    """What to do if the source has changed: "stop", "keep" or "drop"."""
+    """The reaction to a changed source: "stop", "keep" or "drop"."""
     key: Callable[[], bytes]
     """The key of hashes of rows."""
     check: Callable[[Silo], None]
-    """Raises DataError for a silo that cannot train."""
+    """A check that raises DataError for a silo that cannot train."""
 
     def known(self) -> DataFile | None:
-        """Return what was stored; None if nothing was. Raises DataError if it is damaged."""
+        """Return the stored description, or None. Raises DataError if it is damaged."""
         return record_of(self.said, DataFile)
 
     def tensors(self, known: DataFile) -> Path:
@@ -165,7 +165,7 @@ class FrozenData:
         return self.said.with_name(known.place or f"{self.said.stem}.safetensors")
 
     def read(self, known: DataFile) -> Silo:
-        """Return the silo as it was stored. Raises DataError if the file is damaged."""
+        """Return the stored silo. Raises DataError if the file is damaged."""
         check_file(self.tensors(known), known.file)
         return _silo(self.silo, read_payload(self.tensors(known)))
 
@@ -174,10 +174,10 @@ class FrozenData:
         return state_of(silo_files(self.settings, self.silo))
 
     def made(self, pool: Pool, own: OwnSilos, source: SourceState, again: DataFile | None) -> tuple[DataFile, bytes]:
-        """Return what to store of a silo, read for the first time, or `again` if the tensors are gone.
+        """Return what to store of a silo that is read for the first time, or `again` because the tensors are missing.
 
-        Raises DataChanged if it, or another silo.toml for this federation, gave other splits of the source; DataError
-        if the source was written in the meantime.
+        Raises DataChanged if it, or another silo.toml for this federation, had other splits of the source; DataError if
+        the source was written in the meantime.
         """
         silo, columns = own.silos[0], sorted(column.name for column in pool.table)
         data = to_bytes(_tensors(silo) | {ROWS: rows_of(pool, columns, self.key())})
@@ -186,11 +186,11 @@ class FrozenData:
             other = again if path == self.said else record_of(path, DataFile)
             if other is not None and other.file != made:
                 raise DataChanged(
-                    f"silo {self.silo!r}: {self.settings.source} no longer gives the rows that {path} was made of when "
-                    "the silo joined: restore the source and [data] of silo.toml"
+                    f"silo {self.silo!r}: {self.settings.source} no longer has the rows from which {path} was made "
+                    "when the silo joined: restore the source and [data] of silo.toml"
                 )
         if looks_of(silo_files(self.settings, self.silo)) != source.looks:
-            raise DataError(f"{self.settings.source} was written while it was read: start again")
+            raise DataError(f"{self.settings.source} changed while caveat was reading it: start again")
         indices = {split: index.numpy() for split, index in silo.indices.items() if split in SPLITS}
         if pool.table and (told := apart(pool, indices)):
             self._log(f"{self.settings.source}: {told}")
@@ -201,15 +201,15 @@ class FrozenData:
         return DataFile.model_validate(known), data
 
     def store(self, known: DataFile, data: bytes) -> None:
-        """Write it so that only the silo can read it."""
+        """Write it, readable for the silo only."""
         write_record(self.said, known, lasting=True, opener=privately)
         write_bytes(self.tensors(known), data, lasting=True, opener=privately)
 
     def checked(self, known: DataFile) -> DataFile:
         """Return the data to continue with, after comparing the source with its earlier state.
 
-        Files are read only if their sizes or times differ. Raises DataChanged for a change that silo.toml does not
-        allow, with the number of rows.
+        Files are read only if their sizes or times differ. Raises DataChanged, with the number of rows, for a change
+        that silo.toml does not allow.
         """
         self._tidy(known)
         noticed = known.noticed if known.noticed is not None and known.noticed.rule == self.changed else None
@@ -235,18 +235,18 @@ class FrozenData:
         noticed = NoticedChange(looks=now.looks, holds=now.holds, rule=self.changed)
         if self.changed == "drop" and change.leaving:
             return self._without(known, change, noticed, told)
-        self._log(f'{told}; data.changed = "{self.changed}": continuing with the rows as stored')
+        self._log(f'{told}; data.changed = "{self.changed}": continuing with the stored rows')
         return self._write(known, noticed=noticed)
 
     def _unreadable(self, known: DataFile, error: Exception) -> DataFile:
         told = f"silo {self.silo!r}: {self.settings.source} can no longer be read: {error}"
         if self.changed == "keep":
-            self._log(f'{told}; data.changed = "keep": continuing with the rows as stored')
+            self._log(f'{told}; data.changed = "keep": continuing with the stored rows')
             return known
         raise DataChanged(f'{told}; restore it, or set data.changed = "keep" in silo.toml') from None
 
     def _without(self, known: DataFile, change: SourceChange, noticed: NoticedChange, told: str) -> DataFile:
-        """Store the splits without rows that are gone, and delete what was stored before."""
+        """Store the splits without missing rows, and delete the earlier ones."""
         groups = read_payload(self.tensors(known))
         rows = groups[ROWS]
         stays = torch.ones(len(rows["position"]), dtype=torch.bool)
@@ -257,8 +257,8 @@ class FrozenData:
             self.check(silo)
         except DataError as error:
             raise DataChanged(
-                f"{told}; without the rows that are gone it cannot train: {error}; `caveat flower delete-data "
-                f"{self.said.parent}` deletes what is stored of them"
+                f"{told}; without the missing rows it cannot train: {error}; `caveat flower delete-data "
+                f"{self.said.parent}` deletes their stored copies"
             ) from None
         data = to_bytes(_tensors(silo) | {ROWS: {name: each[stays] for name, each in rows.items()}})
         place = f"{self.said.stem}-{sum_of_bytes(data).sha256:.8}.safetensors"
@@ -270,12 +270,12 @@ class FrozenData:
             dropped={split: count for split, count in dropped.items() if count},
         )  # fmt: skip
         self._tidy(found)
-        counts = ", ".join(f"{split} {count}" for split, count in left.items() if count) or "none of a split"
-        self._log(f'{told}; data.changed = "drop": {len(change.leaving)} left ({counts}), none is added')
+        counts = ", ".join(f"{split} {count}" for split, count in left.items() if count) or "none in a split"
+        self._log(f'{told}; data.changed = "drop": {len(change.leaving)} removed ({counts}), none added')
         return found
 
     def _tidy(self, known: DataFile) -> None:
-        """Delete what was stored before rows left, also after a process was killed before it could."""
+        """Delete tensors from before rows were removed, including those that a killed process left."""
         for path in self.said.parent.glob(f"{self.said.stem}*.safetensors"):
             if path != self.tensors(known):
                 path.unlink()
@@ -294,7 +294,7 @@ class FrozenData:
 
 
 def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
-    """Return a silo without some rows of its source, and how many of them each split had."""
+    """Return a silo without some rows of its source, and their numbers by split."""
     stays = {split: ~torch.isin(silo.indices[split], positions) for split in SPLITS}
     train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}

@@ -1,6 +1,6 @@
-"""A silo in a federation: its data, its private state, and its messages, all on its own disk.
+"""A silo in a federation: its data, its private state, and its messages.
 
-What it has kept of a finished federation can be opened to predict with.
+Its stored copy of a finished federation can be opened for predictions.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ from .silo_file import SiloFile
 from .store import KeptSiloRun, OwnBooks, SiloRun, own_manifest
 
 BUSY = 60.0
-"""Seconds to wait for a process that still works for the same silo, such as one whose node was killed."""
+"""Seconds to wait for another process of the same silo, such as one whose node was killed."""
 
 
 Member = TypeVar("Member", SiloRun, KeptSiloRun)
 MODEL_FILES = ("silo.json", MODEL, "model/model.json")
-"""What a silo keeps of a federation's model, to predict with it."""
+"""A silo's stored copy of a federation's model, for predictions."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SiloSide:
     file: SiloFile
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
-        """Return what everyone has to know of its data before an agreement: see `data.schemas.DataSchema`."""
+        """Return the description of its data for the agreement, see `data.schemas.DataSchema`."""
         self.file.limits.check_begin(self.file.silo, terms, self.file.state)
         silo = self.file.silo
         with told_by_rule(self.file, terms):
@@ -69,11 +69,10 @@ class SiloSide:
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def check_joining(self, terms: Terms) -> Silos:
-        """Run all checks of `introduce` and `join`, without other silos and without writing anything; return the silo
-        alone.
+        """Run all checks of `introduce` and `join`, without other silos and without writing anything; return the silo.
 
-        Raises what they raise: ToldRefusal, with the full error as its cause, for what the silo refuses by a rule;
-        BeyondLimits, DataError and ConfigurationError for anything else that cannot be used.
+        Raises what they raise: ToldRefusal, with the full error as its cause, for a refusal by a rule; BeyondLimits,
+        DataError and ConfigurationError otherwise.
         """
         schemas = {self.file.silo: DataSchema.of_json(json.loads(str(self.introduce(terms)["sketch"])))}
         alone = replace(terms, names=(self.file.silo,), agreement=shared_schema(schemas, terms.config.data))
@@ -88,18 +87,18 @@ class SiloSide:
         return {"silo": self.file.silo, **self.data.sizes(terms, part.silos[0])}
 
     def says(self, terms: Terms) -> dict[str, str | int]:
-        """Return what is sent with every update once rows have left its data: its present sizes."""
+        """Return what is sent with every update after rows were removed from its data: its current sizes."""
         return self.data.sizes_once_dropped(terms)
 
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
-        """Run a client task; keep the new state, and a ledger line of what is sent.
+        """Run a client task; store the new state, and a ledger line about what is sent.
 
-        Raises RunError for an order that no server of this federation has a reason to give, BeyondLimits for one update
-        more than the silo allows.
+        Raises RunError for a request that no server of this federation would send, BeyondLimits for an update beyond
+        the silo's limits.
         """
         self.keep_configuration(terms)
         folder = self.folder(terms)
-        busy = f"{folder}: another process has been working there for {BUSY:.0f} s"
+        busy = f"{folder}: another process has been using it for {BUSY:.0f} s"
         with held(folder / "lock", busy, BUSY), self._counting():
             run = self.run(terms)
             executor = run.joining if order.joins else run.executor()
@@ -122,18 +121,18 @@ class SiloSide:
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Keep other federations of the silo from sending within this context, if limits are checked."""
+        """Prevent other federations of the silo from sending within this context, if limits are checked."""
         if not self.file.limits.counts:
             yield
             return
-        busy = f"{self.file.state}: another federation has been working there for {BUSY:.0f} s"
+        busy = f"{self.file.state}: another federation has been using it for {BUSY:.0f} s"
         with held(self.file.private() / "lock", busy, BUSY):
             yield
 
     def keep_configuration(self, terms: Terms) -> None:
-        """Keep a federation's configuration when it is first seen.
+        """Store a federation's configuration when it is first received.
 
-        Raises DataError for another one after that, RunError if its folder is a link.
+        Raises DataError if it differs later, RunError if its folder is a link.
         """
         for folder in (self.home(terms), self.folder(terms)):
             refuse_link(folder)
@@ -141,29 +140,29 @@ class SiloSide:
         if not path.exists():
             write_bytes(path, configuration.dump(terms.config).encode())
             about = f"{terms.config.method.name}, {terms.config.rounds} rounds"
-            print(f"caveat: silo {self.file.silo!r} joins a federation, {about}; what it keeps is in {path.parent}",
+            print(f"caveat: silo {self.file.silo!r} joins a federation, {about}; its files are in {path.parent}",
                   file=sys.stderr, flush=True)  # fmt: skip
         elif path.read_text() != configuration.dump(terms.config):
             joined = described(spec_of(configuration.loads(path.read_text(), str(path))))
             if found := differing(joined, terms.config):
-                raise DataError(f"the federation's configuration differs from the one that was joined, {path}: {found}")
+                raise DataError(f"the federation's configuration differs from the one at joining, {path}: {found}")
 
     def run(self, terms: Terms) -> SiloRun:
-        """Return the run that these terms make of its data."""
+        """Return the run of these terms on its data."""
         return self._run(terms, self._silos(terms, self.data.silo), self.folder(terms), self.file.secret())
 
     def _silos(self, terms: Terms, read: Callable[[Terms], Silo]) -> Silos:
-        """Return its one silo, as agreed. Raises ToldRefusal for what its own rules do not allow."""
+        """Return its only silo, encoded with the agreed schema. Raises ToldRefusal if its own rules do not allow it."""
         with told_by_rule(self.file, terms):
             check_terms(self.file, terms)
             wanted = terms.config.data.subgrouping
-            subgroups = None if wanted is None else wanted.fitted(())  # declared, so no data decide
+            subgroups = None if wanted is None else wanted.fitted(())  # declared, so independent of data
             silos = Silos((read(terms),), agreement(terms).classes, subgroups=subgroups)
             check_counts(silos, self.file)
         return silos
 
     def predicting(self, terms: Terms, folder: Path) -> KeptSiloRun:
-        """Return the run in a folder, to predict with; it writes nothing."""
+        """Return the run in a folder, for predictions; it writes nothing."""
         prepares = kept_preparation(folder)
         spec = spec_of(terms.own_config, terms.method)
         return _with_same_code(
@@ -176,7 +175,7 @@ class SiloSide:
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Where it computes. Raises ConfigurationError for a device that does not exist."""
+        """Its devices. Raises ConfigurationError for a device that does not exist."""
         return (find_device(self.file.device, key="device"),)
 
     def _run(self, terms: Terms, silos: Silos, folder: Path, secret: int) -> SiloRun:
@@ -200,7 +199,7 @@ class SiloSide:
         return self.home(terms) / terms.method
 
     def _keep_model(self, folder: Path, terms: Terms, t: int, down: Payload) -> None:
-        """Keep the global model of the last evaluation: with it, `caveat predict` works at the silo."""
+        """Store the global model of the last evaluation, for `caveat predict` at the silo."""
         (folder / "model").mkdir(exist_ok=True)
         write_bytes(folder / "model" / "model.safetensors", to_bytes(down))
         write_record(folder / "model" / "model.json", ModelFile(schema=SCHEMA, t=t))
@@ -211,7 +210,7 @@ class SiloSide:
         OwnBooks(folder).keep_files(*MODEL_FILES, *self._keep_preparation(folder, terms))
 
     def _keep_preparation(self, folder: Path, terms: Terms) -> list[str]:
-        """Keep what prepares new inputs like its data; return the file."""
+        """Store the preprocessing of new inputs; return the file."""
         known = self.data.frozen(terms).known()
         if known is None:
             return []
@@ -220,12 +219,12 @@ class SiloSide:
 
 
 def _with_same_code(run: Member, terms: Terms) -> Member:
-    """Return the run. Raises ConfigurationError if the model's code makes another model than at the server."""
-    # Frozen weights are not sent, so nothing else would show a difference.
+    """Return the run. Raises ConfigurationError if the model's code builds a different model than at the server."""
+    # Frozen weights are not sent, so nothing else would reveal a difference.
     made = run.spec.code_made(run.info) if terms.code else None
     if terms.code and (made is None or not made.same_elsewhere(terms.code, terms.says)):
         raise ConfigurationError(
-            "the model's code makes another model here than at the server: its parts, the weights that are not sent or "
+            "the model's code builds a different model here than at the server: its parts, frozen weights or "
             "its outputs differ; use the same code here, and the same file of model.weights",
             "model",
         )
@@ -233,21 +232,20 @@ def _with_same_code(run: Member, terms: Terms) -> Member:
 
 
 def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks) -> None:
-    """Raise RunError for an order for another silo, for an unknown task, or for a round that is over.
+    """Raise RunError for a request for another silo, for an unknown task, or for a past round.
 
-    A round that is over is valid if the run was rolled back, or if the silo makes up for missed rounds and sends
-    nothing.
+    A past round is valid if the run was rolled back, or if the silo makes up for missed rounds and sends nothing.
     """
     if order.silo != silo:
-        raise RunError(f"an order for silo {order.silo!r}, but this is {silo!r}")
+        raise RunError(f"request for silo {order.silo!r}, but this is {silo!r}")
     executor.find_task(order.t, order.task)
     goes_back = order.joins or books.goes_back(order)
     if order.t < (newest := max(executor.states.versions(silo), default=NEVER)) and not goes_back:
-        raise RunError(f"an order for round {order.t}, but there is a state of round {newest}")
+        raise RunError(f"request for round {order.t}, but there is a state of round {newest}")
 
 
 def open_member(folder: Path, device: str = "cpu") -> Run:
-    """Open what a silo keeps of a finished federation, to predict with on a device.
+    """Open a silo's stored copy of a finished federation, to predict on a device.
 
     No data are needed; nothing is written, in the folder or elsewhere. Raises RunError if the folder is invalid,
     DataError if its file is damaged or another version of caveat wrote it.

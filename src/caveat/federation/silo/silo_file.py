@@ -1,6 +1,6 @@
-"""A silo's own file, `silo.toml`: its name, its data, its state, and the limits that it sets to all federations.
+"""A silo's own file, `silo.toml`: its name, its data, its state, and its limits for all federations.
 
-What a silo has done so far is in the ledgers that it keeps itself, of every federation below its `state`.
+The silo's own ledgers, one per federation below its `state`, record what it has done so far.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .frozen_splits import CHANGES
 
 
 class BeyondLimits(RunError):
-    """A refusal because the silo's own file does not allow the order.
+    """A refusal because the silo's own file does not allow the request.
 
-    The text is for the silo only. Others learn from `told` the silo and the rule, which is a key of `[limits]`.
+    The text is for the silo only. Others learn `told`: the silo and the rule, which is a key of `[limits]`.
     """
 
     def __init__(self, text: str, rule: str, silo: SiloId) -> None:
@@ -52,25 +52,25 @@ class BeyondLimits(RunError):
 
 LEDGER = "ledger.jsonl"
 NO_NOISE = 0.0
-"""The noise multiplier of an update without noise."""
+"""Noise multiplier of an update without noise."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Methods, training rounds and epsilon of one silo, over all federations whose state is in its folder."""
+    """Limits on methods, training rounds and epsilon of one silo, over all federations with states in its folder."""
 
     methods: tuple[str, ...] | None = None
-    """The methods that it takes part in; any if None."""
+    """The methods in which it takes part; None for any."""
     rounds: int | None = None
-    """How many training updates leave it; one that is repeated counts again, and so does any other repeated answer."""
+    """Maximum number of training updates that leave it; repeated updates and other repeated answers count again."""
     epsilon: float | None = None
-    """The silo-level epsilon of those updates, towards a server that sees each of them."""
+    """Maximum silo-level epsilon of those updates, against a server that sees each of them."""
     delta: float = DELTA
     """The delta of that epsilon."""
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Limits:
-        """Parse the table of a file. Raises ConfigurationError naming the key, its value and what was expected."""
+        """Parse the table of a file. Raises ConfigurationError with the key, its value and what was expected."""
         for key, value in table.items():
             if key not in _EXPECTED:
                 raise ConfigurationError(f"unknown key limits.{key}; there are: {', '.join(_EXPECTED)}")
@@ -79,7 +79,7 @@ class Limits:
         return cls(**table | ({"methods": tuple(table["methods"])} if "methods" in table else {}))
 
     def check_begin(self, silo: SiloId, terms: Terms, state: Path) -> None:
-        """Raise BeyondLimits if all rounds of a federation, added to those of others, are more than allowed."""
+        """Raise BeyondLimits if all rounds of a federation, added to those of others, exceed a limit."""
         methods = (terms.config.method.name, *terms.config.baselines)
         self._check_methods(silo, methods)
         if self.counts:
@@ -89,7 +89,7 @@ class Limits:
             self._check_updates(silo, [*others, *planned], left.repeated, "with all rounds of this federation")
 
     def check_order(self, silo: SiloId, terms: Terms, order: Order, state: Path) -> None:
-        """Raise BeyondLimits if an update, or any repeated answer, is one more than allowed."""
+        """Raise BeyondLimits if an update or a repeated answer would exceed a limit."""
         self._check_methods(silo, (terms.method,))
         if not self.counts:
             return
@@ -102,7 +102,7 @@ class Limits:
 
     @property
     def counts(self) -> bool:
-        """Whether updates are counted, over all federations."""
+        """Whether updates are counted over all federations."""
         return self.rounds is not None or self.epsilon is not None
 
     def _check_methods(self, silo: SiloId, asked: Iterable[str]) -> None:
@@ -112,14 +112,14 @@ class Limits:
             if name not in self.methods:
                 allowed = ", ".join(self.methods) or "none"
                 raise BeyondLimits(
-                    f"the federation's method {name!r} is not among those that limits.methods of silo.toml allows: "
+                    f"the federation's method {name!r} is not allowed by limits.methods of silo.toml, which has "
                     f"{allowed}",
                     "limits.methods",
                     silo,
                 )
 
     def _check_updates(self, silo: SiloId, multipliers: list[float], repeated: int, when: str) -> None:
-        """Check updates, each given by the multiplier of its noise, and repeated answers against the limits."""
+        """Check updates, given by their noise multipliers, and repeated answers against the limits."""
         if self.rounds is not None and len(multipliers) + repeated > self.rounds:
             others = f" and {plural(repeated, 'repeated answer')}" if repeated else ""
             updates = plural(len(multipliers), "update")
@@ -158,14 +158,14 @@ def _fits(key: str, value: object) -> bool:
 
 
 def _training(config: Config, method: str) -> list[str]:
-    """Return the addresses of the client tasks of a method's training rounds, one for each round."""
+    """Return the addresses of the client tasks of a method's training rounds, one per round."""
     spec = spec_of(config, method)
     method_of_run = Evaluated(spec.complete_method(spec.expected or 1))
     return [step.address for step in method_of_run.schedule() if step.trains]
 
 
 def _multiplier(config: Config) -> float:
-    """Return the standard deviation of the noise in a silo's update, divided by how far the silo can move it.
+    """Return the standard deviation of the noise in a silo's update, divided by the sensitivity of the update.
 
     It is 0 if the noise depends on the number of silos that the server reports.
     """
@@ -186,18 +186,18 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class _Left:
-    """What has left a silo, by the ledgers that it keeps."""
+    """The messages that left a silo, from its own ledgers."""
 
     updates: list[tuple[str, float]]
     """Federation and noise multiplier of each training update."""
     answers: Counter[Answer]
-    """How often each other answer has left."""
+    """How often each other answer was sent."""
 
     @property
     def repeated(self) -> int:
-        """The number of repeated answers that are not training updates.
+        """Number of repeated answers that are not training updates.
 
-        A server that asks for one again, with another model, learns as much about the rows as from another round.
+        A server that requests one again, with another model, learns as much about the rows as from another round.
         """
         return self.answers.total() - len(self.answers)
 
@@ -218,7 +218,7 @@ def _left(state: Path) -> _Left:
 
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "label_codes",
             "rename_columns", "groups", "time")  # fmt: skip
-"""The settings of its data that a silo can have for itself."""
+"""The data settings that a silo can set itself."""
 KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "thousands": str,
@@ -230,11 +230,11 @@ DATA_KEYS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class SiloFile:
-    """What a silo tells its own node only."""
+    """The settings of a silo, which only its own node knows."""
 
     silo: SiloId
     state: Path
-    """The folder with what must survive: private states, a secret, the data as tensors."""
+    """The folder with persistent files: private states, a secret, the data as tensors."""
     source: str
     target: str | None = None
     categorical: tuple[str, ...] | None = None
@@ -244,26 +244,26 @@ class SiloFile:
     thousands: str | None = None
     missing: tuple[str | float, ...] | None = None
     device: str = "cpu"
-    """Where it computes, like engine.device elsewhere."""
+    """Its device, as in engine.device."""
     limits: Limits = field(default_factory=Limits)
     label_codes: tuple[LabelCode, ...] | None = None
     """The meanings of labels in its table."""
     rename_columns: tuple[OwnColumn, ...] | None = None
-    """Columns that have another name or unit in its table."""
+    """Columns with another name or unit in its table."""
     groups: str | None = None
-    """The column with the group of each row in its table, or as `data.groups` says for other sources."""
+    """The column with the group of each row in its table; for other sources as in `data.groups`."""
     time: str | None = None
     """The column with the time of each row in its table."""
     small_counts: bool = False
-    """Whether counts of fewer than five rows may leave it."""
+    """Whether counts below five may leave it."""
     magnitudes: bool = False
     """Whether the magnitude of the median of each column of numbers may leave it."""
     dictionary: tuple[DictionaryColumn, ...] | None = None
-    """The data dictionary by which it reads its table; None for that of the server's configuration."""
+    """The data dictionary for its table; None for the dictionary in the server's configuration."""
     path: str = ""
-    """Where this was read, for messages."""
+    """The path of the file, for messages."""
     changed: str = "stop"
-    """What to do if the source has changed since the silo joined: one of `frozen_splits.CHANGES`."""
+    """The reaction if the source has changed since the silo joined: one of `frozen_splits.CHANGES`."""
 
     @property
     def is_table(self) -> bool:
@@ -272,14 +272,14 @@ class SiloFile:
     def settings(self, federation: DataSettings) -> DataSettings:
         """Return the federation's data settings with this silo's own source.
 
-        Raises DataError for those of another source: the server would then decide what each silo has to decide.
+        Raises DataError if they name another source, which each silo must decide itself.
         """
         if federation.source != "on_site":
             raise DataError(f"the federation has data.source = {federation.source!r}, expected 'on_site'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
 
     def secret(self) -> int:
-        """Return a number that nobody else knows, drawn on first use."""
+        """Return a number that only this silo knows, drawn on first use."""
         path = self.private() / "secret"
         if not path.exists():
             part = path.with_name(f".secret.{os.getpid()}.part")
@@ -287,19 +287,19 @@ class SiloFile:
             with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600), "w") as file:
                 token = secrets.token_hex(16)
                 file.write(f"{token} {_checksum(token)}")
-            # Atomic, and never over one that another process has just drawn.
+            # Atomic, and never replaces one that another process has just drawn.
             with contextlib.suppress(FileExistsError):
                 os.link(part, path)
             part.unlink()
         token, *checksum = path.read_text(errors="replace").split() or [""]
         if checksum != [_checksum(token)] or len(token) != 32 or not set(token) <= set(string.hexdigits):
-            raise RunError(f"{path} is damaged: restore it from a copy; noise that is drawn from another would differ")
+            raise RunError(f"{path} is damaged: restore it from a copy, because another secret yields different noise")
         return int(token, 16)
 
     def private(self, *names: str) -> Path:
-        """Return a private folder in `state`, made if necessary; `state` is private too if it is made.
+        """Return a private folder in `state`, created if necessary; a created `state` is private, too.
 
-        An existing `state` is left as it is, since it may hold other things.
+        An existing `state` keeps its permissions, because it may contain other files.
         """
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = self.state.joinpath(*names)
@@ -314,7 +314,7 @@ def _checksum(token: str) -> str:
 
 
 def read_silo_file(path: Path) -> SiloFile:
-    """Read a silo's `silo.toml`. Raises ConfigurationError naming the file, the key and what was expected."""
+    """Read a silo's `silo.toml`. Raises ConfigurationError with the file, the key and what was expected."""
     try:
         table = parse(path.read_text(encoding="utf-8-sig"), str(path)).table
     except (OSError, UnicodeDecodeError) as error:
@@ -379,7 +379,7 @@ def _check(path: Path, prefix: str, table: Any, keys: Mapping[str, type], requir
 
 
 def beside(source: str, folder: Path) -> str:
-    """Return the source with absolute paths for those that exist in a folder."""
+    """Return the source with absolute paths for files that exist in a folder."""
     kind, _, rest = source.partition(":")
     if not rest:
         return source

@@ -26,32 +26,32 @@ from .member import SiloSide
 from .silo_file import OWN_KEYS, BeyondLimits, Limits, SiloFile, read_silo_file
 
 NAME = "check"
-"""Stands for a federation's name; a silo keeps nothing of it."""
+"""Placeholder for a federation's name, which a silo does not store."""
 SHARED_KEYS = ("classes", "dictionary", "categorical", "numeric", "decimal", "thousands", "missing", "separator",
                "groups", "time")  # fmt: skip
-"""Keys of a configuration that hold for all silos' tables."""
+"""Keys of a configuration that apply to all silos' tables."""
 UNKNOWN = ("a class of the server's", "another one")
-"""Stand for classes that nothing defines."""
+"""Placeholders for undefined classes."""
 OTHERS = "whether its columns, categories and shapes fit those of the other silos"
-USUAL = "checked without the federation's configuration, with default shares of splits: --config FILE checks with it"
+USUAL = "checked without the federation's configuration, with default fractions of splits: --config FILE includes it"
 WITHOUT = (
-    "the federation's configuration (classes, dictionary, target, method, rounds, batches, and shares of splits, for "
-    "which the defaults were used): --config FILE checks that too, with the config.toml of the project"
+    "the federation's configuration (classes, dictionary, target, method, rounds, batches, fractions of splits, for "
+    "which the defaults were used): use --config FILE with the config.toml of the project to check it, too"
 )
 
 
 @dataclass(frozen=True)
 class JoiningCheck:
-    """A silo, and what is known of the federation that it is to join."""
+    """A silo, and what is known about the federation that it will join."""
 
     file: SiloFile
     config: Config | None = None
     """The federation's configuration; None if the silo does not have it."""
     dictionary: Sequence[DictionaryColumn] = ()
-    """The data dictionary, if neither the configuration nor the silo's own file has it."""
+    """The data dictionary, if it is neither in the configuration nor in the silo's own file."""
 
     def survey(self) -> dict[str, Any]:
-        """Describe its source with `caveat.data.survey`, read according to its file and the federation."""
+        """Describe its source by `caveat.data.survey`, read according to its file and the federation."""
         if not self.file.is_table:
             return survey(self.file.source)
         shared = {} if self.config is None else {key: getattr(self.config.data, key) for key in SHARED_KEYS}
@@ -59,11 +59,11 @@ class JoiningCheck:
         return survey(self.file.source, **{"dictionary": self._dictionary} | shared | own)
 
     def check(self, found: Mapping[str, Any]) -> list[str]:
-        """Run all checks of joining, with the same code; return what could not be checked, a line each.
+        """Run all checks of joining, with the same code; return a line for each check that was not possible.
 
-        `found` is the result of `survey`. Without a configuration, classes are those of the silo's file and table, and
-        all else has its default. Nothing is written. Raises DataError for what would be refused, with what the server
-        would learn; ConfigurationError as joining does.
+        `found` is the result of `survey`. Without a configuration, classes come from the silo's file and table, and all
+        other settings are defaults. Nothing is written. Raises DataError for a refusal, with what the server would
+        learn; ConfigurationError as joining does.
         """
         if self.config is None and not self.file.is_table:
             return [WITHOUT, "the inputs, which are read according to the configuration", OTHERS]
@@ -82,7 +82,7 @@ class JoiningCheck:
         return unknown if self.config is not None else [WITHOUT, *unknown]
 
     def _units(self, found: Mapping[str, Any]) -> list[str]:
-        """Return a line on the columns of numbers whose unit no range checks."""
+        """Return a line on numeric columns without a range that checks their unit."""
         dictionary = self._dictionary if self.config is None else self.config.data.dictionary
         ranged = {rule.name for rule in dictionary if rule.range is not None}
         names = [
@@ -97,7 +97,8 @@ class JoiningCheck:
         return self.file.dictionary or tuple(self.dictionary)
 
     def _assumed(self, found: Mapping[str, Any]) -> Config:
-        """Return a configuration that refuses nothing that some server's would accept, except for shares of splits."""
+        """Return a configuration that accepts whatever some server's configuration accepts, except for fractions of
+        splits."""
         return Config(
             data=DataSettings(
                 source="on_site", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary
@@ -108,7 +109,7 @@ class JoiningCheck:
         )
 
     def _classes(self, found: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return classes that fit the silo's labels. Raises DataError for codes, which fit no server's classes."""
+        """Return classes that fit the silo's labels. Raises DataError for codes, which never fit a server's classes."""
         labels = [str(label) for label in found.get("classes", ())]
         if codes := [label for label in labels if number(label, ".") is not None]:
             raise DataError(
@@ -121,18 +122,18 @@ class JoiningCheck:
 
 
 def no_alarm(calibration: int, uncertainty: Uncertainty) -> str:
-    """Return that so many calibration inputs are too few for alarms of a silo's own; "" if they are enough."""
+    """Return a warning if there are too few calibration inputs for a silo's own alarms; "" if there are enough."""
     alarm = uncertainty.false_alarm_rate
     if not uncertainty.familiarity or not alarm or calibration >= least(alarm):
         return ""
     return (
-        f"{calibration} inputs in the calibration split: no alarm at {alarm:.0%} by itself, which takes at least "
-        f"{least(alarm)}, but only together with other silos that have as few"
+        f"{calibration} inputs in the calibration split: no alarms of its own at {alarm:.0%}, which need at least "
+        f"{least(alarm)}, but only together with other small silos"
     )
 
 
 def federation_of(config: Path) -> Config:
-    """Read a federation's configuration as `caveat flower init` does. Raises ConfigurationError for any other."""
+    """Read a federation's configuration like `caveat flower init`. Raises ConfigurationError for any other."""
     return configuration.load(str(config), ["engine.name=flower"])
 
 
@@ -140,7 +141,7 @@ AUTHORITY = Path("certificates/ca.crt")
 
 
 def check_start(file: Path, key: Path, server: str) -> list[str]:
-    """Return warnings before a silo starts. Raises ConfigurationError, naming the file, for what cannot work."""
+    """Return warnings before a silo starts. Raises ConfigurationError, naming the file, if it cannot work."""
     silo = read_silo_file(file).silo
     private_key_in(key)
     _check_authority(AUTHORITY)

@@ -1,4 +1,4 @@
-"""What a silo keeps on its own disk: its states, the ledger of its messages, its runs; and how rows are deleted."""
+"""A silo's files: its states, the ledger of its messages and its runs; and the deletion of rows."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -49,12 +49,12 @@ class OwnBooks:
     folder: Path
 
     def read(self) -> OwnState | None:
-        """Return what was written last. Raises DataError if it is damaged."""
+        """Return the last records. Raises DataError if they are damaged."""
         return record_of(self.folder / KEPT, OwnState)
 
     def write(self, own: OwnState) -> None:
-        """Replace the records, and wait until they are on the disk."""
-        self.folder.mkdir(exist_ok=True)  # missing for a simulated silo without a state
+        """Replace the records, and wait until they are on disk."""
+        self.folder.mkdir(exist_ok=True)  # it may be missing for a simulated silo without a state
         write_record(self.folder / KEPT, own.model_copy(update={"schema_version": SCHEMA}), lasting=True)
 
     def perform(
@@ -65,10 +65,10 @@ class OwnBooks:
         record: Callable[[Update, LedgerSum], LedgerSum],
         checkpoints: int = 1,
     ) -> Update:
-        """Run an order from the state of the round that was aggregated last, and record what is kept.
+        """Run a request from the state of the last aggregated round, and record what is stored.
 
-        The states of the last `checkpoints` training rounds stay. `record` adds what is sent to the known ledger, and
-        returns its new checksum. Raises StateLost.
+        The states of the last `checkpoints` training rounds are kept. `record` adds the message to the known ledger,
+        and returns its new checksum. Raises StateLost.
         """
         executor.states.begin()
         own = self.read()
@@ -84,11 +84,11 @@ class OwnBooks:
         stay = _last(executor, [*states, KeptState(silo=order.silo, t=order.t)], checkpoints)
         update, after = executor.perform(order.t, order.task, payload, order.silo, kept, [each.t for each in stay])
         if lost and after is not None:
-            executor.states.forget(order.silo, order.t - 1)  # the one that this task has left
+            executor.states.forget(order.silo, order.t - 1)  # the state that this task stored
             raise self._lost(order)
         now = {"ledger": record(update, known.ledger), "rollbacks": max(known.rollbacks, order.rollbacks)}
         if evaluates:
-            # The measured round may not be in the server's checkpoint yet.
+            # The evaluated round may not be in the server's checkpoint yet.
             self.write(known.model_copy(update={"states": states, **now}))
             return update
         if after is not None:
@@ -98,7 +98,7 @@ class OwnBooks:
         return update
 
     def goes_back(self, order: Order) -> bool:
-        """Return whether an order is of a run that was rolled back since this silo was asked last."""
+        """Return whether a request's run was rolled back since the silo's last request."""
         own = self.read()
         return order.rollbacks > (0 if own is None else own.rollbacks)
 
@@ -109,7 +109,7 @@ class OwnBooks:
         self.write(known.model_copy(update={"files": files}))
 
     def check_place(self) -> None:
-        """Raise ConfigurationError unless the folder is where a silo keeps a federation's method."""
+        """Raise ConfigurationError unless the folder belongs to a method of a silo's federation."""
         home = self.folder.absolute().parent / "config.toml"
         config = load_kept(home) if home.is_file() else None
         named = config is not None and self.folder.absolute().name in (config.method.name, *config.baselines)
@@ -119,7 +119,7 @@ class OwnBooks:
             )
 
     def begin_afresh(self) -> None:
-        """Let the silo continue without the state that it lost, and without these records if they are damaged."""
+        """Let the silo continue without its lost state, and without these records if they are damaged."""
         try:
             known = self.read() or OwnState()
         except DataError:
@@ -127,7 +127,7 @@ class OwnBooks:
         self.write(known.model_copy(update={"states": [], "afresh": True}))
 
     def _counted(self, order: Order, own: OwnState | None) -> tuple[KeptState | None, bool]:
-        """Return the state of the round that was aggregated last, and whether it should exist but is lost."""
+        """Return the state of the last aggregated round, and whether it should exist but is lost."""
         if order.counted == NEVER:
             return None, False
         if own is None:
@@ -137,7 +137,7 @@ class OwnBooks:
 
     def _lost(self, order: Order) -> RunError:
         return StateLost(
-            f"silo {order.silo!r}: the federation has aggregated its round {order.counted} of the schedule, but "
+            f"silo {order.silo!r}: the federation aggregated its round {order.counted} of the schedule, but "
             f"{self.folder} has no state of that round; restore the folder from a copy, or let the silo start without "
             f"it: `caveat flower reset {self.folder}`",
             order.silo,
@@ -145,9 +145,9 @@ class OwnBooks:
 
 
 def _last(executor: Executor, states: Sequence[KeptState], checkpoints: int) -> list[KeptState]:
-    """Return the states, oldest first, that may still be needed if the server can roll back so many training rounds.
+    """Return the states, oldest first, that are needed if the server can roll back `checkpoints` training rounds.
 
-    A silo that missed some of these rounds needs the state before them, and the last one may never be aggregated.
+    A silo that missed some of these rounds needs the state before them, and the last state may never be aggregated.
     """
     if checkpoints == 1:
         return list(states[-2:])
@@ -182,7 +182,7 @@ class ByOwnBooks(AnsweringRun):
 
 @dataclass(frozen=True, kw_only=True)
 class SiloRun(ByOwnBooks, LocalRun):
-    """A run as one silo knows it: the data of one silo, the names of all."""
+    """A run as one silo knows it: its own data, and the names of all silos."""
 
     names: tuple[SiloId, ...]
     secret: int
@@ -202,7 +202,7 @@ class SiloRun(ByOwnBooks, LocalRun):
 
     @property
     def joining(self) -> Executor:
-        """The executor for a finished federation: the silo keeps its part and sends nothing."""
+        """The executor for joining a finished federation: the silo stores its state and sends nothing."""
         count = len(self.info.subgroups)
         evaluated = Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics, count)
         return replace(self.executor(), method=evaluated)
@@ -210,11 +210,11 @@ class SiloRun(ByOwnBooks, LocalRun):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptSiloRun(ByOwnBooks, KeptRun):
-    """A run as one silo has kept it, without its data."""
+    """A silo's stored copy of a run, without its data."""
 
     names: tuple[SiloId, ...]
     positive_class: str | None = None
-    """The class of two that metrics are of, as in the federation's configuration."""
+    """The positive class for metrics, from the federation's configuration."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -226,21 +226,22 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
 
 
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
-    """Return the seed of the noise: another number for each size of the noise, by the same secret of a silo.
+    """Return the seed of the noise: a different number for each size of the noise, from the silo's secret.
 
-    With one draw in two sizes, as two federations could ask for it, a subtraction would leave the update.
+    Otherwise, two federations with different sizes could request the same draw, and a subtraction would reveal the
+    update.
     """
     about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, spec.cohort_size(silos))
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 
 
 def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
-    """Return silos of which only the names are known."""
+    """Return silos with known names but unknown data."""
     return {name: SiloInfo(name, "", {}, ()) for name in names}
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """Return the checksums in a silo's own records. Raises DataError if these are missing, damaged or older than its
+    """Return the checksums in a silo's own records. Raises DataError if they are missing, damaged or older than its
     model.
     """
     own = read(folder / KEPT, OwnState)
@@ -251,12 +252,11 @@ def own_manifest(folder: Path) -> Manifest:
 
 
 def delete_data(folder: Path) -> list[str]:
-    """Delete the rows that a silo has stored of a federation, or of each in a folder of such; return a line for each
-    file.
+    """Delete the rows that a silo stored for a federation, or for every federation in a folder; yield a line per file.
 
-    What prepares inputs stays, without the values of columns, and so do the model and the silo's state, in which
-    distances replace the features of calibration inputs: predictions stay bit-identical. If no model is kept yet, the
-    state is deleted too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for
+    The preprocessing of inputs is kept without values of columns, and so are the model and the silo's state, in which
+    distances replace the features of calibration inputs: predictions stay bit-identical. If no model is stored yet, the
+    state is deleted, too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for
     damaged files.
     """
     federations = (
@@ -296,7 +296,7 @@ def _forget_one(folder: Path) -> Iterator[str]:
 
 
 def _forget_values(folder: Path) -> Iterator[str]:
-    """Delete the values of calibration rows, by column, from what prepares new inputs."""
+    """Delete the values of calibration rows from the preprocessing of new inputs."""
     path, books = folder / PREPARATION, OwnBooks(folder)
     own = books.read()
     if own is None or PREPARATION not in own.files:
@@ -305,13 +305,13 @@ def _forget_values(folder: Path) -> Iterator[str]:
     if (less := without_references(known)) != known:
         write_record(path, less)
         yield f"{path}: values of the columns deleted"
-    # A deletion that was killed may have written the file but not the records.
+    # A killed deletion may have written the file but not the records.
     if (now := sum_of(path)) != own.files[PREPARATION]:
         books.write(own.model_copy(update={"files": {**own.files, PREPARATION: now}}))
 
 
 def _forget_numbers(folder: Path) -> Iterator[str]:
-    """Replace those of one method's states that hold features of calibration inputs."""
+    """Replace the states of one method that contain features of calibration inputs."""
     books = OwnBooks(folder)
     own = books.read()
     states = [] if own is None else own.states
@@ -324,14 +324,14 @@ def _forget_numbers(folder: Path) -> Iterator[str]:
             kept = known.get((silo, t))
             state = read_payload(path)
             if not any(name.endswith(INPUTS) for name in state.get(GROUP, {})):
-                # A deletion that was killed may have written the file but not the records.
+                # A killed deletion may have written the file but not the records.
                 if kept is not None and sum_of_bytes(path.read_bytes()).sha256 != kept.sha256:
                     known[silo, t] = _replaced(path, kept, state)
                 continue
             if kept is None or not (folder / MODEL).is_file():
                 _delete(path)
                 known.pop((silo, t), None)
-                yield f"{path}: deleted, with the silo's private state: no model to predict with is kept yet"
+                yield f"{path}: deleted, with the silo's private state: no model for predictions is stored yet"
                 continue
             state = {**state, GROUP: distances_alone(state[GROUP], read_payload(folder / MODEL).get(GROUP, {}))}
             known[silo, t] = _replaced(path, kept, state)

@@ -1,1 +1,1 @@
-"""The app of a federation: its two sides, and the custom code that both import."""
+"""The apps of a federation's server and silos, and the custom code that both import."""

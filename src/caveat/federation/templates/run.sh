@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [--simulation | --deliver NAME,NAME [--rounds N]] RUN [SECTION.KEY=VALUE]...   On the server's machine: run the federation, results in RUN.
-# Ends with status 0 when the run is complete. The same RUN again continues a run that was interrupted.
-# With --deliver NAME,NAME RUN is finished: wait for these silos and give them its model. Silos that never took part
-# join first, in --rounds N rounds that they run by themselves.
+# Ends with status 0 when the run is complete. Repeat the command to continue an interrupted run.
+# With --deliver NAME,NAME: wait for these silos and send them the model of the finished RUN. Silos that never took part
+# join first, with N training rounds that they run alone.
 # With --simulation all silos of config.toml are processes on this machine.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -60,7 +60,7 @@ except ValueError:
     answer = {}
 print(answer.get(name) or (answer.get("runs") or [{}])[0].get(name) or "")' "$1"; }
 
-# gone ANSWER: print in a sentence why Flower's command failed.
+# gone ANSWER: print why Flower's command failed.
 gone() {
     local why
     why=$(field error-message <<<"$1")
@@ -108,14 +108,14 @@ while true; do
     status=$(field status <<<"$answer")
     show
     if [[ -z $status ]]; then
-        echo "run $id: the server no longer answers; start ./server.sh, then the same command continues the run" >&2
+        echo "run $id: the server no longer answers; start ./server.sh, then repeat the command to continue the run" >&2
         exit 1
     fi
     [[ $status == "$last" ]] || echo "run $id: $status"
     last=$status
     case $status in
         finished:completed) exit 0 ;;
-        finished:stopped) echo "run $id was stopped; the same command continues it" >&2; exit 1 ;;
+        finished:stopped) echo "run $id was stopped; repeat the command to continue it" >&2; exit 1 ;;
         finished:*) why_not; exit 1 ;;
     esac
     sleep 3

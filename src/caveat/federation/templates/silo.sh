@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# silo.sh SILO.toml KEY SERVER:PORT   On the silo's machine: work for the federation until stopped.
+# silo.sh SILO.toml KEY SERVER:PORT   On the silo's machine: take part in the federation until stopped.
 # Needs certificates/ca.crt from the server, and KEY.pub registered there. The silo signs its greetings with KEY.
 # Mistakes are reported before anything is started, with status 2.
 set -euo pipefail
@@ -21,8 +21,8 @@ mkdir -p "$FLWR_HOME"
 chmod 700 "$FLWR_HOME"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 
-# Flower starts a process for each message. The first command on its path hands the message to the silo's daemon, which
-# has imported torch once, and starts and ends with the node.
+# Flower starts a process for each message. The first command on its path passes the message to the silo's daemon, which
+# imports torch once, and starts and ends with the node.
 own=$(python3 -c 'import caveat; print(*caveat.__path__)')/federation/silo
 mkdir -p "$FLWR_HOME/bin"
 printf '#!/bin/sh\nexec %q -IS %q %q %q "$@"\n' "$(command -v python3)" "$own/daemon_client.py" "$FLWR_HOME" "$command" \
@@ -47,12 +47,12 @@ heard() {
     done
 }
 
-# why: print in a sentence why the server has refused the key; Flower's message is the same for both reasons. A record
+# why: print why the server refused the key; Flower's message is the same for both reasons. A record
 # that is older than the key belongs to an earlier key of that name.
 why() {
     if [[ $FLWR_HOME/let-in -nt $key ]]; then
         echo "the server knows this key, and considers its last node connected until a minute has passed; if this" \
-            "lasts longer, the server has excluded the key for good: move $key and $key.pub away, make another with" \
+            "lasts longer, the server has permanently excluded the key: remove $key and $key.pub, make another with" \
             "./key.sh $name, register it with ./admit.sh $name.pub at the server, and start silo.sh again"
     else
         echo "the server does not know this key: register it there with ./admit.sh $name.pub"
@@ -78,7 +78,7 @@ while true; do
     ) &
     group=$! status=0
     wait "$group" || status=$?
-    sleep 0.2  # so that its last messages are read
+    sleep 0.2  # to read its last messages
     end KILL
     [[ ! -e $FLWR_HOME/refused ]] || echo "$name: $(why)" >&2
     echo "$name: exited with status $status; restarting in 10 s" >&2

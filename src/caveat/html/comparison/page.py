@@ -1,4 +1,4 @@
-"""The page of a comparison, and which plots it shows; it is self-contained and loads nothing from the network."""
+"""The page of a comparison and its plots; it is self-contained and loads nothing from the network."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,11 +17,11 @@ from .tables import contrast_table, main_table, pair_table, paper_table, place_t
 _MOST_PAIRS = 15
 """Maximum number of pairs in one figure."""
 _FAR = 2.0
-"""Settings share an axis up to this multiple of the length of their longest range."""
+"""Settings share an axis if the common range is at most this multiple of their longest range."""
 
 
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
-    """Return a dot plot per setting, best first, on one scale if that leaves enough of each to see; and words below."""
+    """Return a dot plot per setting, best first, on one scale if their ranges allow it, and a note."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
@@ -33,14 +33,14 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
-        note_below += " A small dot is one seed; few seeds are shown one by one."
+        note_below += " A small dot is one seed; a few seeds are shown individually."
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
 def _shared(ranges: Sequence[Point]) -> Point | None:
-    """Return one range for all; None if the settings lie too far apart for it."""
+    """Return one range for all; None if the settings are too far apart."""
     if not ranges:
         return None
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -60,7 +60,8 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Return every pair; if there are many, those of the leading method first and the others in a second figure."""
+    """Return every pair; if there are many, the pairs of the leading method come first, the others in a second
+    figure."""
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]
@@ -68,9 +69,9 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
         leads = [order[0].row in (pair.a, pair.b) for pair in pairs]
         parts = [[pair for pair, lead in zip(pairs, leads, strict=True) if lead is which] for which in (True, False)]
     corrected = f"all {len(pairs)} pairs" if len(pairs) > 1 else "the one pair"
-    caption = f"On the seeds and silos that both have. The intervals hold the differences of {corrected} together with "
-    caption += f"95 %, for {wording.scope(results)}. Where one excludes 0, its p, corrected for {corrected}, is below "
-    caption += f"{wording.LEVEL:g}: the mark is coloured and the p dark."
+    caption = f"On the seeds and silos that both have. The intervals cover the differences of {corrected} "
+    caption += f"simultaneously with 95 %, for {wording.scope(results)}. If one excludes 0, its p-value, corrected for "
+    caption += f"{corrected}, is below {wording.LEVEL:g}: the mark is colored and the p-value dark."
     about = f"Differences in {measure.name} between methods, pairs: {{}}, with simultaneous 95 % intervals"
     return [
         Chart(wording.header(measure), forest(part, measure, about.format(len(part))), caption)
@@ -109,13 +110,13 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
         rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
         courses = [found for name, runs in rows if (found := course(name, record.series[name], runs, which))]
         if courses:
-            caption = "Mean over seeds; the band reaches from the lowest seed to the highest."
+            caption = "Mean over seeds; the band extends from the lowest to the highest seed."
             figures.append(Chart(title, course_chart(courses, f"{title}, of {len(courses)} methods", write), caption))
     return figures
 
 
 def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
-    """Return the first measure against every other, and against time and bytes."""
+    """Return the first metric against every other, and against time and bytes."""
     first = record.measures[0]
     against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
         (
@@ -126,8 +127,8 @@ def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
         )
         for m in record.measures[1:]
     ]
-    megabytes_of = ("MB of a run, up and down", ["bytes_up", "bytes_down"], 1e6)
-    for name, keys, unit in (("seconds of a run", ["seconds"], 1.0), megabytes_of):
+    megabytes_of = ("MB per run, up and down", ["bytes_up", "bytes_down"], 1e6)
+    for name, keys, unit in (("seconds per run", ["seconds"], 1.0), megabytes_of):
         costs = [_cost(record.runs(row, setting, "done"), keys, unit) for row in record.rows]
         against.append((name, name, wording.setting_value, [IntervalRecord(mean=value) for value in costs]))
     figures = []
@@ -154,7 +155,7 @@ def _places(
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
-    """Return the mean cost of a run, summed over `keys`; None if one of them is not known."""
+    """Return the mean cost of a run, summed over `keys`; None if one of them is unknown."""
     known = [cost for key in keys if (cost := wording.mean_of(runs, key)) is not None]
     return sum(known) / unit if len(known) == len(keys) else None
 
@@ -170,8 +171,8 @@ def facts(record: Comparison) -> list[tuple[str, str]]:
         ("seeds", str(len(record.seeds))),
         ("silos", " or ".join(map(str, sorted(silos_of)))),
         ("runs", str(len(record.cells))),
-        ("time of all runs", duration(sum(seconds)) if seconds else ""),
-        ("MB moved in all", megabytes(sum(sent)) if any(sent) else ""),
+        ("total time of runs", duration(sum(seconds)) if seconds else ""),
+        ("total MB sent", megabytes(sum(sent)) if any(sent) else ""),
     ]
     return [(name, value) for name, value in found if value]
 

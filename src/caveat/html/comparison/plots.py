@@ -1,4 +1,4 @@
-"""Plots of a comparison: dot plots, forest plots of differences, learning curves, and scatter plots of two measures."""
+"""Plots of a comparison: dot plots, forest plots of differences, learning curves, and scatter plots of two metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ BySilo = Mapping[str, IntervalRecord]
 _SIDE = 21
 """Maximum number of letters of each name of a pair."""
 _MOST_TITLES = 1500
-"""Maximum number of marks with titles, which make up most of a plot's size."""
+"""Maximum number of marks with titles, which account for most of a plot's size."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class MethodRow:
     value: IntervalRecord
     paper: float | None = None
     absent: str = ""
-    """The text in place of a missing value."""
+    """The text instead of a missing value."""
     seeds: Mapping[int, float] = field(default_factory=dict)
-    """The value of each seed, if these are few."""
+    """The value of each seed, if there are few."""
 
 
 def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
@@ -43,12 +43,12 @@ def method_limits(rows: Sequence[MethodRow], measure: Measure) -> Point | None:
 
 
 def scale(measure: Measure, shown: Point) -> svg.Ticks:
-    """Numbers along an axis of the measure."""
+    """Return the numbers along an axis of the metric."""
     return [(value, tick(measure, value)) for value in svg.inner_ticks(shown)]
 
 
 def method_plot(methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str) -> Markup:
-    """Draw a line per method: mean and interval, the paper's result hollow, the mean in digits."""
+    """Draw a line per method: mean and interval, the paper's result as a hollow mark, and the mean in digits."""
     rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     unit = directed(measure.name, measure)
@@ -72,7 +72,7 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """Draw a line per pair: the mean difference with its interval about zero, and its corrected p.
+    """Draw a line per pair: the mean difference with its interval around zero, and its corrected p-value.
 
     Pairs without a difference are listed with a note.
     """
@@ -99,7 +99,7 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
 def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -> Markup:
     found, p = dot(pair), probability(pair.p_adjusted)
     clear = pair.p_adjusted is not None and pair.p_adjusted < LEVEL
-    said = bracketed(measure, pair) or "no seed that both have"
+    said = bracketed(measure, pair) or "no common seed"
     title = f"{pair.a} {MINUS} {pair.b}: {said}{f', corrected p {p}' if p else ''}"
     if found is None:
         return svg.group(title, svg.text(frame.left + 6, y + 4, said, "start", "tick"))
@@ -148,7 +148,7 @@ def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
     """Return a range with room for all means, and for the intervals up to the span of the means on either side.
 
-    With two or three seeds, a silo's interval may be many times as long as the difference between silos.
+    With two or three seeds, a silo's interval may be much longer than the difference between silos.
     """
     means = [one.mean for one in values if one.mean is not None]
     full, own = svg.limits(known(values), measure.percent), svg.limits(means, measure.percent)
@@ -175,7 +175,8 @@ class Course:
 
 
 def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """Return a method's metric over the rounds that all `runs` have, 150 at most; `which`: 1 is accuracy, 2 entropy."""
+    """Return a method's metric over the rounds that all `runs` have, at most 150; `which` is 1 for accuracy, 2 for
+    entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []
@@ -190,7 +191,7 @@ def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1
 
 
 def course_chart(courses: Sequence[Course], about: str, write: Write) -> Markup:
-    """Lines over rounds, each with the band of its seeds."""
+    """Return lines over rounds, each with a band over its seeds."""
     values = [value for one in courses for _, value in (*one.low, *one.high)]
     frame = svg.round_frame([at for one in courses for at, _ in one.mean], svg.limits(values) or (0.0, 1.0), 230)
     bands = [svg.band(frame, one.low, one.high, one.series, one.name) for one in courses]
@@ -201,7 +202,7 @@ def course_chart(courses: Sequence[Course], about: str, write: Write) -> Markup:
 
 @dataclass(frozen=True)
 class Place:
-    """A method in a plane of two measures."""
+    """A method in a plane of two metrics."""
 
     name: str
     series: int

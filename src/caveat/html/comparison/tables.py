@@ -13,19 +13,19 @@ from ..templates import Cell, Column, Table, column, table, words
 from . import wording
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
-_EDGE = "at the edge of the values that were tried: a better value may lie beyond"
+_EDGE = "at the edge of the tried values: a better value may be beyond"
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
-    """Return a row per method: every measure, rank and worst silo, costs, and tuned values."""
+    """Return a row per method: all metrics, rank and worst silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
-        words("runs", map(_runs, runs), "done, of those planned"),
+        words("runs", map(_runs, runs), "done, out of all planned"),
         *(_measured(record, setting, measure) for measure in record.measures),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
-        column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "of a run, mean over seeds"),
+        column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
         column(
             "MB up",
             (megabytes(wording.mean_of(each, "bytes_up")) for each in runs),
@@ -34,9 +34,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         column("MB down", (megabytes(wording.mean_of(each, "bytes_down")) for each in runs), "sent to all silos"),
         *(column(key, (_values(each, key) for each in runs), "chosen on validation data") for key in keys),
     ]
-    caption = (
-        "Mean over silos and seeds above its 95 % interval, the best in bold; costs are those of one run, mean over "
-    )
+    caption = "Mean over silos and seeds, with its 95 % interval below, the best in bold; costs are per run, mean over "
     caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
 
@@ -57,7 +55,7 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
 def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:
     if value.mean is None:
         return ""
-    # With a handful of errors, the interval is as uncertain as the value.
+    # With few errors, the interval is as uncertain as the value.
     bounds = wording.few(value) or wording.interval(measure, value)
     below = element("small", bounds, class_="bounds") if bounds else ""
     return element("b" if best else "span", wording.figure(measure, value.mean)) + below
@@ -108,7 +106,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         words("pair", (f"{pair.a} {MINUS} {pair.b}" for pair in pairs)),
         column("difference", (wording.signed(measure, pair.mean) for pair in pairs)),
         column("simultaneous 95 % interval", (wording.interval(measure, pair) for pair in pairs)),
-        column("p", (probability(pair.p) for pair in pairs), "of this pair alone"),
+        column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
     about = (
@@ -118,7 +116,7 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
 
 
 def tuning_table(record: Comparison) -> Table | None:
-    """Return a row per method and setting: the values tried, with their scores, and the one chosen."""
+    """Return a row per method and setting: the tried values, with their scores, and the chosen one."""
     tuning = record.tuning
     if tuning is None:
         return None
@@ -127,14 +125,14 @@ def tuning_table(record: Comparison) -> Table | None:
     if tuning.seed is not None:
         caption += f" with seed {', '.join(map(str, tuning.seeds)) or tuning.seed}"
     caption += f", {tuning.runs} runs for every method" if tuning.runs else ""
-    caption += "; scores stand next to the values, the chosen one in bold. A triangle marks a choice at the edge of "
+    caption += "; scores are next to the values, the chosen one in bold. A triangle marks a choice at the edge of "
     columns = [
         words("method", (_name(record, row) for row, _, _ in found)),
         words("setting", (setting.name for _, setting, _ in found)),
         words("chosen", (_chosen(runs, tuning.key) for _, _, runs in found)),
         words("tried", (_tried(record, runs, tuning.key, tuning.by) for _, _, runs in found)),
     ]
-    return table(columns, f"{caption}the values that were tried.", [row.name for row, _, _ in found])
+    return table(columns, f"{caption}the tried values.", [row.name for row, _, _ in found])
 
 
 def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -> str:
@@ -151,7 +149,7 @@ def _tried(record: Comparison, runs: Sequence[ComparedRun], key: str, by: str) -
 
 
 def _chosen(runs: Sequence[ComparedRun], key: str) -> Cell:
-    """Return the chosen values, flagged if they are the smallest or the largest: a better one may lie beyond."""
+    """Return the chosen values, flagged if they are the smallest or the largest: a better one may be beyond."""
     tuned = next((run for run in runs if run.tuning and key in run.tuned), None)
     if tuned is None:
         return Cell(_values(runs, key))
@@ -176,7 +174,7 @@ def paper_table(record: Comparison) -> Table | None:
             "difference", (wording.signed(measure, one.difference) for one, measure in found), f"here {MINUS} paper"
         ),
     ]
-    caption = "The paper's results and those measured here, with 95 % intervals."
+    caption = "The paper's results and ours, with 95 % intervals."
     return table(columns, caption, [one.row for one, _ in found])
 
 
@@ -222,7 +220,7 @@ def contrast_table(record: Comparison) -> Table | None:
     columns = [
         words("claim", (each.claim for each in found)),
         words("contrast", map(wording.contrast_name, found)),
-        column("difference", (wording.gap_of(each, each.mean) for each in found), "of shares in points"),
+        column("difference", (wording.gap_of(each, each.mean) for each in found), "shares in percentage points"),
         column("95 % interval", map(wording.gap_interval, found)),
         words("verdict", map(wording.contrast_verdict, found)),
         column("Holm p, different", (probability(each.p_different) for each in found)),

@@ -1,6 +1,6 @@
-"""Numbers and conclusions of a comparison as text: the leader, its lead, and whether budgets are equal.
+"""Text for a comparison: formatted numbers, the leader and its lead, and whether budgets are equal.
 
-Shares are written as percent without the sign, everything else with three decimals.
+Shares are formatted as percent without the sign, everything else with three decimals.
 """
 
 import math
@@ -16,18 +16,18 @@ from ...files.schema import Comparison, Measure, Setting
 from ..diagrams import Dot
 
 POPULATION = (
-    "Intervals are about training again, with other seeds, on these silos. Seeds share some or all test inputs, so "
-    "other inputs, and other silos, may differ by more."
+    "Intervals are for retraining with other seeds on these silos. Seeds share some or all test inputs, so "
+    "results for other inputs or other silos may differ more."
 )
 """The population of the intervals of means."""
 SEEDS = 5
-"""Number of seeds from which plots show intervals only."""
+"""Minimum number of seeds for which plots only show intervals."""
 FEW = 10
-"""Number of errors over all seeds below which a metric of error detection states it."""
+"""Number of errors over all seeds below which it is stated with a metric of error detection."""
 
 
 def figure(measure: Measure, value: float | None) -> str:
-    """Return the value as a number alone; empty for None."""
+    """Return the value as a number without unit; empty for None."""
     return "" if value is None else minus(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
@@ -36,12 +36,12 @@ def with_unit(measure: Measure, value: float | None) -> str:
 
 
 def signed(measure: Measure, value: float | None) -> str:
-    """Return the value with a plus if it is positive."""
+    """Return the value with a plus sign if it is positive."""
     return "" if value is None else with_sign(f"{100 * value:.1f}" if measure.percent else f"{value:.3f}")
 
 
 def interval(measure: Measure, value: schema.IntervalRecord) -> str:
-    """94.0 to 96.2; empty without bounds."""
+    """Return "94.0 to 96.2"; empty without bounds."""
     if value.low is None or value.high is None:
         return ""
     return f"{figure(measure, value.low)} to {figure(measure, value.high)}"
@@ -51,11 +51,11 @@ def few(value: schema.IntervalRecord) -> str:
     """Return the number of errors, or of correct answers if rarer, behind a silo's value; empty unless it is small."""
     if value.mean is None or value.rests_on is None or value.rests_on >= FEW:
         return ""
-    return f"rests on {value.rests_on} error{'s' * (value.rests_on != 1)}"
+    return f"based on {value.rests_on} error{'s' * (value.rests_on != 1)}"
 
 
 def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
-    """Return the words after "mean over seeds": with intervals, with some, or without any."""
+    """Return the text after "mean over seeds": with all, some or no intervals."""
     known = [value.low is not None and value.high is not None for value in values if value.mean is not None]
     if all(known):
         return "with its 95 % interval"
@@ -67,7 +67,7 @@ def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
 
 
 def bracketed(measure: Measure, value: schema.IntervalRecord) -> str:
-    """95.1 [94.0, 96.2]; the mean alone without bounds."""
+    """Return "95.1 [94.0, 96.2]"; only the mean without bounds."""
     mean = figure(measure, value.mean)
     if value.mean is None or value.low is None or value.high is None:
         return mean
@@ -94,17 +94,17 @@ def header(measure: Measure) -> str:
 
 
 def better(measure: Measure) -> str:
-    """Which direction is better; empty if neither is."""
+    """Return which direction is better; empty if neither is."""
     return {True: "higher is better", False: "lower is better", None: ""}[measure.higher]
 
 
 def directed(name: str, measure: Measure) -> str:
-    """Return a name of the measure with the direction that is better."""
+    """Return a name of the metric with the direction that is better."""
     return f"{name} ({better(measure)})" if better(measure) else name
 
 
 def per_seed(record: Comparison, row: schema.ComparedMethod, setting: Setting, measure: Measure) -> dict[int, float]:
-    """Return the value of each finished run: the mean over its silos if the measure is one of silos."""
+    """Return the value of each finished run: the mean over its silos for a metric of silos."""
     found = {}
     for run in record.runs(row, setting, "done"):
         values = [value for silo in run.silos if (value := silo.figures.get(measure.name)) is not None]
@@ -121,13 +121,13 @@ def mean_of(runs: Sequence[schema.ComparedRun], name: str) -> float | None:
 
 
 def not_done(runs: Sequence[schema.ComparedRun]) -> list[str]:
-    """1 failed, 2 to come; empty if all are done."""
+    """Return "1 failed, 2 to come"; empty if all are done."""
     counts = {text: sum(run.status == s for run in runs) for s, text in (("failed", "failed"), ("missing", "to come"))}
     return [f"{count} {text}" for text, count in counts.items() if count]
 
 
 def setting_value(value: object) -> str:
-    """Return a swept or tuned value as a user writes it, the same for a number and for its text."""
+    """Return a swept or tuned value as users write it, equal for a number and its text."""
     if isinstance(value, bool):
         return str(value).lower()
     number = as_number(value)
@@ -135,7 +135,7 @@ def setting_value(value: object) -> str:
 
 
 def as_number(value: object) -> float | None:
-    """None for anything that is not a number."""
+    """Return a number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -149,7 +149,7 @@ _LEVEL = 0.0005
 
 
 def unequal_budgets(record: Comparison, setting: Setting) -> str:
-    """Which methods trained for how many rounds; empty if all trained for the same number."""
+    """Return how many rounds each method trained; empty if the numbers are equal."""
     runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
     rounds = {name: [run.rounds for run in each if run.rounds is not None] for name, each in runs.items()}
     taken = {name: (min(each), max(each)) for name, each in rounds.items() if each}
@@ -163,7 +163,7 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
 
 
 def equal_by(record: Comparison, setting: Setting) -> str:
-    """Return the option that gives all methods as many rounds as the method with the most."""
+    """Return the option that gives all methods the maximum number of rounds."""
     runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
     longest = max(runs, key=lambda run: run.rounds or 0, default=None)
     return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
@@ -188,21 +188,21 @@ def _range(of: tuple[int, int]) -> str:
 
 
 def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
-    """Who leads on validation data at the last round that all runs have metrics of."""
+    """Return who leads on validation data at the last round for which all runs have metrics."""
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
     if not common:
-        return "No round has validation metrics of all of them."
+        return "No round has validation metrics of all methods."
     last = max(common)
     found = {
         name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
         for name, each in runs.items()
     }
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
-    where = f"At round {last}, the last that all have,"
+    where = f"At round {last}, the last common one,"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     if best - other < _LEVEL:
-        return f"{where} {first} and {second} are level on validation data ({percent(best)}{behind})."
+        return f"{where} {first} and {second} are equal on validation data ({percent(best)}{behind})."
     return (
         f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
         f"({percent(best)}, {second} {percent(other)}{behind})."
@@ -216,13 +216,14 @@ _MOST_OTHERS = 4
 
 
 def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Result]:
-    """Best first, or largest first if neither direction is better; methods without a value are left out."""
+    """Return methods with a value, best first, or largest first if neither direction is better."""
     known = [row for row in rows if row.mean is not None]
     return sorted(known, key=lambda row: row.mean or 0.0, reverse=measure.higher is not False)
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """Return the first measure under one setting: who leads, by how much, and whether the seeds suffice to say so."""
+    """Return the verdict on the first metric under one setting: who leads, by how much, and whether it is
+    significant."""
     measure = record.measures[0]
     results = record.results(setting, measure)
     order = ranked(results.rows, measure)
@@ -232,7 +233,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
         return f"Only {order[0].row} has a result: {measure.name} {_with_interval(measure, order[0])}."
     if measure.higher is None:
         return (
-            f"{measure.name.capitalize()} goes from {_with_interval(measure, order[-1])} with {order[-1].row} "
+            f"{measure.name.capitalize()} ranges from {_with_interval(measure, order[-1])} with {order[-1].row} "
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
@@ -248,7 +249,8 @@ def verdict(record: Comparison, setting: Setting) -> str:
 
 
 def leaders(record: Comparison) -> str:
-    """Who has the best mean in how many settings; empty for a single setting, or if neither direction is better."""
+    """Return in how many settings each method has the best mean; empty for one setting, or if neither direction is
+    better."""
     measure = record.measures[0]
     orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
     first = [order[0].row for order in orders if order]
@@ -260,7 +262,7 @@ def leaders(record: Comparison) -> str:
 
 
 def state(record: Comparison) -> tuple[str, str]:
-    """Return how many runs are done, and what is missing or failed; the latter is empty if nothing is."""
+    """Return how many runs are done, and a warning about missing and failed ones, or ""."""
     done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
     alarms = []
     if failed:
@@ -272,7 +274,7 @@ def state(record: Comparison) -> tuple[str, str]:
     if missing:
         alarms.append(f"{plural(missing, 'run')} to come.")
     if alarms:
-        alarms.append("Metrics are those of the runs that are done.")
+        alarms.append("Metrics are from the finished runs only.")
     return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
 
 
@@ -284,7 +286,7 @@ def _with_interval(measure: Measure, result: schema.IntervalRecord) -> str:
 def _gap(
     pairs: Sequence[schema.DifferenceRecord], first: str, second: str, measure: Measure
 ) -> schema.DifferenceRecord | None:
-    """By how much `first` is better than `second`: positive is ahead, whatever the direction of the measure."""
+    """Return by how much `first` is better than `second`: positive is better for either direction of the metric."""
     for pair in pairs:
         if {pair.a, pair.b} == {first, second}:
             same = (pair.a == first) == bool(measure.higher)
@@ -293,7 +295,7 @@ def _gap(
 
 
 def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord], measure: Measure) -> str:
-    """Return the methods behind the two best, and which of them the best is significantly ahead of."""
+    """Return the methods behind the best two, and those of them that the best is significantly ahead of."""
     first, others = order[0].row, order[2:]
     if not others:
         return ""
@@ -316,16 +318,16 @@ def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
 
 def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
     if gap.mean is None:
-        raise ValueError(f"there is no difference of {first} and {second} to tell")
+        raise ValueError(f"no difference between {first} and {second} is known")
     unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
     bounds = interval(measure, gap)
     if figure(measure, gap.mean) == figure(measure, 0.0):
         between = f" (simultaneous 95 % interval of their difference {bounds})" if bounds else ""
-        return f"{first} and {second} are level in {measure.name}{between}."
+        return f"{first} and {second} are equal in {measure.name}{between}."
     size = f"{figure(measure, abs(gap.mean))}{unit}"
     if gap.mean < 0:
         # If runs failed, the means are over different seeds, and pairs may contradict them.
-        return f"{first} has the better mean, but is behind {second} by {size} on the seeds that both have."
+        return f"{first} has the better mean, but is behind {second} by {size} on their common seeds."
     between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
     return f"{first} is ahead of {second} by {size}{between}."
 
@@ -334,7 +336,7 @@ def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> s
     if gap.p_adjusted is None:
         if seeds < 2 or gap.mean is None or gap.low is not None:
             return "One seed allows no test." if seeds < 2 else "The difference was not tested."
-        return "No test is possible: all seeds give the same difference, or a silo has a single test input."
+        return "No test is possible: all seeds have the same difference, or a silo has a single test input."
     found = "significant" if gap.p_adjusted < LEVEL else "not significant"
     where = "" if inputs_sampled else " on these inputs"
     p = f"corrected {equation(gap.p_adjusted)}"
@@ -342,12 +344,12 @@ def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> s
 
 
 def scope(results: schema.MeasureTable) -> str:
-    """What intervals and p-values of pairs hold for."""
-    inputs = "other test inputs" if results.inputs_sampled else "these test inputs, which may flatter either method,"
+    """Return the population for intervals and p-values of pairs."""
+    inputs = "other test inputs" if results.inputs_sampled else "these test inputs, which may favor either method,"
     return f"other seeds and {inputs} at these silos"
 
 
-_OWN = "what silos predict with"
+_OWN = "the predicting model"
 _WHOSE = {"": "", "own": _OWN, "global": "the global model", "local": "local models"}
 
 
@@ -365,7 +367,7 @@ def contrast_sentences(record: Comparison) -> list[str]:
 
 
 def contrast_name(contrast: schema.ContrastRecord) -> str:
-    """Both methods, the setting, the figure unless it is accuracy, and whose it is."""
+    """Return both methods, the setting, the metric unless it is accuracy, and the models."""
     model = _WHOSE.get(contrast.model, contrast.model)
     known = "" if contrast.known is None else f"{100 * contrast.known:g} % known"
     at = f"at {' and '.join(contrast.silos)}" if contrast.silos else ""
@@ -379,7 +381,7 @@ def contrast_name(contrast: schema.ContrastRecord) -> str:
 
 
 def contrast_verdict(contrast: schema.ContrastRecord) -> str:
-    """Return the verdict in words."""
+    """Return the verdict as text."""
     points = f"{100 * contrast.margin:g} point" + ("" if contrast.margin == 0.01 else "s")
     if contrast.verdict == "equal":
         return f"equal within {points if contrast.figure in _SHARES else f'{contrast.margin:g}'}"
@@ -389,7 +391,7 @@ def contrast_verdict(contrast: schema.ContrastRecord) -> str:
 
 
 def gap_of(contrast: schema.ContrastRecord, value: float | None) -> str:
-    """Return a difference of a contrast's figure, or an end of its interval: shares in points; empty for None."""
+    """Return a difference in a contrast's metric, or an end of its interval, shares in points; empty for None."""
     if value is None:
         return ""
     return with_sign(f"{100 * value:.1f}" if contrast.figure in _SHARES else f"{value:.3f}")

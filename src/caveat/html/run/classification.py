@@ -12,7 +12,7 @@ from ..templates import Cell, Table, column, table, words
 
 @dataclass(frozen=True)
 class Ranged:
-    """A metric with the number of its inputs and its 95 % interval over these, if they are known."""
+    """A metric with its number of inputs and its 95 % interval over inputs, if known."""
 
     value: float
     of: int = 0
@@ -46,12 +46,12 @@ class Judged:
 
     @property
     def behind(self) -> bool:
-        """Whether the majority is correct more often."""
+        """Whether the majority class is correct more often."""
         return bool(self.accuracy and self.majority and self.accuracy.value < self.majority.share - 1e-9)
 
 
 def judged(run: RunFolder) -> list[Judged]:
-    """Return a record for each of the run's silos; all of them empty if classes were not counted."""
+    """Return a record for each of the run's silos; all are empty if classes were not counted."""
     names = (run.summary.classes if run.summary else None) or []
     positive = run.summary.classification.positive if run.summary and run.summary.classification else ""
     return [_judged(silo.test, silo.classification, majority(silo, names), names, positive) for silo in run.silos]
@@ -72,7 +72,7 @@ def judged_together(run: RunFolder) -> Judged:
 
 
 def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
-    """Return the majority class; None if a silo's inputs were not counted by class. Ties go to the first class."""
+    """Return the majority class, the first one if tied; None if a silo's inputs were not counted by class."""
     counts, found = silo.class_counts, silo.classification
     if not counts or found is None or not found.confusion or len(counts) != len(found.confusion):
         return None
@@ -95,7 +95,7 @@ def beside_majority(run: RunFolder) -> str:
         f"{percent(sum(shares) / len(shares))}"
     )
     if len(shares) == 1:
-        return f"{sentence}{', which is more than this run has' if behind else ''}."
+        return f"{sentence}{', more than this run' if behind else ''}."
     return f"{sentence}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
 
 
@@ -155,8 +155,8 @@ def classification(run: RunFolder) -> Classified | None:
 
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if not found.positive:
-        return ["Every class is compared with all others; a metric is the mean over the classes that a silo has."]
-    sentence = f"Metrics are those of the class {found.positive!r}."
+        return ["Every class is compared with all others; a metric is the mean over the classes present at a silo."]
+    sentence = f"Metrics are for the class {found.positive!r}."
     at = found.operating
     if at is None:
         return [f"{sentence} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
@@ -168,7 +168,7 @@ def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
         inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
-        sentence += f" {which} too few of these for a threshold of their own and use the federation's, "
+        sentence += f" {which} too few of these for their own threshold and use the federation's, "
         sentence += f"{decimal(at.threshold)}, "
         sentence += f"from {inputs}."
     return [sentence]
@@ -206,18 +206,18 @@ def _figures(run: RunFolder, summary: Summary) -> Table | None:
         ),
         column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
     ]
-    caption = "Metrics on each silo's test split. Brackets hold 95 % intervals over these inputs; a share comes "
+    caption = "Metrics on each silo's test split. Brackets have 95 % intervals over these inputs; a share is given "
     caption += (
         "with its number of inputs. The majority is the accuracy of always predicting the most frequent class of "
     )
-    caption += "the silo's training data; worst of each holds, for each metric, the worst silo's value"
+    caption += "the silo's training data; worst of each is the worst silo's value for each metric"
     marked = any(cell.flag for each in columns for cell in each.cells)
-    caption += "; a triangle marks values to be careful with." if marked else "."
+    caption += "; a triangle marks values that need caution." if marked else "."
     return table(columns, caption, [silo.name for silo in silos], 3)
 
 
 def _worst_of_each(silos: Sequence[SiloRecord]) -> Metrics:
-    """Return the worst value of each metric, which may be that of different silos."""
+    """Return the worst value of each metric, which may come from different silos."""
     found = {name: [getattr(silo.test, name) for silo in silos] for name in _HIGHER}
     known = {name: [value for value in values if value is not None] for name, values in found.items()}
     return Metrics.model_validate({name: min(values) for name, values in known.items() if values})
@@ -263,7 +263,7 @@ def _within(text: str, tolerance: float | None) -> Cell:
 
 
 def _share(found: Ranged | None) -> str:
-    """Return a share with its number of inputs and its interval, as far as these are known."""
+    """Return a share with its number of inputs and its interval, if known."""
     if found is None or found.interval is None:
         return percent(found.value if found else None)
     low, high = found.interval
@@ -316,7 +316,7 @@ def _mistakes(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Table
         column("inputs", [count(n) for n, _, _ in most]),
         column("of the class", [percent(n / sum(confusion[i])) for n, i, _ in most]),
     ]
-    return Table(columns, f"The most frequent of {count(len(cells))} kinds of mistakes, over all silos' test inputs.")
+    return Table(columns, f"The most frequent of {count(len(cells))} kinds of errors, over all silos' test inputs.")
 
 
 def own_metrics(run: RunFolder) -> Table | None:
@@ -333,5 +333,5 @@ def own_metrics(run: RunFolder) -> Table | None:
         columns.append(
             column(name, map(decimal, (*values, over.mean, over.worst)), f"{better} is better; defined at {over.silos}")
         )
-    return table(columns, "Custom metrics on each silo's test split; a metric that is not defined there is left out.",
+    return table(columns, "Custom metrics on each silo's test split; undefined metrics are omitted.",
                  names, 2)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who answers which test inputs of each stream, and how well: shares of decisions as bars, and tables."""
+"""Decisions about the test inputs of each stream and their accuracy, as bars and tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,9 +16,9 @@ from .uncertainty import evidence_figures, evidence_legend, quadrants
 
 ABOUT = {
     INSIDE: "known to the silo: its own test split",
-    "ood_local": "learned by other silos and not by this one, for the global model to answer",
+    "ood_local": "known to other silos but not to this one, for the global model to answer",
     "mix": f"{INSIDE} and ood_local together",
-    NOBODY: "learned by no silo: no answer is correct, only abstention is",
+    NOBODY: "known to no silo: only abstention is correct",
 }
 KINDS = ("local", "global", "abstain")
 """Kinds of decisions, in the order of display."""
@@ -30,7 +30,7 @@ _ORDER = ("local", "global", CHOSEN, ORACLE)
 
 
 def streams(run: RunFolder) -> dict[str, Stream]:
-    """Return streams by name; empty if there was nothing to decide (one model that answers the whole test split)."""
+    """Return streams by name; empty if there was nothing to decide (one model answers the whole test split)."""
     tested = run.summary.tested if run.summary else {}
     chances = [len(stream.models) > 1 or stream.decisions.get("abstain", 0.0) > 0 for stream in tested.values()]
     return tested if len(tested) > 1 or any(chances) else {}
@@ -45,7 +45,7 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 
 
 def label(run: RunFolder, model: str) -> str:
-    """What a model is called: the answers of a policy that switches nothing are no switch.
+    """Return the name of a model, which is only a switch if the policy switches.
 
     If some silos lack a model, the name includes the number of silos.
     """
@@ -67,7 +67,7 @@ def accuracy(name: str, stream: Stream, model: str) -> float | None:
 def accuracy_answered(name: str, stream: Stream) -> float | None:
     """Return the accuracy among the answered inputs of all silos together.
 
-    It is no mean over silos, because a silo can have very few answered inputs.
+    It is not a mean over silos, because a silo can have very few answered inputs.
     """
     return None if name == NOBODY else stream.chosen.pooled.accuracy_answered
 
@@ -77,7 +77,7 @@ def abstains(tested: Mapping[str, Stream]) -> bool:
 
 
 def kinds(*decisions: Mapping[str, float]) -> list[str]:
-    """Return the kinds of decision that were made anywhere, in the order of `KINDS`."""
+    """Return the kinds of decisions that occur, in the order of `KINDS`."""
     return [kind for kind in KINDS if any(shares.get(kind, 0.0) > 0 for shares in decisions)]
 
 
@@ -95,19 +95,19 @@ def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
 
 
 def share_bar(shares: Mapping[str, float], label: str) -> Markup:
-    """Return a bar for a table's cell; its numbers are its alternative text."""
+    """Return a bar for a table's cell, with its numbers as the alternative text."""
     return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
 
 
 def shares_text(shares: Mapping[str, float]) -> str:
-    """Return the shares in words."""
+    """Return the shares as text."""
     return ", ".join(f"{kind} {percent(share)}" for kind, share in _made(shares).items())
 
 
 def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
     """Return the parts of one bar at (x, y) of (width, height). An empty part is abstention.
 
-    The two colors differ in brightness as much as in hue, and are the same in the light and the dark theme.
+    The two colors differ in brightness as well as in hue, and are the same in the light and the dark theme.
     """
     return stacked_bar(_made(shares), at, size, "share")
 
@@ -125,7 +125,7 @@ def _share_labels(shares: Mapping[str, float], y: float) -> list[Markup]:
 
 
 def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
-    """Who answered at each silo, in the same order; None if all decisions are of one kind."""
+    """Return the decisions of each silo, in the same order; None if all decisions are of one kind."""
     shares = {silo.name: silo.decisions for silo in run.silos if silo.decisions}
     if len(kinds(*shares.values())) < 2:
         return None
@@ -137,7 +137,7 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
             drawn = parts(of, (rows.frame.left, y - thick / 2), (rows.frame.width, thick))
             bars.append(group(f"{name}: {shares_text(of)}", *drawn, name=name))
     whole = shares_text(run.summary.decisions or {}) if run.summary else ""
-    label = f"Shares of decisions of {len(shares)} silos. All together: {whole}"
+    label = f"Shares of decisions of {len(shares)} silos. Total: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
     caption = (
         "Share of each silo's test inputs that the local model answered, that the global model answered, and that "
@@ -176,7 +176,7 @@ def decisions(run: RunFolder) -> dict[str, Any] | None:
 
 
 def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
-    """Streams by models: accuracies, who answered, and the accuracy of answers."""
+    """Return a table of streams by models: accuracies, decisions, and the accuracy of answers."""
     found = tested.values()
     columns = [words("stream", tested), column("inputs", (count(stream.examples) for stream in found))]
     for model in models(tested):
@@ -186,7 +186,7 @@ def stream_table(run: RunFolder, tested: dict[str, Stream]) -> Table | None:
     if abstains(tested):
         values = (percent(accuracy_answered(*each)) for each in tested.items())
         columns.append(column("accuracy when answered", values, "over the answered inputs of all silos together"))
-    caption = "Accuracy of each model on test inputs of each kind, mean over silos, and who answered, as shares of all "
+    caption = "Accuracy of each model on test inputs of each kind, mean over silos, and decisions, as shares of all "
     return table(columns, f"{caption}silos' inputs.")
 
 
@@ -197,7 +197,7 @@ def _share_columns(found: Sequence[Mapping[str, float]]) -> list[Column]:
 _HELP = {
     "local": "accuracy of the local model if it answers everything",
     "global": "accuracy of the global model if it answers everything",
-    "switch": "accuracy of the chosen model, including its label where it abstains",
+    "switch": "accuracy of the chosen model, including its labels for abstentions",
     ORACLE: "accuracy of the best possible choice between the two models",
 }
 _SHARES = {"local": "answered by local", "global": "answered by global", "abstain": "abstained"}
@@ -240,8 +240,8 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
         *(column(f"{name} AUROC", map(_separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
         *(column(f"{name} FPR95", (percent(one.fpr95) for one in each), about) for name, each in of.items()),
     ]
-    caption = f"How well each score tells {stream} from the silo's own test split, mean over silos; "
-    return table(columns, f"{caption}a triangle marks a value that many equal scores leave open.")
+    caption = f"How well each score separates {stream} from the silo's own test split, mean over silos; "
+    return table(columns, f"{caption}a triangle marks a value that is inexact because many scores are equal.")
 
 
 def _separated(found: Separation) -> Cell:
@@ -261,8 +261,8 @@ def _model_table(run: RunFolder) -> Table | None:
         columns.append(column(header, (write(getattr(each.mean, metric)) for each in shown.values()), help))
         if metric == "accuracy":
             worst = (percent(each.worst.accuracy) for each in shown.values())
-            columns.append(column("worst silo", worst, "accuracy at the silo where it is lowest"))
-    caption = "The models that decisions choose from, each answering all of the test split: mean over silos."
+            columns.append(column("worst silo", worst, "accuracy at the silo with the lowest accuracy"))
+    caption = "The models that decisions choose from, each answering the whole test split: mean over silos."
     return table(columns, caption)
 
 

@@ -38,7 +38,7 @@ class Familiarity:
 
 
 def promised(run: RunFolder) -> float:
-    """Return the largest expected share of inputs like its own that raise an alarm at a silo."""
+    """Return the maximum expected share of inputs like a silo's own that raise an alarm."""
     found = run.section("uncertainty").get("false_alarm_rate")
     return float(found) if isinstance(found, int | float) else _ALARM
 
@@ -55,19 +55,19 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
     said, notes = _sentence(silos, foreign, alarm), []
     if mute and len(mute) == len(silos):
-        said = f"No silo can raise an alarm, because that takes {least(alarm)} calibration inputs at "
-        said += f"{100 * alarm:.3g} %: nothing that silos do not know is detected."
+        said = f"No silo can raise an alarm, because {least(alarm)} calibration inputs are needed at "
+        said += f"{100 * alarm:.3g} %: no unfamiliar input is detected."
     elif mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
-            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, because that takes "
+            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, because they need "
             f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     elif few:
         names = listed([silo.name for silo in few], _MOST)
         notes.append(
             f"{plural(len(few), 'silo')} of {len(silos)} have fewer than the {least(alarm)} calibration inputs that "
-            f"alarms of their own take: {names}. What is guaranteed holds for these silos together, not for each."
+            f"their own alarms need: {names}. The guarantee holds for these silos together, not for each."
         )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
@@ -78,22 +78,22 @@ def familiarity(run: RunFolder) -> Familiarity | None:
 
 
 def has_few(silo: SiloRecord, alarm: float) -> bool:
-    """Return whether a silo has too few calibration inputs for alarms of its own."""
+    """Return whether a silo has too few calibration inputs for its own alarms."""
     return silo.n_calibration is not None and silo.n_calibration < least(alarm)
 
 
 def alarms_together(run: RunFolder, alarm: float) -> bool:
-    """Return whether the silos with too few calibration inputs raise alarms by those of all of them."""
+    """Return whether silos with too few calibration inputs raise alarms by those of all such silos."""
     found = run.summary.alarms if run.summary else None
     return found is not None and found.pooled >= least(alarm)
 
 
 def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
-    """Return whether a silo raises more false alarms than its promise allows, beyond chance at 5 % over all silos.
+    """Return whether a silo raises more false alarms than guaranteed, beyond chance at 5 % over all silos.
 
-    The promise is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) of n calibration
-    inputs the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k. A silo with
-    too few calibration inputs, k = 0, has no promise of its own.
+    The guarantee is an expectation over calibration splits: with k = floor(false_alarm_rate (n + 1)) for n calibration
+    inputs, the count among test inputs follows a beta-binomial distribution with parameters k and n + 1 - k. A silo
+    with too few calibration inputs, k = 0, has no guarantee of its own.
     """
     n, inputs, share = silo.n_calibration, silo.n_test, silo.test.alarms
     if not n or not inputs or share is None:
@@ -104,8 +104,8 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
 
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
-    """Return the same for all silos with enough calibration inputs, whose sum is about normal; False if a count is not
-    known.
+    """Return the same for all silos with enough calibration inputs, whose sum is about normal; False if a count is
+    unknown.
     """
     found, mean, variance = 0.0, 0.0, 0.0
     for silo in silos:
@@ -126,7 +126,7 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
         own = sum((silo.test.alarms or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
     else:
         own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
-    promise = f"guaranteed: {100 * alarm:.3g} % at most"
+    promise = f"guaranteed: at most {100 * alarm:.3g} %"
     if own > alarm and not too_many_in_all(silos, alarm):
         promise += "; chance explains the excess"
     said = f"It raises alarms on {percent(own)} of the silos' own test inputs, which are false ({promise})"
@@ -158,7 +158,7 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
         column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),
         column("FPR95", [percent(each.fpr95) for each in texts], "share of own inputs flagged when 95 % of these are"),
     ]
-    caption = "Inputs that silos do not know: the shares with alarms, and how well the score unfamiliar tells them "
+    caption = "Inputs that silos do not know: the shares with alarms, and how well the score unfamiliar separates them "
     return table(columns, f"{caption}from their own test split.")
 
 
@@ -169,7 +169,7 @@ def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
     highest = sorted(silos, key=lambda silo: -(silo.test.alarms or 0.0))[:_MOST]
     label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
     caption = "Share of a silo's own test inputs with an alarm, with 95 % intervals (Wilson); the dashed "
-    caption += "rule is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
+    caption += "line is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
     return Chart("False alarms", _plot(rows, found, alarm, label), caption)
 
 

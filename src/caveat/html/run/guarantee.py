@@ -20,7 +20,7 @@ class Kept:
     share: float
     """The weighted share of inputs that were answered."""
     risk: float | None
-    """The weighted share of errors among these; None if nothing was answered."""
+    """The weighted share of errors among answered inputs; None if nothing was answered."""
     effective: float
     """Effective number of answered inputs (Kish, 1965)."""
 
@@ -30,12 +30,12 @@ class Kept:
         return (0.0, 1.0) if self.risk is None else score_interval(self.risk, self.effective)
 
     def broken(self, promised: float) -> bool:
-        """Return whether there are more errors than guaranteed, beyond what so few inputs leave open."""
+        """Return whether there are more errors than guaranteed, beyond the uncertainty from few inputs."""
         return self.interval[0] > promised
 
     @property
     def weighted(self) -> bool:
-        """Whether the mixture differs from that of the test inputs."""
+        """Whether the weights differ from the test inputs' shares."""
         return self.risk is not None and abs(self.risk - self.wrong / self.answered) > 1e-9
 
 
@@ -69,7 +69,7 @@ def kept_by(silos: Sequence[SiloRecord]) -> Kept | None:
 
 
 def alone(test: Metrics, inputs: int) -> Kept | None:
-    """Return the errors among so many inputs with these metrics, all of equal weight; None without metrics."""
+    """Return the errors among `inputs` inputs with these metrics and equal weights; None without metrics."""
     if test.answered is None or not inputs:
         return None
     answered = round(test.answered * inputs)
@@ -95,7 +95,7 @@ def foreign(summary: Summary) -> dict[str, Shares]:
 
 
 def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:
-    """Return the silo that answers most of a stream wrongly, if there are several."""
+    """Return the silo with the largest share of wrong answers to a stream, if there are several."""
     found = {
         silo.name: _of(next(iter(each.models.values())))
         for silo in summary.silos
@@ -160,7 +160,7 @@ def promise(run: RunFolder) -> Promise | None:
         alarm = bool(broken or trusted) or not any(silo.promise.guaranteed for silo in own if silo.promise)
         return Promise(statement, caption, alarm, _by_silo(own, found.risk, caption), streams)
     if not found.guaranteed:
-        verdict = "So the run abstains from every input; predictions keep the label of the model that was asked last."
+        verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
     verdict, broken_ = _unbroken(_verdict(found, test) + trusted), test is not None and test.broken(found.risk)
@@ -173,7 +173,7 @@ def _with_promises(summary: Summary) -> list[SiloRecord]:
 
 
 def _broken_at(silo: SiloRecord, risk: float) -> bool:
-    """Return whether a silo's own guarantee is broken; one silo does not decide about a group's guarantee."""
+    """Return whether a silo's own guarantee is broken; a single silo cannot break a group's guarantee."""
     test = kept_by([silo]) if silo.promise and silo.promise.whose == "silo" else None
     return test is not None and test.broken(risk)
 
@@ -190,8 +190,8 @@ def _told(silos: list[SiloRecord], broken: list[str]) -> str:
 
 _WHOSE = {"silo": "their own", "domain": "their domain", "federation": "the federation"}
 _ABOUT_GROUPS = (
-    "A guarantee is about inputs like the calibration inputs of the silos that it covers; that of a domain or of the "
-    "federation says nothing about a single silo. "
+    "A guarantee is about inputs like the calibration inputs of the silos that it covers; a guarantee of a domain or "
+    "the federation says nothing about a single silo. "
 )
 
 
@@ -215,7 +215,7 @@ def _by_silo(silos: list[SiloRecord], risk: float, caption: str) -> Table | None
 
 
 def _more(statement: str) -> str:
-    """Return the part of a statement that says what it would take to answer more."""
+    """Return the part of a statement about the inputs needed to answer more."""
     return "".join(part for part in statement.split("; ")[1:2] if part.startswith("to answer"))
 
 
@@ -254,13 +254,13 @@ def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
     if test.risk <= found.risk:
         return f"{share}within the guarantee. {_ABOUT}"
     if low <= found.risk:
-        return f"{share}more than guaranteed, but so few inputs leave it open. {_ABOUT}"
+        return f"{share}more than guaranteed, but not significantly for this number of inputs. {_ABOUT}"
     unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"
     return f"{share}more than guaranteed, which a guarantee at this confidence level allows for {unlucky}. {_ABOUT}"
 
 
 _ABOUT = (
-    "The guarantee covers inputs like the calibration inputs, with silos mixed as there: neither a single silo "
+    "The guarantee covers inputs like the calibration inputs, in the same mixture of silos: neither a single silo "
     "nor inputs that silos do not know."
 )
 

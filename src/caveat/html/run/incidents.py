@@ -1,4 +1,4 @@
-"""What went wrong: failures, silos that were left out or lost their state, and unusual updates."""
+"""Incidents: failures, silos that were excluded or lost their state, and unusual updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LONGEST_REASON = 300
 
 
 def absence(run: RunFolder) -> Table | None:
-    """Return a row per silo, task and reason, at most those of most rounds; None if no silo was left out."""
+    """Return a row per silo, task and reason, limited to those with the most rounds; None if no silo was excluded."""
     cases: dict[tuple[str, str, str], list[int]] = {}
     for row in run.left_out:
         case = row.silo, purpose(row.phase, row.split), plain(row.left_out, _LONGEST_REASON)
@@ -25,39 +25,39 @@ def absence(run: RunFolder) -> Table | None:
     hidden = len(cases) - len(shown)
     caption = "Silos whose replies were not included: these rounds aggregated the other silos."
     if hidden:
-        caption += f" Shown are the {_MOST_ROWS} cases with most rounds; {hidden:,} are not."
+        caption += f" Shown are the {_MOST_ROWS} cases with the most rounds; {hidden:,} are not shown."
     columns = [
         words("silo", (plain(silo) for silo, _, _ in shown)),
         words("rounds", (ranges(cases[case], _MOST_RANGES) for case in shown)),
         words("asked to", (plain(asked) for _, asked, _ in shown)),
-        words("why it was not included", (why for _, _, why in shown)),
+        words("reason", (why for _, _, why in shown)),
     ]
     return table(columns, caption)
 
 
 def newcomers(run: RunFolder) -> str:
-    """Return the silos that took no part, with the global model's accuracy there; empty without any."""
+    """Return the held-out silos, with the global model's accuracy there; empty without any."""
     return listed([f"{plain(s.name)} ({percent(s.test.accuracy)})" for s in run.newcomers], _MOST_NAMES)
 
 
 def absent(run: RunFolder) -> str:
-    """Return the silos without final metrics, in words; empty without any."""
+    """Return the silos without final metrics as text; empty without any."""
     return named(run.absent)
 
 
 def lacking(run: RunFolder) -> str:
-    """Return the methods that a finished run was to be compared with and that have no result; empty without any."""
+    """Return the baselines of a finished run that have no result; empty without any."""
     return named(run.lacking)
 
 
 def afresh(run: RunFolder) -> str:
-    """Return the silos that lost their state during the run, and when; empty without any."""
+    """Return the silos that lost their state during the run, with the rounds; empty without any."""
     reset = run.summary.reset if run.summary else []
     return listed([f"{plain(each.silo)} (after round {each.round})" for each in reset], _MOST_NAMES)
 
 
 def went_back(run: RunFolder) -> str:
-    """Return the rollbacks of the run, in words; empty without any."""
+    """Return the rollbacks of the run as text; empty without any."""
     backs = run.summary.rollbacks if run.summary else []
     return listed([f"after round {each.undone} to round {each.to}" for each in backs], _MOST_NAMES)
 
@@ -74,7 +74,7 @@ def unlike(run: RunFolder) -> str:
             if holds:
                 where.setdefault(row.silo, []).append(row.round)
     unusual = "with another number of examples"
-    kinds = ((bounded, "longer than the norm bound"), (far, "far from all others"), (other, unusual))
+    kinds = ((bounded, "with norms above the bound"), (far, "far from all others"), (other, unusual))
     texts = [
         f"{plain(silo)} {what} ({ranges(rounds, _MOST_RANGES)})"
         for where, what in kinds
@@ -93,12 +93,12 @@ def withdrawn(run: RunFolder) -> str:
 
 
 _LONGEST_ERROR = 600
-"""Maximum number of characters of an error."""
+"""Maximum length of an error."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What failed, what to do, and the error; `command` continues the run, if possible."""
+    """A failure, the remedy, and the error; `command` continues the run, if possible."""
 
     what: str
     todo: str
@@ -107,13 +107,13 @@ class Failed:
 
 
 def failures(run: RunFolder) -> list[Failed]:
-    """Failures of the run itself and of the methods that it is compared with; empty if nothing failed."""
+    """Return failures of the run and of its baselines; empty if nothing failed."""
     own = [_failed(run, run.failure, "")] if run.failure else []
     return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
 def _rate(run: RunFolder) -> str:
-    """Return the run's learning rate; empty if its folder does not say."""
+    """Return the run's learning rate; empty if unknown."""
     section = run.section("method").get("training")
     found = section.get("lr") if isinstance(section, Mapping) else None
     return f"{found:g}" if isinstance(found, int | float) else ""
@@ -122,16 +122,16 @@ def _rate(run: RunFolder) -> str:
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
-    # `what` has the place; the error itself counts rounds of the schedule, from 0.
+    # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
         used = _rate(run)
         was = f", which was {used}," if used else ""
-        todo = f"The run produced no model. Lower training.lr{was} and start another run; this one would fail again."
+        todo = f"The run has no model. Lower training.lr{was} and start another run; this one would fail again."
         if run.federated and can_go_back(run.path):
             todo += (
-                " If a silo is the cause, leave it out: the failed round changed nothing, and the run continues "
-                "without the silo, or rolls back first. This lists the rounds that it can roll back to:"
+                " If a silo is the cause, exclude it: the failed round changed nothing, and the run continues "
+                "without the silo, or rolls back first. This command lists the rounds that it can roll back to:"
             )
             return Failed(f"{what}: training diverged.", todo, error, f"caveat rollback {run.path.name}")
         return Failed(f"{what}: training diverged.", todo, error)
@@ -140,4 +140,4 @@ def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
         return Failed(
             f"{what}: its private state is lost.", todo, error, f"{run.resumed} --reset {plain(failure.silo)}"
         )
-    return Failed(f"{what}.", "Once the cause below is fixed, this continues the run:", error, run.resumed)
+    return Failed(f"{what}.", "After fixing the cause below, continue the run with:", error, run.resumed)

@@ -1,4 +1,4 @@
-"""What left the silos: metadata before the first round, messages by silo and form, and privacy."""
+"""Messages of silos: metadata before the first round, messages by silo and form, and privacy."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +11,11 @@ from ...files.schema import DataSchemaRecord, FederationFile, Form, PrivacyRecor
 from ..templates import Table, column, table, words
 
 _MOST_NAMES = 12
-"""Maximum number of labels or columns that are named."""
+"""Maximum number of named labels or columns."""
 
 
 def metadata_sent(greeting: FederationFile | None) -> str:
-    """Return what silos sent before the first round, in a sentence; empty if nothing."""
+    """Return a sentence on what silos sent before the first round; empty if nothing."""
     if greeting is None:
         return ""
     sketches = list(greeting.sketches.values())
@@ -42,9 +42,9 @@ def _told_columns(sketches: Sequence[DataSchemaRecord]) -> str:
         return ""
     known = {name: len(categories) for name, categories in found.items() if categories}
     names = listed(list(map(plain, found)), _MOST_NAMES)
-    text = f"the names of its columns ({names}), which of them hold numbers or have missing values"
+    text = f"the names of its columns ({names}), which of them have numbers or missing values"
     if known:
-        counts = [f"{plain(name)}: {count} in all" for name, count in known.items()]
+        counts = [f"{plain(name)}: {count} in total" for name, count in known.items()]
         text += f", and the categories in its training split ({listed(counts, _MOST_NAMES)})"
     return text
 
@@ -101,7 +101,7 @@ def holds(form: Form) -> str:
 
 
 def _largest(sent: Sent) -> list[Form]:
-    """Return the forms with the most bytes in total, in the order in which they first occur."""
+    """Return the forms with the most bytes in total, in the order of first occurrence."""
     bytes_of = Counter[str]()
     for (name, _), use in sent.uses.items():
         bytes_of[name] += use.bytes
@@ -118,15 +118,15 @@ def _silos(sent: Sent) -> Table | None:
         column("messages", (count(total.messages) for total in totals)),
         column("rounds", (count(len(t.rounds) or None) for t in totals), "in which its update was aggregated"),
         column("training", (size(total.training) for total in totals), "the method's own rounds"),
-        column("measuring", (size(total.measuring) for total in totals), "sums that metrics are computed from"),
+        column("measuring", (size(total.measuring) for total in totals), "sums for metrics"),
         column("in total", (size(total.bytes) for total in totals)),
     ]
-    caption = f"What each silo sent, in bytes of tensors{_hidden(len(sent.silos) - len(names), 'silos')}."
+    caption = f"Bytes of tensors that each silo sent{_hidden(len(sent.silos) - len(names), 'silos')}."
     return table(columns, caption, shown, footer=1)
 
 
 def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
-    """Return a row per form and purpose, in the order in which silos first sent it."""
+    """Return a row per form and purpose, in the order of first occurrence."""
     shown = {form.form for form in forms}
     uses = [(sent.forms[name], purpose, use) for (name, purpose), use in sent.uses.items() if name in shown]
     columns = [
@@ -138,11 +138,11 @@ def _forms(sent: Sent, forms: Sequence[Form]) -> Table | None:
         column("in total", (size(use.bytes) for _, _, use in uses)),
     ]
     hidden = _hidden(len(sent.forms) - len(forms), "forms")
-    return table(columns, f"What messages hold, by form: tensors in groups{hidden}.")
+    return table(columns, f"Content of messages by form: tensors in groups{hidden}.")
 
 
 def tensor_table(form: Form, most: int = _MOST_TENSORS) -> Table | None:
-    """Return a row per tensor, of the first `most`."""
+    """Return a row for each of the first `most` tensors."""
     found = list(form.tensors.items())[:most]
     columns = [
         words("tensor", (plain(name) for name, _ in found)),
@@ -173,12 +173,12 @@ def _rounds(sent: Sent) -> Table | None:
         column("all silos", (size(sum(of.values())) for _, of in shown), "in each of these rounds"),
         *(column(plain(name), (size(of[name]) if name in of else "" for _, of in shown)) for name in beside),
     ]
-    return Table(columns, caption)  # unlike `table`, keeps the columns of silos that sent nothing in these rounds
+    return Table(columns, caption)  # unlike `table`, it keeps the columns of silos that sent nothing in these rounds
 
 
 def _stretches(rounds: Mapping[int, Mapping[str, int]]) -> Iterator[tuple[list[int], Mapping[str, int]]]:
     """Yield consecutive rounds in which every silo sent the same number of bytes."""
-    # Consecutive numbers have the same difference to their position.
+    # Consecutive numbers have equal differences from their positions.
     places = enumerate(sorted(rounds))
     for (_, bytes_of), alike in groupby(places, key=lambda each: (each[1] - each[0], rounds[each[1]])):
         yield [number for _, number in alike], bytes_of

@@ -28,7 +28,7 @@ class Overview:
 
 
 def overview(run: RunFolder) -> Overview | None:
-    """Return the overview; None without silos that have an accuracy."""
+    """Return the overview; None without any accuracy."""
     if run.mean.accuracy is None or not run.silos:
         return None
     rows = rows_of(run)
@@ -50,7 +50,7 @@ def _sentence(run: RunFolder) -> Markup:
 
 
 def _count_of(run: RunFolder, name: str) -> str:
-    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if their number is not known."""
+    """Return how many of a silo's inputs are predicted correctly, in brackets; empty if unknown."""
     silo = next((silo for silo in run.silos if silo.name == name), None)
     if run.summary is None or silo is None or not silo.n_test or silo.test.accuracy is None:
         return ""
@@ -58,7 +58,7 @@ def _count_of(run: RunFolder, name: str) -> str:
 
 
 def _answering(run: RunFolder) -> Markup | None:
-    """Return the share that is answered and its accuracy, over all silos' inputs; None if all inputs are answered."""
+    """Return the share of answered inputs and their accuracy, over all silos; None if all inputs are answered."""
     test = kept(run.summary) if run.summary else None
     if test is None or test.answered == test.inputs:
         return None
@@ -74,7 +74,7 @@ def _answering(run: RunFolder) -> Markup | None:
 
 
 def _ends(run: RunFolder) -> str:
-    """Return the range over silos of the answered share, and where most answers are wrong."""
+    """Return the range of the answered share over silos, and the silo with the largest share of wrong answers."""
     found = {silo.name: each for silo in run.silos if (each := kept_by([silo]))}
     if len(found) < 2:
         return ""
@@ -96,7 +96,7 @@ def _without_abstaining(run: RunFolder) -> str:
     if len(found) < 2 or None in found.values():
         return ""
     silos = models["local"].silos
-    both = f", mean over the {plural(silos, 'silo')} that have both" if silos and silos < len(run.silos) else ""
+    both = f", mean over the {plural(silos, 'silo')} with both models" if silos and silos < len(run.silos) else ""
     return (
         f" If they answered everything, local models would predict {percent(found['local'])} correctly, "
         f"the global model {percent(found['global'])}{both}."
@@ -116,7 +116,7 @@ def _notes(run: RunFolder) -> list[str]:
 
 
 def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
-    """Return the mean difference over the silos that both have, and whether chance explains it."""
+    """Return the mean difference over common silos, and whether chance explains it."""
     theirs = {silo.name: silo.test.accuracy for silo in other.silos}
     found = [
         silo.test.accuracy - accuracy
@@ -153,13 +153,13 @@ def method_table(run: RunFolder) -> Table | None:
     silos = plural(len(shared), "silo")
     caption = f"Other methods on the same data with the same budget, over {silos}; the worst silo is each method's own."
     if any(len(each.silos) > len(shared) for each in runs.values()):
-        caption += " Silos that some of these methods lack are left out."
+        caption += " Silos that some of these methods lack are excluded."
     return table(columns, caption)
 
 
 @dataclass(frozen=True)
 class OverSilos:
-    """A method's metrics over some of its silos."""
+    """A method's metrics over some silos."""
 
     accuracy: float | None
     entropy: float | None
@@ -167,7 +167,7 @@ class OverSilos:
 
 
 def over(run: RunFolder, names: Collection[str]) -> OverSilos:
-    """Return the means over silos of these names, and the silo of lowest accuracy."""
+    """Return the means over the silos with these names, and the silo with the lowest accuracy."""
     if len(names) == len(run.silos):
         worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
         return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
@@ -183,7 +183,7 @@ def over(run: RunFolder, names: Collection[str]) -> OverSilos:
 
 
 def headline(run: RunFolder) -> list[tuple[str, str]]:
-    """Return the size and the cost of the run, in short."""
+    """Return the size and the cost of the run."""
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
     nats = Markup(" ") + element("small", "nats")

@@ -54,13 +54,13 @@ def _command(run: RunFolder, source: str, *options: str) -> str:
 
 
 Kept = TypeVar("Kept", bound=Item)
-_IMAGE_BUDGET = 4_000_000  # characters of base64; further inputs are described without their image
+_IMAGE_BUDGET = 4_000_000  # characters of base64; further inputs have no image
 _SILOS_BY_QUADRANT = 5
-"""Maximum number of silos whose quadrants are shown; each may have dozens of images."""
+"""Maximum number of silos with quadrants, because each may have dozens of images."""
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """Return the gallery with as many of its images as a page may hold, silo by silo; None if it is empty.
+    """Return the gallery with as many images as fit on a page, silo by silo; None if it is empty.
 
     Quadrants, of the first silos only, get the rest of the budget after the most and least certain inputs.
     """
@@ -86,7 +86,7 @@ class _Budget:
         self.left = characters
 
     def keep(self, items: Sequence[Kept]) -> list[Kept]:
-        """Return the items, without the images that there is no room for."""
+        """Return the items, without images that exceed the budget."""
         kept = []
         for item in items:
             self.left -= len(item.image or "")
@@ -103,7 +103,7 @@ Examples = tuple[Sequence[str], Sequence[tuple[str, Sequence[Sequence[Item]]]]]
 
 
 def examples(run: RunFolder, gallery: Gallery | None) -> dict[str, Examples]:
-    """Return by silo its examples of each quadrant that has any."""
+    """Return, by silo, examples of each quadrant that has any."""
     chosen = run.summary and run.summary.policy.name != OWN and two_models(run.summary.tested)
     shown = QUADRANTS if chosen else _ONE_MODEL
     found: dict[str, Examples] = {}
@@ -133,7 +133,7 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 
 
 def write_page(run: RunFolder, target: Path) -> Path:
-    """Write the report of a run that was read to `target`, and return `target`."""
+    """Write the report of a run folder to `target`, and return `target`."""
     page = render(run)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, page.encode())
@@ -146,7 +146,7 @@ def render(run: RunFolder) -> str:
 
 
 def _parts(run: RunFolder) -> dict[str, Any]:
-    """Return the parts of the page by name; None for a part that the run has no data for."""
+    """Return the parts of the page by name; None for a part without data."""
     gallery = within_budget(run.gallery)
     return {
         "overview": overview(run),

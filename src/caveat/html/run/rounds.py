@@ -1,4 +1,4 @@
-"""Accuracy and entropy of silos over rounds, milestones on the way, and what the run cost."""
+"""Accuracy and entropy of silos over rounds, milestones, and the cost of the run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _METRICS = (
 
 
 def domains(run: RunFolder) -> list[str]:
-    """Return the domains in the order of the silos; a silo without a domain stands for itself."""
+    """Return the domains in the order of the silos; a silo without a domain is its own domain."""
     return list(dict.fromkeys(row.domain or row.silo for row in sorted(run.curve_rows, key=lambda row: row.round)))
 
 
@@ -62,7 +62,7 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
-    """Return by round and silo the number of private codewords added, at the first round that shows them."""
+    """Return the number of added private codewords by silo and by the first round that shows them."""
     held: dict[str, int] = {}
     grown: dict[int, dict[str, int]] = {}
     for row in sorted(rows, key=lambda row: (row.round, natural(row.silo))):
@@ -146,7 +146,7 @@ def _mark(frame: svg.Axes, event: Event) -> Markup:
 
 
 def comparisons(run: RunFolder) -> list[Event]:
-    """Return the rounds in which the server compared silos with a threshold, and its measurements there."""
+    """Return the rounds in which the server compared silos with a threshold, and its measurements."""
     milestones = run.summary.milestones if run.summary else []
     return [
         (int(at), ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None))
@@ -164,7 +164,7 @@ def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
 
 
 def mean_line(points: Mapping[str, list[Point]]) -> list[Point]:
-    """Return the mean over silos at rounds that all of them have; a mean over some would depend on participation."""
+    """Return the mean over silos at rounds that all of them have, because other means would depend on participation."""
     at_round: dict[float, list[float]] = {}
     for at, value in (point for each in points.values() for point in each):
         at_round.setdefault(at, []).append(value)
@@ -176,7 +176,7 @@ def _with_rows(run: RunFolder) -> dict[str, RunFolder]:
 
 
 def milestone_table(run: RunFolder) -> Table | None:
-    """Return one row per milestone, one column per number that any of them has."""
+    """Return one row per milestone, and one column per number."""
     milestones = run.summary.milestones if run.summary else []
     first = ("round", "iteration", "threshold", "lowest", "highest")
     found = dict.fromkeys(name for milestone in milestones for name in milestone)
@@ -184,7 +184,7 @@ def milestone_table(run: RunFolder) -> Table | None:
     units = {"lowest": "lowest entropy", "highest": "highest entropy"}
     columns = [column(units.get(name, name), (_number(m.get(name)) for m in milestones)) for name in names]
     if "threshold" in found:
-        caption = "What the server measured and decided during training, a row for every change; uncertainties in nats."
+        caption = "Measurements and decisions of the server in training, a row for every change; uncertainties in nats."
     else:
         caption = "The server's state as the method reported it, by round."
     return table(columns, caption)
@@ -197,7 +197,7 @@ def _number(value: float | None) -> str:
 
 
 def cost_table(run: RunFolder) -> Table | None:
-    """Return traffic and wall-clock time, in total and per round; traffic for metrics is known from the ledger only."""
+    """Return traffic and wall-clock time, in total and per round; only the ledger has traffic for metrics."""
     if run.summary is None:
         return None
     traffic, rounds = run.summary.traffic, run.rounds_run
@@ -216,7 +216,7 @@ def cost_table(run: RunFolder) -> Table | None:
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
     about = "" if not measuring else " The section What left the silos lists this by silo and tensor."
-    return table(columns, f"Traffic of the run, and its time on the machine that ran it.{about}")
+    return table(columns, f"Traffic and time of the run.{about}")
 
 
 def total_time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Every silo of a run: plots with a row per silo, and the table of all its metrics."""
+"""All silos of a run: plots with a row per silo, and the table of all metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ..templates import Cell, Column, Table, column, table, words
 _MOST = 240
 """Maximum number of silos in a plot."""
 _NAMED, _TALLEST = 40, 640
-"""Maximum number of rows with names, and total height of more rows."""
+"""Maximum number of rows with names, and total height if there are more."""
 _BESIDE = (0, DIAMOND, 1)
 """The marks of baselines."""
 
@@ -53,7 +53,7 @@ class SiloRows:
         return [name for _, names in self.groups for name in names]
 
     def laid_out(self, methods: int = 1, shown: Point = (0, 1)) -> Rows:
-        """Return rows with space for the dots of `methods` methods; low and without names if there are many silos."""
+        """Return rows with space for the dots of `methods` methods; low rows without names if there are many silos."""
         many = len(self.silos) > _NAMED
         height = max(2.5, _TALLEST / len(self.silos)) if many else 15.0 + 5.0 * methods
         return lay_out(self.groups, height, shown, most=14)
@@ -64,7 +64,7 @@ class SiloRows:
 
 @dataclass(frozen=True)
 class MethodDots:
-    """A method's dots by silo; `beside` is the index of a baseline, None for the page's own method."""
+    """A method's dots by silo; `beside` is the index of a baseline, or None for the page's own method."""
 
     name: str
     dots: Mapping[str, Dot]
@@ -112,7 +112,7 @@ ACCURACY = Panel(
     lambda silo: silo.test.accuracy,
     percent,
     percent_tick,
-    "the further right the better",
+    "further right is better",
     wilson_of,
     "lines are 95 % intervals (Wilson) over a silo's inputs",
     top=1.0,
@@ -121,7 +121,7 @@ ACCURACY = Panel(
 ENTROPY = Panel(
     "Entropy, nats",
     lambda silo: silo.test.entropy,
-    better="the further left the more certain, correct or not",
+    better="further left is more certain, correct or not",
     interval=entropy_interval,
     lines="lines are 95 % intervals of the mean over a silo's inputs",
     compared=True,
@@ -129,11 +129,11 @@ ENTROPY = Panel(
 ECE = Panel(
     "Calibration error (ECE)",
     lambda silo: silo.test.ece,
-    better="the further left the better",
+    better="further left is better",
     interval=chance,
-    lines="lines reach as far as chance explains; a mark beyond its line is miscalibrated",
+    lines="lines show what chance explains; a mark beyond its line is miscalibrated",
 )
-NLL = Panel("Negative log-likelihood, nats", lambda silo: silo.test.nll, better="the further left the better")
+NLL = Panel("Negative log-likelihood, nats", lambda silo: silo.test.nll, better="further left is better")
 EPISTEMIC = Panel(
     "Epistemic uncertainty, nats",
     lambda silo: silo.test.epistemic,
@@ -161,7 +161,7 @@ def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
     if any(dot.low is not None for one in methods for dot in one.dots.values()):
         about.append(measure.lines)
     if len(silos.silos) < len(run.silos):
-        about.append(f"{len(silos.silos)} of {len(run.silos):,} silos are shown, evenly chosen by accuracy")
+        about.append(f"{len(silos.silos)} of {len(run.silos):,} silos are shown, evenly selected by accuracy")
     caption = "; ".join(about)
     return Chart(measure.title, _plot(silos, methods, measure, label), f"{caption[:1].upper()}{caption[1:]}.")
 
@@ -214,7 +214,7 @@ def _said(one: MethodDots, measure: Panel) -> str:
 
 
 def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
-    """Return the marks of this method and of those that it is compared with."""
+    """Return the marks of this method and of its baselines."""
     legend = [(swatch(0), run.title), (key(None, "mean"), f"mean of {run.title}")]
     for i, name in enumerate(run.comparable):
         mark = sample(marks(_BESIDE[i % 3], [(7, 7)], 2.9, "hollow"))
@@ -237,7 +237,7 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("nll", "NLL", decimal, "negative log-likelihood, in nats; lower is better"),
     ("brier", "Brier", decimal, "squared distance between probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty detects errors; 0.5 is chance, 1 is best"),
-    ("augrc", "AUGRC", decimal, "area under the generalised risk-coverage curve; lower is better"),
+    ("augrc", "AUGRC", decimal, "area under the generalized risk-coverage curve; lower is better"),
     ("set_coverage", "label in set", percent, "share of prediction sets that contain the label"),
     ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
@@ -246,19 +246,20 @@ MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
 
 
 def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the silos' architectures, and the accuracy of the local and global models; cells are empty without any."""
+    """Return the silos' architectures, and the accuracy of local and global models; cells are empty if there are
+    none."""
     about = [("model", (*(silo.model for silo in silos), "", ""))]
     both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
     for name, header in MODELS.items():
         found = [silo.models[name].accuracy if name in silo.models else None for silo in silos]
-        # The mean is over silos that have both, so the two are comparable.
+        # The mean is over silos with both models, so the two are comparable.
         known = [value for silo in both if (value := silo.models[name].accuracy) is not None]
         about.append((header, (*map(percent, found), percent(sum(known) / len(known)) if known else "", "")))
     return about
 
 
 def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
-    """Return a metric of the silos called `names`, then the mean over them, then the value of the silo called `worst`.
+    """Return a metric of the silos `names`, then the mean over them, then the value of the silo `worst`.
 
     The mean is None if the run has metrics of other silos than these.
     """
@@ -273,11 +274,11 @@ def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str)
     return [*figures, mean, value(found[worst].test) if worst in found else None]
 
 
-OF_MODELS = "architecture of the silo's own model, and accuracy of either model on all of the silo's test samples"
+OF_MODELS = "architecture of the silo's local model, and accuracy of both models on all of the silo's test samples"
 
 
 def silo_table(run: RunFolder) -> Table | None:
-    """Return a row per silo, then the mean over silos, and again the silo of lowest accuracy, for all methods."""
+    """Return a row per silo, then the mean over silos, then the silo with the lowest accuracy, for all methods."""
     silos, names = run.silos, [silo.name for silo in run.silos]
     if not silos:
         return None
@@ -303,12 +304,12 @@ def silo_table(run: RunFolder) -> Table | None:
         *others,
         *_calibration(run, names, worst),
         *metrics[2:],
-        column("train", [*map(count, counts[0]), *last], "samples to train on"),
-        column(run.split, [*map(count, counts[1]), *last], "samples that the metrics of this table are computed on"),
+        column("train", [*map(count, counts[0]), *last], "training samples"),
+        column(run.split, [*map(count, counts[1]), *last], "samples for the metrics of this table"),
         words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
     ]
     flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
-    about = "; worst is the silo of lowest accuracy" if worst else ""
+    about = "; worst is the silo with the lowest accuracy" if worst else ""
     about += "; a triangle marks an ECE above what chance explains." if flags else "."
     return table(columns, f"Metrics of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
 
@@ -324,7 +325,7 @@ def _calibration(run: RunFolder, names: Sequence[str], worst: str) -> list[Colum
     values = metric_column(run, names, "ece", worst)
     of_worst = next((silo.test for silo in run.silos if silo.name == worst), None)
     metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, of_worst]
-    about = "ECE of a perfectly calibrated model on as many samples: mean to 95 % quantile"
+    about = "ECE of a perfectly calibrated model on the same number of samples: mean to 95 % quantile"
     return [
         column("ECE", map(_ece, values, metrics), "expected calibration error"),
         column("ECE by chance", map(_band, metrics), about),

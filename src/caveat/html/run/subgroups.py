@@ -1,4 +1,4 @@
-"""Metrics by subgroup of inputs: whether promises hold and predictions are calibrated for each."""
+"""Metrics by subgroup of inputs, which show whether guarantees hold and predictions are calibrated for each."""
 
 from ...core.text import decimal, percent
 from ...files import RunFolder
@@ -8,9 +8,9 @@ from .guarantee import alone
 
 CAPTION = (
     "Test inputs of all silos by subgroup. Each has its own guarantee, prediction sets and alarms if it has enough "
-    "calibration inputs; otherwise it is pooled with the next larger one, and the promise is about both together."
+    "calibration inputs; otherwise it is pooled with the next larger one, and the guarantee is for both together."
 )
-REPORTED = "Test inputs of all silos by subgroup. Promises are about all inputs together, not about each subgroup."
+REPORTED = "Test inputs of all silos by subgroup. Guarantees are for all inputs together, not for each subgroup."
 
 
 def subgroup_table(run: RunFolder) -> Table | None:
@@ -36,7 +36,7 @@ def subgroup_table(run: RunFolder) -> Table | None:
 
 
 def _pool(found: SubgroupRecord, pools: list[GuaranteeRecord]) -> list[str]:
-    """Return the subgroups whose guarantee a subgroup has."""
+    """Return the subgroups that share a subgroup's guarantee."""
     return next((pool.of for pool in pools if found.name in pool.of), [])
 
 

@@ -1,4 +1,4 @@
-"""Whether a run can be trusted: the summary at the top of its page, calibration, and uncertainty of errors."""
+"""Trustworthiness of a run: the summary at the top of its page, calibration, and uncertainty of errors."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _LEVEL = 0.05
 _SURELY = 0.001
 """Significance level of an excess of errors in the highest bin."""
 _MATERIAL = 0.02
-"""Pooled ECE below which an excess over chance is immaterial."""
+"""Pooled ECE below which an excess over chance does not matter."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class SureErrors:
 
     @property
     def too_many(self) -> bool:
-        """Whether there are far more errors than predicted, and more than chance explains."""
+        """Whether there are many more errors than predicted, and more than chance explains."""
         by_chance = poisson_tail(self.wrong, max(self.expected, 1e-9))
         return self.wrong >= 2 * self.expected and by_chance < _SURELY
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How well a run's confidence matches its accuracy on the test split."""
+    """Agreement of a run's confidence with its accuracy on the test split."""
 
     silos: Sequence[SiloConfidence]
     """In ascending order of accuracy."""
@@ -176,11 +176,11 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     inputs = sum(silo.n_test or 0 for silo in run.silos)
     label = f"Share of errors over share of answered test inputs, {percent(curve.risk[-1])} when all are answered"
     caption = "Error rate (selective risk) on the least uncertain test inputs, pooled over silos, by how "
-    caption += "many of them are answered, with 95 % intervals point by point. The dashed curve is an oracle, which "
-    caption += "knows all errors: the nearer the curve is to it, the better uncertainty tells errors."
+    caption += "many of them are answered, with pointwise 95 % intervals. The dashed curve is an oracle, which "
+    caption += "knows all errors: the closer the curve is to it, the better uncertainty detects errors."
     if decided:
         caption += f" The diamond shows the run's decisions: {percent(decided[0])} answered, {percent(decided[1])} "
-        caption += "of these wrong; it need not lie on the curve, because decisions may use another score or model."
+        caption += "of these wrong; it may be off the curve, because decisions may use another score or model."
     return Chart(
         "Errors against answers", risk_curve(curve.coverage, curve.risk, inputs, limit, decided, label), caption
     )
@@ -194,7 +194,7 @@ def _small(silo: SiloRecord, bins: Reliability) -> Chart:
 
 
 def temperatures(run: RunFolder) -> str:
-    """Return the temperatures in words; empty for a run without temperature scaling."""
+    """Return the temperatures as text; empty for a run without temperature scaling."""
     if run.summary is None:
         return ""
     spread = run.summary.temperature_spread
@@ -206,22 +206,22 @@ def temperatures(run: RunFolder) -> str:
 _TOLERATED = 0.05
 """Share of wrong answers to out-of-distribution inputs above which the page warns, if there is no guarantee."""
 _LEFT = 0.9
-"""Coverage at which the page states the gain from leaving other inputs to a person."""
+"""Coverage at which the page states the gain from deferring the other inputs to a person."""
 _SPARED = 0.005
 """Minimum gain in accuracy for this sentence."""
 _SHARE_SPARED = 0.15
 """Minimum share of errors avoided for this sentence."""
 _FEW_ERRORS = 0.05
-"""Target error rate if leaving a tenth of the inputs gains too little."""
+"""Target error rate if deferring a tenth of the inputs gains too little."""
 _MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
-"""Marks of the kinds of sentences, in the order of display."""
+"""Marks for the kinds of sentences, in the order of display."""
 _TOLD = 5
 """Maximum number of silos in an alternative text."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the first screen: `good`, `open` (with care) or `bad`."""
+    """A sentence of the first screen: `good`, `open` (use with care) or `bad`."""
 
     kind: str
     text: Markup
@@ -258,11 +258,11 @@ def trust(run: RunFolder) -> Trust | None:
 def _confidence_line(found: Confidence) -> Statement:
     if not found.untrustworthy:
         within, judged = len(found.judged) - len(found.off), len(found.judged)
-        where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its one silo"
+        where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its only silo"
         off = f", {decimal(found.ece)} over all inputs" if found.ece is not None else ""
         off += f", where chance explains {decimal(found.upper)}" if off and found.upper is not None else ""
         inputs = sum(one.inputs for one in found.silos)
-        text = Markup("<b>Its confidence can be trusted</b>, as far as {:,} test inputs show: ECE within chance {}{}.")
+        text = Markup("<b>Its confidence can be trusted</b>, based on {:,} test inputs: ECE within chance {}{}.")
         return Statement("good", text.format(inputs, where, off))
     if found.overconfident:
         sentence = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
@@ -316,7 +316,7 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 
 
 def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
-    """Return advice on settings if confidence is off; None otherwise."""
+    """Return advice on settings if confidence is miscalibrated; None otherwise."""
     if found is None or not found.untrustworthy or run.summary is None:
         return None
     if not _tempered(run):
@@ -324,9 +324,9 @@ def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
             "Set <code>uncertainty.temperature_scaling = true</code> to calibrate confidence on validation data."
         )
     if run.summary.guarantee is not None:
-        return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but does not suffice.")
+        return Markup("Rely on the guarantee rather than on confidence: a temperature is fitted, but is not enough.")
     return Markup(
-        "A temperature is fitted, but does not suffice. <code>uncertainty.policy = &quot;guaranteed&quot;</code> "
+        "A temperature is fitted, but is not enough. <code>uncertainty.policy = &quot;guaranteed&quot;</code> "
         "answers only as many inputs as a guarantee about errors allows."
     )
 
@@ -345,11 +345,11 @@ def _leaving(run: RunFolder) -> Markup | None:
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
     if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
-        text = "Leave the least certain {} to a person: {} of the others are wrong, compared with {} of all."
+        text = "If a person decides the least certain {}, {} of the others are wrong, compared with {} of all."
         return Markup(text).format(percent(1 - coverage, 0), percent(risk), percent(errors))
     most = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and most[0] >= 0.1:
-        text = "Act on the most certain {} at most: {} of these test inputs are wrong, compared with {} of all."
+        text = "Use at most the most certain {}: {} of these test inputs are wrong, compared with {} of all."
         return Markup(text).format(percent(most[0], 0), percent(most[1]), percent(errors))
     return None
 

@@ -1,4 +1,4 @@
-"""What models know and do not know: outcomes, quadrants, log-evidence, features and codewords."""
+"""Knowledge of models: outcomes, quadrants, log-evidence, features and codewords."""
 
 import math
 from collections import Counter
@@ -23,13 +23,13 @@ _FITS = 0.12
 _KINDS = {
     "right": "right",
     "wrong": "wrong",
-    "foreign": "wrong, of inputs that silos do not know",
+    "foreign": "wrong, on inputs that silos do not know",
     "abstain": "abstained",
 }
 
 
 def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """Return the bars and their legend; None if all inputs are of one stream and all are answered."""
+    """Return the bars and their legend; None if all inputs are in one stream and all are answered."""
     found = shares_of(run.summary) if run.summary else {}
     if not found or (len(found) == 1 and all(each.answered == 1 for each in found.values())):
         return None
@@ -41,7 +41,7 @@ def outcome_bars(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | Non
         drawn += [svg.text(0, y + 16, name), *_outcome_bar(each, y + 22)]
     caption = "Shares of all silos' test inputs together."
     if any("foreign" in each for each in parts.values()):
-        caption += " Light red are answers to inputs that silos do not know: wrong, and under no guarantee."
+        caption += " Light red are answers to inputs that silos do not know, which are wrong and not guaranteed."
     bars = svg.drawing(
         svg.WIDTH, _ROW * len(parts) - 4, f"Outcomes of test inputs. {sentence}", *drawn, class_="outcomes"
     )
@@ -91,7 +91,7 @@ QUADRANTS = (
     Case("known unknowns", "the local model knows such inputs, but this one is ambiguous: no answer", "local", True),
     Case(
         "unknown knowns",
-        "the federation knows such inputs, the silo does not: the global model answers",
+        "the federation knows such inputs, but the silo does not: the global model answers",
         "global",
         False,
     ),
@@ -131,12 +131,12 @@ _DRAWN = (INSIDE, "ood_local", NOBODY)
 """The streams in charts; a stream's index sets its color, dash and mark."""
 _MODELS = {"local": "the local models", "global": "the global model"}
 _BETTER = {
-    "local": f"if the models know what they know, {INSIDE} is right of the others",
-    "global": f"if the model knows what it knows, {NOBODY} is left of the others",
+    "local": f"if evidence is reliable, {INSIDE} is to the right of the others",
+    "global": f"if evidence is reliable, {NOBODY} is to the left of the others",
 }
 _MOST_STEPS = 48
 _TAIL = 0.005
-"""Share of a stream in each tail that may be clipped."""
+"""Maximum share of a stream that is clipped in each tail."""
 _FARTHEST = 4
 """Maximum extent of the chart on either side, as a multiple of the range of known inputs."""
 
@@ -190,9 +190,9 @@ def quantile(histogram: Histogram, level: float) -> float:
 
 
 def histogram_text(histogram: Histogram) -> str:
-    """Return the distribution in words, to half a step."""
+    """Return the distribution as text, to half a step."""
     low, middle, high = (quantile(histogram, level) + histogram.step / 2 for level in (0.05, 0.5, 0.95))
-    return f"median about {middle:g}, nine tenths between about {low:g} and {high:g}"
+    return f"median about {middle:g}, 90 % between about {low:g} and {high:g}"
 
 
 def _shares(histogram: Histogram, low: float, width: float, count: int) -> list[float]:
@@ -231,7 +231,7 @@ def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:
     return [(svg.key(i, "stream"), name) for i, name in enumerate(_DRAWN) if name in shown]
 
 
-_STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretisation"}
+_STAGES = {"encoder": "Features of the encoder", "discretised": "The same after discretization"}
 _SIZE = 460
 
 
@@ -257,9 +257,9 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     legend = [(svg.swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
     note = f"The two directions in which the features of all {len(features.silos)} silos vary most (PCA)"
-    note += f", which hold {100 * explained:.0f} % of their variance. " if features.explained else ". "
-    note += "A mark is one test input: the mean over its tokens' features, from the model that its silo predicts with. "
-    note += "Domains that lie apart look different to the model. Only runs on one machine have this picture, because "
+    note += f", which explain {100 * explained:.0f} % of their variance. " if features.explained else ". "
+    note += "A mark is one test input: the mean over its tokens' features, from the silo's predicting model. "
+    note += "Separate domains look different to the model. Only runs on one machine have this plot, because "
     note += "features never leave a silo."
     return Scatter(figures, legend, [silo.name for silo in features.silos], note)
 
@@ -281,7 +281,7 @@ def _scatter_figure(features: Features, stage: str, series: Mapping[str, int], f
 
 def _silo(frame: svg.Axes, silo: FeatureSilo, series: int, stage: str) -> Markup:
     places = Counter[Point](silo.points[stage])
-    # Area is proportional to inputs: after discretisation, many may share a place.
+    # Area is proportional to inputs: after discretization, many may share a place.
     drawn = [svg.marks(series, [frame.at(place)], 2.6 * count**0.5, "spot") for place, count in places.items()]
     title = ", ".join(filter(None, (silo.name, silo.domain)))
     return svg.group(title, *drawn, class_=svg.color(series), name=silo.name)
@@ -304,7 +304,7 @@ def codebook(run: RunFolder) -> Chart | None:
 
 
 def _shared(silos: Sequence[SiloRecord]) -> int | None:
-    """Return the number of columns that are shared, if counts and columns of every silo agree on it."""
+    """Return the number of shared columns, if all silos agree on it."""
     held = [(silo.codewords or Codewords(shared=0), len(silo.codeword_use or [])) for silo in silos]
     agreed = {words.shared if words.shared + words.private == columns else None for words, columns in held}
     return agreed.pop() if len(agreed) == 1 else None

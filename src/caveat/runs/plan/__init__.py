@@ -1,1 +1,1 @@
-"""What a run will cost: rounds, steps, bytes, memory and time, from a rehearsal of a few steps."""
+"""The cost of a run (rounds, steps, bytes, memory and time), estimated by a rehearsal of a few steps."""

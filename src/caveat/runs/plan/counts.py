@@ -1,4 +1,4 @@
-"""What a rehearsal needs: phases of the schedule, sizes of silos, optimizer steps, and a shortened run."""
+"""Counts for a rehearsal: phases of the schedule, sizes of silos, optimizer steps, and a shortened run."""
 
 import json
 import math
@@ -48,8 +48,8 @@ class Phase:
 def phases(method: Method) -> list[Phase]:
     """Return a method's schedule as phases.
 
-    A round whose condition holds for an empty state is unconditional. Of the others, those before the end of the first
-    round that compares instead of training are certain, because conditions are about its outcome.
+    A round whose condition holds for an empty state is unconditional. Other rounds are certain up to the first round
+    that compares instead of training, because conditions depend on its outcome.
     """
     found: list[Phase] = []
     position, compared = 0, False
@@ -64,7 +64,7 @@ def phases(method: Method) -> list[Phase]:
 
 
 def is_unconditional(step: Round) -> bool:
-    """Return whether a round runs whatever the server's state is."""
+    """Return whether a round runs for any state of the server."""
     try:
         return bool(step.when({}))
     except Exception:  # a condition may fail in any way without its state
@@ -72,7 +72,7 @@ def is_unconditional(step: Round) -> bool:
 
 
 def stopped_after(found: Iterable[Phase], least: int | None) -> list[Phase]:
-    """Return the phases if training may stop after `least` rounds; None: it does not stop early."""
+    """Return the phases if training may stop after `least` rounds; None if it does not stop early."""
     cut: list[Phase] = []
     for phase in found:
         if phase.step.trains and least is not None:
@@ -84,7 +84,7 @@ def stopped_after(found: Iterable[Phase], least: int | None) -> list[Phase]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Examples of silos by split: of all silos, or of `LOOKED_AT` silos of a population."""
+    """Numbers of examples by split, of all silos or of `LOOKED_AT` silos of a population."""
 
     of: dict[SiloId, dict[str, int]]
     population: int
@@ -102,14 +102,14 @@ class Sizes:
         return round(sum(sum(each.values()) for each in self.of.values()) * self.population / len(self.of))
 
     def typical(self, count: int) -> tuple[SiloId, ...]:
-        """Return so many silos, those nearest to the mean in training examples, sorted by name."""
+        """Return the `count` silos nearest to the mean number of training examples, sorted by name."""
         middle = mean(self.train)
         nearest = sorted(self.of, key=lambda name: (abs(self.of[name]["train"] - middle), name))
         return tuple(sorted(nearest[:count]))
 
 
 def sizes_of(run: LocalRun) -> Sizes:
-    """Return the sizes of a run's participants; of a population, those of evenly spaced silos."""
+    """Return the sizes of a run's participants, or of evenly spaced silos of a population."""
     names = run.participants
     looked_at: Sequence[SiloId] = list(names)
     if isinstance(run.silos.silos, Population) and len(names) > LOOKED_AT:
@@ -130,7 +130,7 @@ def bytes_of(silo: Silo) -> int:
 
 @dataclass(frozen=True)
 class Fit:
-    """A call of `Training.fit` at a silo, of which a few steps were run."""
+    """A call of `Training.fit` at a silo, in which a few steps were run."""
 
     epochs: float | None
     steps: int | None
@@ -138,7 +138,7 @@ class Fit:
     done: int
     """Number of steps that were run."""
     seconds: float
-    """Seconds of all steps but the first, which includes one-time costs."""
+    """Seconds of all steps except the first, which includes one-time costs."""
 
     @property
     def each(self) -> float:
@@ -146,7 +146,7 @@ class Fit:
         return self.seconds / (self.done - 1) if self.done > 1 else 0.0
 
     def count(self, examples: int) -> int:
-        """Return the number of steps with so many training examples, batched as in `Training.batches`."""
+        """Return the number of steps for a number of training examples, batched as in `Training.batches`."""
         if self.steps is not None:
             return self.steps
         whole, share = divmod(self.epochs or 1, 1)
@@ -218,7 +218,7 @@ class StepLog:
         fit = Fit(training.local_epochs, training.local_steps, training.batch_size, done, seconds)
         os.write(
             self.descriptor, f"{json.dumps(asdict(fit))}\n".encode()
-        )  # in one write, because other processes write too
+        )  # in one write, because other processes also write
 
     def new(self) -> list[Fit]:
         """Return the calls since the last call of this function, of all silos."""

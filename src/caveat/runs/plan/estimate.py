@@ -52,7 +52,7 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """Rounds of one kind, or evaluations of one split. Bytes are those of all rounds except the first."""
+    """Rounds of one kind, or evaluations of one split. Bytes are from all rounds except the first."""
 
     name: str
     kind: str
@@ -83,7 +83,7 @@ class Needs:
     workers: int
     """Number of processes besides the parent."""
     data: int
-    """The silos' data, in the parent's memory; of a population those of one silo."""
+    """The silos' data, in the parent's memory; for a population, one silo's data."""
     replies: int
     """Replies in memory at once, and a frozen encoder's features."""
     disk: int
@@ -94,7 +94,7 @@ class Needs:
 class MethodCost:
     """The cost of one method.
 
-    Bytes are exact if the shapes of messages do not depend on data, as for all methods that come with caveat.
+    Bytes are exact if the shapes of messages do not depend on data, as in all built-in methods.
     """
 
     method: str
@@ -113,7 +113,7 @@ class MethodCost:
     seconds: Span
     """Seconds from reading the data to the end of the run."""
     seconds_other: float
-    """Seconds outside of phases: start, gallery, files, a frozen encoder's features."""
+    """Seconds outside of phases: start, gallery, files, and a frozen encoder's features."""
     seconds_encoding: float
     """Seconds for computing a frozen encoder's features."""
     needs: Needs
@@ -153,7 +153,7 @@ def plan_configured(config: Config) -> Plan:
 
 
 def plan(run: LocalRun, baselines: Callable[[int], Iterable[LocalRun]] = lambda rounds: ()) -> Plan:
-    """Estimate the cost of a checked run by a rehearsal. Nothing is written to its folder.
+    """Estimate the cost of a checked run by a rehearsal, which writes nothing to its folder.
 
     `baselines` returns the runs of baselines for a number of training rounds. Raises RunError if a silo fails in the
     rehearsal, as it would in the run.
@@ -184,7 +184,7 @@ class Estimate:
 
     @property
     def cohort(self) -> int:
-        """Number of silos that a round asks."""
+        """Number of silos in a round."""
         return self.spec.participation.count(self.sizes.population)
 
     @property
@@ -199,7 +199,7 @@ class Estimate:
         return sum((each.rounds for each in self.phases() if each.kind == TRAINING), NOTHING)
 
     def cost(self, workers: int) -> MethodCost:
-        """Return the cost of the run with so many workers."""
+        """Return the cost of the run with a number of workers."""
         train, rehearsal = sorted(self.sizes.train), self.rehearsal
         encoding = rehearsal.encoding / rehearsal.workers
         other = encoding + rehearsal.once + rehearsal.end * self.measured
@@ -262,13 +262,13 @@ class Estimate:
         return (self.rehearsal.gain or 1.0) if each.phase.step.trains else 1.0
 
     def round_seconds(self, each: Rehearsed, silos: int) -> float:
-        """Return the seconds of a round that asks so many silos."""
+        """Return the seconds of a round with a number of silos."""
         costs, workers = [self.silo_seconds(each, n) for n in self.sizes.train], self.rehearsal.workers
         task = makespan(costs, workers) if silos == len(costs) else mean(costs) * math.ceil(silos / workers)
         return task + silos * each.server + each.books
 
     def silo_seconds(self, each: Rehearsed, examples: int) -> float:
-        """Return the seconds of a round at a silo with so many training examples."""
+        """Return the seconds of a round at a silo with a number of training examples."""
         steps = sum((fit.count(examples) - 1) * fit.each for fit in each.fits)
         return (each.seconds + steps / each.asked) / self._gain(each)
 
@@ -315,7 +315,7 @@ class Estimate:
 
 
 def messages(silos: int, first: int, other: int, rounds: Span) -> Span:
-    """Return the bytes of all messages; those of the first round may differ."""
+    """Return the bytes of all messages; the first round may differ."""
     return Span(*(silos * (first + (count - 1) * other) if count else 0 for count in rounds))
 
 

@@ -36,9 +36,9 @@ Result = TypeVar("Result")
 PER_WORKER = 2
 """Silos of a rehearsed round per worker."""
 ENOUGH, AGAIN = 1.0, 4
-"""A round is repeated until so many seconds have passed, at most so often; the fastest counts."""
+"""Seconds for which a round is repeated, and the maximum number of repetitions; the fastest one counts."""
 EACH = 6
-"""Number of phases of one name up to which all are rehearsed; of more, the first ones and the last one."""
+"""Maximum number of phases with the same name; of more, the first ones and the last one are rehearsed."""
 ENCODING = 0.3
 """Seconds after which no more inputs are encoded."""
 
@@ -95,7 +95,7 @@ class Rehearsal:
     end: float
     """Seconds for everything else at the end, of one evaluated silo."""
     once: float
-    """Seconds before the first round, and of what is computed once at the end."""
+    """Seconds before the first round, and of computations at the end."""
     workers: int
     """Number of workers that had a silo to train."""
     parameters: int
@@ -147,7 +147,7 @@ def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
 def rehearsal_of(run: LocalRun, sample: Sequence[SiloId]) -> Iterator[RehearsalRunner]:
     """Open the run's engine and recorder in a temporary folder; rounds are not evaluated automatically."""
     measured = replace(run.spec.evaluation, every=10**9, early_stopping_patience=None)
-    spec = replace(run.spec, evaluation=measured, data=None, baselines=())  # its workers cannot read the data
+    spec = replace(run.spec, evaluation=measured, data=None, baselines=())  # workers cannot read the data
     with TemporaryDirectory(prefix="caveat-plan-") as folder:
         short = ShortRun(
             folder=Path(folder), spec=spec, silos=run.silos, engine_settings=run.engine_settings, sample=tuple(sample),
@@ -330,7 +330,7 @@ def mean_up(done: FinishedRound) -> int:
 
 
 def resident_bytes() -> int | None:
-    """Return the bytes of this process in memory, without those shared with others; None if unknown."""
+    """Return the bytes of this process in memory, without shared ones; None if unknown."""
     found = _proc("self/status")
     return found["RssAnon"] + found["RssFile"] if "RssAnon" in found else None
 
