@@ -113,7 +113,7 @@ def table(labels: tuple[str, ...] = ("no", "yes"), **columns: str) -> DataSchema
         ({"a": FEATURES, "b": DataSchema(("0", "1"), (3,))}, ["(2,)", "silo 'b'", "(3,)"]),
         ({"a": GREY, "b": DataSchema(("0",), (6, 7, 3))}, ["(6, 6, 1)", "(6, 7, 3)", "data.size"]),
         ({"a": GREY, "b": DataSchema(("0",), (6, 6, 4))}, ["silo 'b'", "4"]),
-        ({"a": table(u="numbers", v="texts"), "b": FEATURES}, ["'a' has a table", "'b' has none"]),
+        ({"a": table(u="numbers", v="texts"), "b": FEATURES}, ["'a' has a table", "'b' does not"]),
         ({"a": table(u="numbers"), "b": table(u="numbers", v="texts")}, ["'a' and 'b'", "columns 'v'"]),
         ({"a": table(u="numbers"), "b": table(u="texts")}, ["'u'", "texts at silo 'b'", "data.categorical"]),
         (

@@ -201,7 +201,7 @@ def test_nested_and_binary_columns_are_refused_by_name(tmp_path: Path, kind: str
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     value: Any = {"list": [1, 2], "struct": {"a": 1}, "binary": b"ab"}[kind]
     pq.write_table(pa.table({"x": [value] * 30, "y": ["no", "yes", "no"] * 10}), tmp_path / "north.parquet")
-    with pytest.raises(DataError, match=r"north\.parquet: column 'x' holds .*, expected numbers or text; remove it"):
+    with pytest.raises(DataError, match=r"north\.parquet: column 'x' contains .*, expected numbers or text; remove"):
         read(tmp_path, {})
 
 

@@ -118,7 +118,7 @@ def test_one_table_is_dealt_to_silos_by_group(tmp_path: Path) -> None:
         seen.update({name for each in found.values() for name in each})
     assert set(seen.values()) == {1}
     assert sum(len(silo.test) for silo in load(settings, 0)) == pytest.approx(15, abs=2)
-    with pytest.raises(DataError, match=r"40 silos of 5 test .* 24 \(data.groups is set: samples are groups"):
+    with pytest.raises(DataError, match=r"40 silos with 5 test .* 24 \(data.groups is set: samples are groups"):
         load(dataclasses.replace(settings, n_silos=40), 0)
 
 
@@ -174,7 +174,7 @@ def test_groups_that_do_not_fit_are_refused(values: object, told: str) -> None:
 def test_columns_that_cannot_be_groups_or_times_are_refused(tmp_path: Path) -> None:
     for key, value, told in (
         ("groups", "patient", r"data.groups = 'patient': .*a.csv has patient_id, admitted, dose, outcome"),
-        ("groups", "outcome", r"data.groups = 'outcome' is data.target too"),
+        ("groups", "outcome", r"data.groups = 'outcome' is data.target, too"),
         ("time", "patient_id", r"line 2: 'patient_id' is 'a\d+', but the column is data.time: expected dates"),
     ):
         with pytest.raises((DataError, ConfigurationError), match=told):

@@ -71,8 +71,8 @@ def test_a_folder_and_a_bare_path_are_tables_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"lists": [[1]] * N}, "column 'lists' holds list<"),
-        ({"bytes": [b"x"] * N}, "column 'bytes' holds binary, expected numbers or text"),
+        ({"lists": [[1]] * N}, "column 'lists' contains list<"),
+        ({"bytes": [b"x"] * N}, "column 'bytes' contains binary, expected numbers or text"),
         ({"age": [float("inf")] * N}, "line 1: 'age' is 'inf', expected a finite number"),
         ({"name": [f"Jo {i}" for i in range(N)]}, "look like names or free text"),
         ({" age": [1.0] * N}, "column name 'age' is empty or duplicated"),

@@ -308,7 +308,7 @@ def test_items_that_change_are_another_data_set(tmp_path: Path) -> None:
     [
         ([Items(FEATURES)], {}, "silos is a list, expected a mapping from names to data sets"),
         ({"a": iter([1])}, {}, "silo 'a': a list_iterator, expected a data set with a length and items"),
-        ({3: Items(FEATURES)}, {}, "silo 3: expected a name"),
+        ({3: Items(FEATURES)}, {}, "silo 3: expected a text"),
         ({"a": Items(FEATURES[:0])}, {}, "silo 'a': no samples"),
         (
             {"a": (Items(FEATURES),) * 3},

@@ -187,7 +187,7 @@ def test_arrays_have_subgroups_beside_them() -> None:
 
 def test_unusable_subgroups_are_refused(tmp_path: Path) -> None:
     paths = files(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"data\.target = 'y' is data\.subgroups too"):
+    with pytest.raises(ConfigurationError, match=r"data\.target = 'y' is data\.subgroups, too"):
         data.from_files(*paths, target="y", subgroups="y", subgroup_input=False)
     with pytest.raises(ConfigurationError, match="'weight'"):
         data.from_files(*paths, target="y", subgroups="weight")

@@ -143,7 +143,7 @@ def test_quantities_and_names_are_no_labels(tmp_path: Path, label: Callable[[int
     ("keys", "message"),
     [
         ({"numeric": ("dose",), "categorical": ("dose",)}, "both have 'dose'"),
-        ({"numeric": ("ill",)}, "data.target = 'ill' cannot be"),
+        ({"numeric": ("ill",)}, "data.target = 'ill' is data.numeric, too"),
         ({"numeric": ("size",)}, "data.numeric = 'size': .* has dose, age, ill"),
         ({"decimal": ";"}, "data.decimal|decimal = ';'"),
         ({"separator": ""}, "data.separator = ''"),
@@ -254,7 +254,7 @@ def test_texts_that_differ_by_spaces_alone_are_one_and_that_is_told(tmp_path: Pa
     plain = data.load(settings(path), 0)
     edit_csv(path, 8, column, " red" if column == 0 else "0 ")
     edit_csv(path, 9, 1, " 29 ")
-    told = re.escape(f"{path}, line 10: ") + r"'\w+' is '( red|0 )', elsewhere '(red|0)': read as one"
+    told = re.escape(f"{path}, line 10: ") + r"'\w+' is '( red|0 )', elsewhere '(red|0)': read as equal"
     with pytest.warns(DataWarning, match=told):
         spaced = data.load(settings(path), 0)
     assert data.splits_record(spaced) == data.splits_record(plain)

@@ -33,9 +33,9 @@ HOSTILE: dict[str, tuple[Payload, str]] = {
     "nan": (model(w=torch.tensor([1.0, torch.nan])), "model/w is not finite"),
     "wrong shape": (model(w=torch.ones(3)), r"model/w is \(3,\) torch.float32, expected \(2,\) torch.float32 as sent"),
     "wrong type": (model(w=torch.ones(2).double()), "torch.float64, expected .* torch.float32 as sent"),
-    "another name": (honest() | {"more": {"x": torch.ones(3)}}, "more/v is missing, at most silos"),
+    "another name": (honest() | {"more": {"x": torch.ones(3)}}, "more/v is missing, but at most silos"),
     "a group more": (honest() | {"labels": {"y": torch.ones(9)}}, "labels/y is .* at most silos missing"),
-    "nothing": ({}, "is missing, at most silos"),
+    "nothing": ({}, "is missing, but at most silos"),
     "1e30": (model(w=torch.full((2,), 1e30)), r"model/w has an entry of 1e\+30"),
     "a negative variance": (
         model(**{"bn.running_var": -torch.ones(2)}),

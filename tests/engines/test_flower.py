@@ -176,7 +176,7 @@ HOSTILE: dict[str, tuple[Callable[[Message], Message], str]] = {
     "wrong shape": (rewritten(each(lambda t: t[None])), "expected .* as sent"),
     "wrong names": (rewritten(lambda p: {"model": {f"x.{n}": t for n, t in p["model"].items()}}), "at most silos"),
     "a group more": (rewritten(lambda p: p | {"labels": {"y": torch.zeros(9)}}), "at most silos missing"),
-    "nothing": (rewritten(lambda p: {}), "missing, at most silos"),
+    "nothing": (rewritten(lambda p: {}), "missing, but at most silos"),
     "1e30": (rewritten(each(lambda t: torch.full_like(t, 1e30))), "an entry of 1e\\+30"),
     "ten times the size": (
         rewritten(lambda p: p | {"more": {n: torch.cat([t.flatten()] * 10) for n, t in p["model"].items()}}),

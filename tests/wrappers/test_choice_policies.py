@@ -148,7 +148,7 @@ def test_impossible_likelihoods_are_told() -> None:
     card = SiloInfo("a", "a", {"train": 5, "validation": 1, "calibration": 1, "test": 1}, (3, 2))
     honest = blending.curve(*both([[0.9, 0.6]]), torch.tensor([1]))
     assert Blended(Told()).wrong({"decision": {"likelihood": honest}}, card) == ""
-    assert "1 inputs cannot" in Blended(Told()).wrong({"decision": {"likelihood": 100 * honest}}, card)
+    assert "for 1 inputs" in Blended(Told()).wrong({"decision": {"likelihood": 100 * honest}}, card)
 
 
 @pytest.mark.parametrize("policy", ["best", "blend", "surer"])
