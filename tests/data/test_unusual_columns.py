@@ -17,8 +17,8 @@ from caveat.data.tables.advice import ASSIGNED
 
 UNUSUAL = [
     ("ids", {"a": {"id": lambda row: 1000 + row * 7, "x": usual}}, r"column 'id' has a different value in every row"),
-    ("an index", {"a": {"Unnamed: 0": lambda row: row, "x": usual}}, r"column 'Unnamed: 0' has a different value in every"),
-    ("ids that begin anew", {name: {"k": lambda row: row, "x": usual} for name in "ab"}, "column 'k' has another"),
+    ("an index", {"a": {"Unnamed: 0": lambda row: row, "x": usual}}, r"column 'Unnamed: 0' has a different value"),
+    ("ids that begin anew", {name: {"k": lambda row: row, "x": usual} for name in "ab"}, "column 'k' has a different"),
     ("long ids", {"a": {"mrn": lambda row: 30_000_000 + row * 13, "x": usual}}, "column 'mrn' has a different value"),
     ("a copy of the label", {"a": {"copy": lambda row: row // 2 % 2, "x": usual}}, "'copy' determines the label"),
     ("a copy in words", {"a": {"copy": lambda row: "AB"[row // 2 % 2], "x": usual}}, "'copy' determines the label"),

@@ -469,7 +469,7 @@ def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() 
     found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
     told = unequal_budgets(found, found.columns[0])
     assert told == (
-        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last common one, fedavg and fedbn are level on "
+        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last common one, fedavg and fedbn are equal on "
         "validation data (66.0 %, uefl 62.0 %)."
     )
     found = budgeted({"uefl": 16, "fedavg": 6})
