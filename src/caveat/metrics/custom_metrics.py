@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 LONGEST = 60
 """Maximum number of characters of a metric's name."""
 TAKEN = HIGHER_IS_BETTER | LOWER_IS_BETTER | {"entropy", "aleatoric", "epistemic", "unfamiliar", "novel", "unsure"}
-"""Names of caveat's own metrics."""
+"""Names of the built-in metrics."""
 
 
 @dataclass(frozen=True)

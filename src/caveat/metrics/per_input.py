@@ -10,11 +10,11 @@ from .calibration import BINS
 def contributions(prediction: Prediction, y: Tensor) -> Tensors:
     """Return, by metric, (N,) float64 values of N inputs with labels y (N,), which are all classes of the model.
 
-    Of metrics that are means over inputs (accuracy, nll, brier, entropy, aleatoric, epistemic, coverage,
-    unfamiliar, novel, unsure, set_coverage, set_size) these are the inputs' values. Of ece, auroc_error, aurc and augrc
-    they are the metric plus the input's influence on it (Hampel, 1974): their mean is the metric up to the bins of
-    scores, and the variance of the metric is that of their mean, for many inputs. auroc_error is absent unless
-    there are answers of either kind.
+    For metrics that are means over inputs (accuracy, nll, brier, entropy, aleatoric, epistemic, coverage, unfamiliar,
+    novel, unsure, set_coverage, set_size), these are the inputs' values. For ece, auroc_error, aurc and augrc, they are
+    the metric plus the input's influence on it (Hampel, 1974): their mean is the metric, up to the binning of scores,
+    and for many inputs the variance of their mean is the variance of the metric. auroc_error is absent unless there are
+    both wrong and right answers.
     """
     probs, rows = prediction.probs.double().cpu(), torch.arange(len(y))
     y, right = y.cpu(), (prediction.label == y).double().cpu()

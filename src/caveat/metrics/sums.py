@@ -22,13 +22,13 @@ from .calibration import calibration_sums, ece, ece_classwise
 def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     """Return additive sums of N predictions for labels `y` (N,), float64.
 
-    A label of -1 is no class of the model: every prediction for such an input is wrong, and its label has no
-    likelihood. `known` counts the others, which nll (nats), brier (over all classes, range 0 to 2) and the bins of
-    `calibration_sums` are over. Over all N are: examples, correct, entropies (nats), the counts of each decision and
-    quadrant, how many were answered and how many of those were correct, for predictions with sets those of `_sets`,
-    with alarms how many inputs were called `unfamiliar`, `novel` and `unsure`, and for every score of the prediction
-    `score.NAME`, (2, 4096): the histograms over `uncertainty.histograms` for as many classes, of the correct and of the
-    wrong, unless `scores` is false.
+    A label of -1 is not a class of the model: every prediction for such an input is wrong, and its label has no
+    likelihood. `known` counts the other inputs, over which nll (nats), brier (over all classes, range 0 to 2) and the
+    bins of `calibration_sums` are summed. Sums over all N inputs: examples, correct, entropies (nats), the counts of
+    each decision and quadrant, how many were answered and how many of the answers were correct; for predictions with
+    sets the sums of `_sets`, and with alarms how many inputs were called `unfamiliar`, `novel` and `unsure`. Unless
+    `scores` is false, every score of the prediction has `score.NAME`, (2, 4096): its `uncertainty.histograms` for
+    correct and for wrong predictions.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
@@ -205,10 +205,11 @@ LOWER_IS_BETTER = frozenset({
 def figures(sums: Tensors) -> dict[str, float]:
     """Return means over examples, and calibration errors.
 
-    An input whose label is no class of the model counts as wrong in `accuracy`, and is left out of the nll, the Brier
-    score and the calibration errors. `coverage` is the share of inputs that were answered, and `answered_accuracy` the
-    accuracy among those; `unfamiliar`, `novel` and `unsure` are the shares that were called so. `set_coverage` is the
-    share of inputs whose prediction set holds their label, and `set_size` the mean number of classes in a set.
+    An input whose label is not a class of the model counts as wrong in `accuracy`, and is excluded from the nll, the
+    Brier score and the calibration errors. `coverage` is the share of inputs that were answered, and
+    `answered_accuracy` the accuracy on these; `unfamiliar`, `novel` and `unsure` are the shares with these alarms.
+    `set_coverage` is the share of inputs whose prediction set contains their label, and `set_size` the mean number of
+    classes in a set.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
     n, known, answered = value["examples"], value["known"], value["answered"]

@@ -73,7 +73,7 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
         return None, model
     parts = list(flat(model.encoder))
     learning = next((i for i, each in enumerate(parts) if any(p.requires_grad for p in each.parameters())), None)
-    if learning is not None:  # dropout before what learns drops units in training
+    if learning is not None:  # dropout before trained stages drops units in training
         learning = next((i for i, each in enumerate(parts[:learning]) if _samples(each)), learning)
     frozen = nn.Sequential(*parts[:learning]).eval()
     if not any(True for _ in frozen.parameters()):
@@ -99,7 +99,7 @@ def _samples(stage: nn.Module) -> bool:
 
 @torch.no_grad()
 def _numbers(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Tokens, and by name the numbers of the input and of all stages but the last, which the tokens are."""
+    """Return the tokens, and the features of the input and of all stages except the last, by name."""
     with recording(stages(module, sampled=False)) as found:
         tokens = module(x)
     within = {f"encoder{i}": passes[0] for i, passes in enumerate(found[:-1], 1) if passes}

@@ -48,7 +48,7 @@ class Compared:
 
     @property
     def z(self) -> float:
-        """Standard deviations above what is expected without skill."""
+        """Standard deviations above the expectation without skill."""
         certain = self.variance <= 1e-9 * (1 + self.expected)  # but for rounding
         return 0.0 if certain else (self.observed - self.expected) / math.sqrt(self.variance)
 
