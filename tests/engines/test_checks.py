@@ -247,5 +247,5 @@ def test_how_predictable_labels_are_is_limited_by_the_inputs_of_the_ridge_classi
     few = Data(x[:6], y[:6])
     found = skill(Prediction.from_logits(torch.zeros(1, 6, 3)), few, Data(x, y))
     checks._check_skill(found)
-    with pytest.raises(DataError, match="predictable observes more than 500 inputs can show"):
+    with pytest.raises(DataError, match="predictable observes more than is possible for 500 inputs"):
         checks._check_skill(found | {"predictable": 10 * found["predictable"]})

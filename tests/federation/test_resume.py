@@ -121,7 +121,7 @@ def test_a_project_with_another_configuration_does_not_begin_it(begun: Begun) ->
     said = one_error(caveat("resume", begun.run, "--project", begun.project), 2)
     assert begun.said is None
     assert f"--project {begun.project}: {file} with rounds=2 seed = 5 differs from" in said
-    assert said.endswith('began with: method.name = "fedprox", was "fedavg"')
+    assert said.endswith(': method.name = "fedprox", was "fedavg"')
 
 
 def test_a_folder_without_a_project_is_told_so(begun: Begun) -> None:

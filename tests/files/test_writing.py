@@ -121,7 +121,7 @@ def test_a_silo_whose_folder_is_held_says_so(federation: Federation, monkeypatch
     folder = federation.kept("coast")
     terms = Terms.of_text(json.loads((folder / "silo.json").read_text())["terms"])
     silo = member.SiloSide(read_silo_file(federation.homes["coast"] / "silo.toml"))
-    with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been working there for 0 s"):
+    with held(folder / "lock", ""), pytest.raises(RunError, match="another process has been using it for 0 s"):
         silo.perform(terms, Order(0, "test", 0, "coast"), {})
 
 

@@ -231,7 +231,7 @@ def test_mc_samples_take_effect_wherever_they_are_said(silos: Silos) -> None:
     assert method(method=caveat.FedAvg(), uncertainty=caveat.Uncertainty(mc_samples=3)).mc_samples == 3
     assert method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(policy="always")).mc_samples == 5
     assert method(method=caveat.FedAvg(mc_samples=5)).mc_samples == 5
-    with pytest.raises(ConfigurationError, match=r"mc_samples = 5 and uncertainty.mc_samples = 3; give only one"):
+    with pytest.raises(ConfigurationError, match=r"mc_samples = 5 and uncertainty.mc_samples = 3; set only one"):
         method(method=caveat.FedAvg(mc_samples=5), uncertainty=caveat.Uncertainty(mc_samples=3))
 
 

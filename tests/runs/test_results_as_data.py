@@ -125,7 +125,7 @@ def test_files_with_labels_are_measured_on_the_command_line(run: Run, tmp_path: 
     told = one_error(command("evaluate", run.folder, tmp_path / "bare.npz", "--silo", "a"), 3)
     assert "no array 'y' of labels" in told
     wrong = command("evaluate", run.folder, tmp_path / "new.npz", "--silo", "a", "--target", "y")
-    assert "is no table" in one_error(wrong, 2)
+    assert "is not a table" in one_error(wrong, 2)
 
 
 def test_tables_are_measured_by_their_column_of_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
