@@ -5,7 +5,8 @@ the pages say of Ditto, of FedRoD and of UEFL's growth is of
 
     caveat compare uefl-mnist --plugin benchmarks/controls.py --seeds 400,401,402,403,404 --methods fedavg \\
         --set training.lr=0.003 [the settings below [cpu] in native-rotated.toml or native-skewed.toml] \\
-        --variant "Ditto: method.name=ditto method.lam=0.03" --variant "tuned: method.name=tuned" \\
+        --variant "Ditto: method.name=ditto method.lam=0.03 uncertainty.policy=always" \\
+        --variant "tuned: method.name=tuned" \\
         --variant "tuned, 20: method.name=tuned method.epochs=20 method.lr=0.001" \\
         --variant "last: method.name=tuned method.epochs=20 method.lr=0.001 method.part=last" \\
         --variant "FedAvg, 4 epochs: method.name=fedavg training.local_epochs=4" \\

@@ -41,6 +41,8 @@ CLOSE = 1e-5
 FEW = {
     "uefl": ["method.iterations=2", "method.extra_rounds=1", "method.codewords=16"],
     "fedpn": ["method.personal_epochs=2"],
+    "apfl": ["uncertainty.policy=always"],
+    "ditto": ["uncertainty.policy=always"],
 }
 DIGITS = ["rounds=3", "data.n_silos=3", "baselines=[]", "engine.workers=1"]
 HEART = [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from commands import caveat, one_error
 
+from caveat import METHODS
 from caveat.analysis import reproduce
 from caveat.analysis.compare.runner import compare, opened, write
 from caveat.analysis.reproduce import Scale
@@ -89,6 +90,13 @@ def test_every_row_of_a_table_is_tuned_alike_over_three_values_at_least(name: st
     extended = grid.tuning is not None and grid.tuning.extensions > 0
     # One value is that of all rows, of which none is chosen.
     assert len(grid.values(grid.rows[0])) + extended >= 3 or len(grid.values(grid.rows[0])) == 1
+
+
+def test_tables_answer_as_the_papers_of_their_methods_do() -> None:
+    """Ditto and APFL blend their two models by default; in their papers the local model answers."""
+    rows = [row.sets for name in reproduce.tables() for row in reproduce.named(name).rows]
+    blending = [each for each in rows if METHODS[str(each.get("method.name", "fedavg"))].policy == "blend"]
+    assert {each["uncertainty.policy"] for each in blending} == {"always"}
 
 
 def test_a_claim_says_why_it_is_not_tested_or_has_a_contrast(tiny: str) -> None:

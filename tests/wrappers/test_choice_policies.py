@@ -19,6 +19,7 @@ from caveat.core import Answers, ConfigurationError, Data, Decision, Method, Pay
 from caveat.core.silo import SiloInfo
 from caveat.methods import APFL, FML, FedAvg, FedBABU, FedPN, TrFedDis
 from caveat.uncertainty import blending, entropy
+from caveat.wrappers.base import find
 from caveat.wrappers.choice_policies import Best, Blended, Surer, blend
 from caveat.wrappers.familiar import Familiar
 
@@ -181,3 +182,10 @@ def test_methods_of_each_kind_answer_every_input_and_train_as_before(
         least, most = torch.stack([a.probs for a in answers.values()]).aminmax(dim=0)
         assert bool(((found.probs >= least - 1e-12) & (found.probs <= most + 1e-12)).all())
         torch.testing.assert_close(found.total, entropy(found.probs))
+
+
+def test_methods_whose_two_models_are_trained_apart_blend_them_by_default() -> None:
+    """FedRoD's and TrFedDis' local answer contains the global one, and FedPN switches."""
+    assert {name for name, method in caveat.METHODS.items() if method.policy == "blend"} == {"apfl", "ditto"}
+    assert find(caveat.Uncertainty().around(APFL()), Blended) is not None
+    assert find(caveat.Uncertainty(policy="always").around(APFL()), Blended) is None

@@ -6,7 +6,8 @@ logits.
 Our choices: alpha is updated with every batch (authors' code: once per round, with a term that pulls it to 0), by the
 same optimizer but without weight decay, which would also pull it to 0; a silo's local model starts from the global
 model of its first round; and the BatchNorm statistics of the mixture are measured on the mixture during training,
-because the statistics of two models cannot be mixed.
+because the statistics of two models cannot be mixed. By default a silo answers with a mean of the probabilities of
+mixture and global model (policy `blend`; paper: the mixture, `always`).
 """
 
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ class APFL(FedAvg):
     """FedAvg with a mixture of the local and the global model at every silo (Deng et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    policy: ClassVar[str] = "blend"
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of the local model in the mixture, or its initial weight if adaptive: 0 is FedAvg, 1 is Local."""

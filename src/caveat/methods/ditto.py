@@ -8,7 +8,8 @@ Where paper and released code differ or are silent: lambda is fixed (paper; the 
 held-out data); the two models are trained one after the other, each on its own batches (paper; the code takes a step of
 each per batch), so the global model is bit-identical to that of FedAvg.
 Our choices: the mean is weighted by n_k (both: uniform); the personalized model starts from the global model of the
-silo's first round, trains for as many steps as the global model, and has its own BatchNorm statistics.
+silo's first round, trains for as many steps as the global model, and has its own BatchNorm statistics. By default a
+silo answers with a mean of both models (policy `blend`; paper: the personalized model, `always`).
 """
 
 from typing import Annotated, ClassVar
@@ -29,6 +30,7 @@ class Ditto(FedAvg):
     """FedAvg with a personalized model at every silo that stays close to the global model (Li et al., 2021)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    policy: ClassVar[str] = "blend"
 
     lam: Annotated[float, Field(ge=0, le=LARGE)] = 0.1
     """Lambda, the weight of half the squared distance to the global model; 0 is local training. Paper: 0.05 to 2."""
