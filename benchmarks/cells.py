@@ -1,4 +1,5 @@
-"""What the models of methods say about every input of `federations.py`, for `new_classes.py` and `policies.py`.
+"""What the models of methods say about every input of `caveat bench`'s federations, for `new_classes.py` and
+`policies.py`.
 
     CAVEAT_DATA=DIR python benchmarks/cells.py OUT [--methods fedavg ditto ...] [--federations ...] [--seeds 0 1 2]
         [--features]
@@ -20,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from federations import FEDERATIONS, Federation
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import caveat
+from caveat.bench.federations import FEDERATIONS, BoardFederation, deal
 from caveat.nn.frozen import Whole
 from caveat.runs.frozen_features import features_of
 
@@ -48,7 +49,7 @@ def last_linear(module: nn.Module, x: Tensor) -> tuple[Tensor, nn.Linear]:
     return h.reshape(len(x), -1), layer
 
 
-def measured(run: caveat.Run, federation: Federation, features: bool) -> dict[str, NDArray[np.float32]]:
+def measured(run: caveat.Run, federation: BoardFederation, features: bool) -> dict[str, NDArray[np.float32]]:
     found: dict[str, NDArray[np.float32]] = {}
     encoder = run.experiment.frozen_encoder
     for silo in federation.silos:
@@ -75,16 +76,18 @@ def measured(run: caveat.Run, federation: Federation, features: bool) -> dict[st
     return found
 
 
-def settings(name: str, federation: Federation) -> tuple[caveat.ModelSettings, dict[str, object]]:
+def settings(name: str, federation: BoardFederation) -> tuple[caveat.ModelSettings, dict[str, object]]:
     """FedPN needs a layer between a frozen encoder and its densities."""
-    if name == "fedpn" and federation.model.encoder is not None:
-        return caveat.ModelSettings(encoder=federation.model.encoder, frozen=True, adapter=64), {}
-    return federation.model, {}
+    model = federation.settings.model
+    if name == "fedpn" and model.encoder is not None:
+        return caveat.ModelSettings(encoder=model.encoder, frozen=True, adapter=64), {}
+    return model, {}
 
 
-def cell(federation: Federation, name: str, seed: int, features: bool) -> dict[str, NDArray[np.float32]]:
+def cell(federation: BoardFederation, name: str, seed: int, features: bool) -> dict[str, NDArray[np.float32]]:
     model, more = settings(name, federation)
-    method = caveat.METHODS[name](training=federation.training, rounds=federation.rounds, **more)
+    trained = federation.settings
+    method = caveat.METHODS[name](training=trained.training, rounds=trained.rounds, **more)
     one_pass = caveat.Uncertainty(policy="always", mc_samples=1)
     run = caveat.run(
         federation.silos, method, model=model, seed=seed, every=10**6, splits=["test"], n_silos=1, uncertainty=one_pass
@@ -106,7 +109,7 @@ def main() -> None:
         for name in given.federations:
             paths = {method: given.out / f"{name}.{method}.{seed}.npz" for method in given.methods}
             left = [method for method, path in paths.items() if not path.exists()]
-            federation = FEDERATIONS[name](Path(os.environ["CAVEAT_DATA"]), seed) if left else None
+            federation = deal(name, Path(os.environ["CAVEAT_DATA"]), seed, 1) if left else None
             for method in left:
                 assert federation is not None
                 began = time.process_time()

@@ -22,7 +22,7 @@ LAYERS = (
     {"runs"},
     {"analysis", "export", "federation", "testing", "trackers"},
     {"api"},
-    {"estimator"},
+    {"estimator", "bench"},
     {"cli"},
     {"__init__", "__main__"},
 )

@@ -233,10 +233,10 @@ def compare(
     if reserved := sorted(settings.keys() & {"seed", "out", "callbacks", "reset"}):
         raise ConfigurationError(f"{reserved[0]} is set by compare itself", reserved[0])
     folder = path_of(out, "out")
-    return compare_calls(run, _check_call, silos, methods, seeds, folder, progress_of(progress), settings)
+    return compare_calls(run, check_call, silos, methods, seeds, folder, progress_of(progress), settings)
 
 
-def _check_call(
+def check_call(
     silos: Silos, method: Method, *, workers: int = 1, device: str = "cpu", vectorized: Mode = "off", **settings: Any
 ) -> None:
     """Raise ConfigurationError or DataError for an invalid call of `run`; write nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from commands import caveat as command
 from commands import one_error
 
 import caveat
-from caveat.analysis.ood import OWN, Row, federations, foreign, measure, variants
+from caveat.analysis.ood import OWN, Row, foreign, measure
 from caveat.config import load
 from caveat.core import Data, Silo
 from caveat.data.user_data import from_arrays
@@ -101,58 +102,26 @@ def test_own_inputs_have_false_alarms_and_errors_and_nothing_to_be_told_from(
     assert own.answered == 1
 
 
-@pytest.mark.parametrize("name", federations())
-def test_every_federation_is_a_configuration(name: str) -> None:
-    from caveat.analysis.ood import FEDERATIONS
-
-    config = load(str(FEDERATIONS / f"{name}.toml"))
-    assert config.rounds is not None
-    assert config.data.split.calibration * 100 >= 20
-
-
-@pytest.mark.parametrize("name", variants())
-def test_every_variant_fits_its_method(name: str) -> None:
-    from caveat.analysis.ood import FEDERATIONS
-
-    config = load(str(FEDERATIONS / "digits.toml"), variants()[name].partition(": ")[2].split())
-    assert config.method.name in METHODS
+def test_every_federation_of_the_table_is_a_configuration() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "ood"
+    files = sorted(set(folder.glob("*.toml")) - {folder / "methods.toml"})
+    assert len(files) == 9
+    for file in files:
+        assert load(str(file)).data.split.calibration * 100 >= 20
+    for sets in tomllib.loads((folder / "methods.toml").read_text()).values():
+        assert load(str(folder / "digits.toml"), sets.split()).method.name in METHODS
 
 
 @pytest.mark.long
-def test_the_command_trains_measures_and_writes_rows(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    asked = (
-        "ood", "--federations", "digits", "--methods", "fedavg", "--seeds", "0", "--out", out, "--workers", "1",
-        "--quiet", "--set", "rounds=1", "--set", "training.local_epochs=1", "--set", "data.n_silos=3",
-    )  # fmt: skip
-    first = command(*asked)
-    assert first.exit_code == 0, first.stderr
-    assert "digits: AUROC of unfamiliar" in first.stdout.replace("\n", " ")
-    assert "digits: % unfamiliar + % novel + % unsure" in first.stdout.replace("\n", " ")
-    text = (out / "ood.csv").read_text()
-    found = list(csv.DictReader(text.splitlines()))
-    assert {row["method"] for row in found} == {"fedavg"}
-    assert {"black", "noise of 38", OWN, "inputs of other silos"} <= {row["inputs"] for row in found}
-    again = command(*asked)
-    assert again.exit_code == 0
-    assert (out / "ood.csv").read_text() == text
-    runs = command("ood", out / "digits" / "runs" / "fedavg" / "seed-0")
-    assert runs.exit_code == 0
-    assert "noise of 38 *" in runs.stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ((), "Give either run folders or --federations, not both"),
-        (("--federations", "bogus"), "--federations bogus: unknown name (there are: cifar10, digits"),
-        (("--federations", "digits", "--methods", "fedavgg"), "--methods fedavgg: unknown name; did you mean"),
-        (("--federations", "digits", "--seeds", "x"), "--seeds x: expected comma-separated whole numbers"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_before_any_work(given: tuple[str, ...], told: str, tmp_path: Path) -> None:
-    assert told in one_error(command("ood", *given, "--out", tmp_path / "out"), 2)
-    assert not (tmp_path / "out" / "digits").exists()
+def test_the_command_measures_runs_and_writes_rows(tmp_path: Path) -> None:
+    out, run = tmp_path / "out", tmp_path / "run"
+    few = ("rounds=1", "training.local_epochs=1", "data.n_silos=3", "baselines=[]")
+    assert command("run", "digits", *(f"--set={each}" for each in few), "--out", run, "--quiet").exit_code == 0
+    found = command("ood", run, "--out", out)
+    assert found.exit_code == 0, found.stderr
+    assert "noise of 38 *" in found.stdout
+    rows = list(csv.DictReader((out / "ood.csv").read_text().splitlines()))
+    assert {"black", "noise of 38", OWN} <= {row["inputs"] for row in rows}
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_runs_are_measured(tmp_path: Path) -> None:

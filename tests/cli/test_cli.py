@@ -45,9 +45,10 @@ COMMANDS = {
         "--plugin", "--workers", "--device", "--quiet", "--metric",
     },
     "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--device", "--quiet"},
-    "ood": {
-        "--federations", "--methods", "--set", "--seeds", "--out", "--plugin", "--model", "--workers", "--quiet",
-        "--list",
+    "ood": {"--out", "--plugin", "--model"},
+    "bench": {
+        "--out", "--rows", "--federations", "--lite", "--seeds", "--plan", "--settings", "--data", "--plugin",
+        "--workers", "--quiet",
     },
     "flower": set(),
     "new": set(),

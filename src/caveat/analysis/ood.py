@@ -1,9 +1,8 @@
-"""Detection of out-of-distribution inputs by every score, for finished runs or for federations trained for this."""
+"""Detection of out-of-distribution inputs by every score, for finished runs."""
 
 import csv
 import dataclasses
 import io
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import ConfigurationError, Decision, Prediction, Silo, key
-from ..core.errors import one_of
 from ..data import Inputs
 from ..files import write_bytes
 from ..runs.local import Run
 from ..runs.opening import open_run
-from ..runs.progress import Progress
 from ..terminal.tables import Heading, TextTable, text_table
 from ..uncertainty.familiarity import SCORE
-from .compare.folder import ComparisonFolder
-from .compare.grid import asked
-from .compare.runner import compare
 
 LEVELS = (8, 24, 38, 76, 255)
 """Standard deviations of noise in gray levels; the range of pixels is 255."""
@@ -238,53 +232,6 @@ def means(rows: Iterable[Row]) -> dict[Cell, Means]:
     }
 
 
-FEDERATIONS = Path(__file__).parent / "ood_federations"
-METHODS = Path(__file__).parent / "ood_methods.toml"
-
-
-def variants() -> dict[str, str]:
-    """Return the methods of the battery by name, with their settings as variants of a comparison."""
-    return {name: f"{name}: {sets}" for name, sets in tomllib.loads(METHODS.read_text()).items()}
-
-
-def federations() -> list[str]:
-    """Return the names of the battery's federations."""
-    return sorted(path.stem for path in FEDERATIONS.glob("*.toml"))
-
-
-def battery(
-    names: Sequence[str],
-    methods: Sequence[str],
-    sets: Sequence[str],
-    seeds: str,
-    out: Path,
-    workers: int,
-    progress: Progress,
-) -> list[Row]:
-    """Train the named federations with each method and seed below `out`, and measure every run.
-
-    The same call continues after an interruption. Raises ConfigurationError for an unknown name.
-    """  # fmt: skip
-    for given, known, option in ((names, federations(), "--federations"), (methods, [*variants()], "--methods")):
-        for name in given:
-            if name not in known:
-                raise ConfigurationError(f"{option} {name}: unknown name{one_of(name, known)}")
-    prepare(out)
-    rows: list[Row] = []
-    for name in names:
-        rows_of = [variants()[method] for method in methods]
-        recipe = str(FEDERATIONS / f"{name}.toml")
-        grid = asked(recipe, None, rows_of, seeds, sets, (), None, 1, None)
-        compare(grid, out / name, workers, progress)
-        results = ComparisonFolder(grid, out / name)
-        for run in results.known():
-            if results.done(run) is not None:
-                found = measure(open_run(results.place(run)), name, run.seed)
-                rows += [dataclasses.replace(row, method=run.method.name) for row in found]
-        write(rows, out / "ood.csv")
-    return rows
-
-
 def prepare(out: Path) -> None:
     """Create the folder for results. Raises ConfigurationError if it cannot be created."""
     try:
@@ -357,4 +304,4 @@ def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
-__all__ = ["Row", "battery", "federations", "measure", "of_runs", "prepare", "result_tables", "write"]
+__all__ = ["Row", "measure", "of_runs", "prepare", "result_tables", "write"]

@@ -15,7 +15,7 @@ from ..engines.allocator import use_huge_pages
 from .console import check_written, outlets
 from .finished import evaluate, export, join, predict, report
 from .flower import flower
-from .many_runs import audit, compare, ood, reproduce
+from .many_runs import audit, bench, compare, ood, reproduce
 from .plan import plan
 from .preparing import config_, data, list_, new
 from .running import resume, rollback, run
@@ -105,6 +105,7 @@ app.command()(data)
 app.command(cls=DataCommand)(compare)
 app.command()(reproduce)
 app.command()(ood)
+app.command()(bench)
 app.add_typer(flower, name="flower")
 app.add_typer(new, name="new")
 

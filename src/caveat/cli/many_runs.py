@@ -1,4 +1,4 @@
-"""Commands on many runs: `caveat compare`, `caveat reproduce`, `caveat audit` and `caveat ood`."""
+"""Commands on many runs: `caveat compare`, `reproduce`, `audit`, `ood` and `bench`."""
 
 import dataclasses
 import shlex
@@ -190,22 +190,10 @@ def audit(
 
 
 def ood(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Finished run folders.")] = None,
-    names: Annotated[
-        str | None,
-        typer.Option("--federations", metavar="A,B,...|all", help="Train these federations instead; see --list."),
-    ] = None,
-    methods: Annotated[
-        str, typer.Option(metavar="A,B,...", callback=import_typed, help="Methods for --federations.")
-    ] = ("fedavg,fedbn,uefl,fedpn,trfeddis"),
-    sets: SetOptions = None,
-    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Random seeds for --federations.")] = "0,1,2",
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders.")],
     out: NewFolder = None,
     plugins: Plugins = None,
     model: ModelOptions = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
-    listed: Annotated[bool, typer.Option("--list", help="List the federations that can be trained.")] = False,
 ) -> None:
     """Measure how well a run detects out-of-distribution inputs.
 
@@ -213,29 +201,85 @@ def ood(
     familiarity and by every other uncertainty.
     """
     with reported(named=True):
-        from ..analysis.ood import battery, federations, of_runs, prepare, result_tables, write
-        from ..core import ConfigurationError
+        from ..analysis.ood import of_runs, prepare, result_tables, write
         from ..runs.opening import allow_code
-        from ..runs.progress import on_terminal
 
-        if listed:
-            typer.echo("\n".join(federations()))
-            return
-        if bool(runs) == bool(names):
-            raise ConfigurationError("Give either run folders or --federations, not both.")
-        if runs:
-            if out is not None:
-                prepare(out)
-            allow_code(runs, model or ())
-            rows = of_runs(runs)
-            if out is not None:
-                write(rows, out / "ood.csv")
-        else:
-            chosen = federations() if names == "all" else [name.strip() for name in str(names).split(",")]
-            out = out or Path("runs") / "ood"
-            asked = [method.strip() for method in methods.split(",")]
-            rows = battery(chosen, asked, sets or (), seeds, out, workers or 2, on_terminal(quiet, "run"))
+        if out is not None:
+            prepare(out)
+        allow_code(runs, model or ())
+        rows = of_runs(runs)
         for table in result_tables(rows):
             show(table)
         if out is not None:
+            write(rows, out / "ood.csv")
             typer.echo(f"rows: {out / 'ood.csv'}")
+
+
+def bench(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the board, to create or to continue.")],
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            callback=import_typed,
+            help="Methods.  [default: those of the settings]",
+            show_default=False,
+        ),
+    ] = None,
+    federations: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Federations.  [default: all]", show_default=False)
+    ] = None,
+    lite: Annotated[
+        bool, typer.Option("--lite", help="Small federations of scikit-learn's data, which need no files; few methods.")
+    ] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N,N,...", help="Random seeds.  [default: those of the settings]", show_default=False),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only estimate the time; makes a cell per federation, which is kept.")
+    ] = False,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml", help="Settings of rows and contrasts.  [default: caveat's]", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the data sets.  [default: CAVEAT_DATA]",
+            show_default=False,
+            show_envvar=False,
+        ),
+    ] = None,
+    plugins: Plugins = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a leaderboard of uncertainty: methods, and sources of uncertainty, on many federations.
+
+    Every method is trained once per federation and seed, and asked by every source. Writes a file per cell, and the
+    board as Markdown and HTML. Repeat the command to continue.
+    """
+    with reported():
+        from ..bench.page import board_table, write_board
+        from ..bench.running import Bench, data_folder, keep_settings, plan_table
+        from ..bench.settings import SETTINGS, federations_of, read_settings, rows_of
+        from ..runs.progress import on_terminal
+
+        asked, place = read_settings(settings or SETTINGS), data_folder(data)
+        methods, names = rows_of(asked, rows, lite), federations_of(federations, lite, place)
+        found = Bench(asked, names, methods, asked.seeds_of(seeds, lite), place or Path(), out)
+        found.check_folder(settings or SETTINGS)
+        found.check()
+        keep_settings(out, settings or SETTINGS)
+        if plan:
+            show(plan_table(found, workers or 2))
+            return
+        found.make(workers or 2, on_terminal(quiet, "cell"))
+        board = found.board()
+        show(board_table(board))
+        for page in write_board(board, shlex.join(["caveat", *sys.argv[1:]])):
+            typer.echo(f"board: {page}")

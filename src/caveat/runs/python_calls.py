@@ -112,7 +112,7 @@ def spec_of_call(
             seed=whole(arguments.get("seed", 0)),
             federation=_section(Federation, arguments),
             evaluation=_section(Evaluation, arguments),
-            method=_with_samples(replaced(method, given, "rounds", "training"), uncertainty),
+            method=with_samples(replaced(method, given, "rounds", "training"), uncertainty),
             model=model,
             uncertainty=uncertainty,
             privacy=given.get("privacy", Privacy()),
@@ -142,7 +142,7 @@ def _section(cls: Any, arguments: Mapping[str, Any]) -> Any:
     return cls(**{each.name: arguments[each.name] for each in dataclasses.fields(cls) if each.name in arguments})
 
 
-def _with_samples(method: Any, uncertainty: Uncertainty) -> Any:
+def with_samples(method: Any, uncertainty: Uncertainty) -> Any:
     """Return the method with the MC samples of `uncertainty`, unless that is the default."""
     usual, own = Uncertainty().mc_samples, getattr(method, "mc_samples", None)
     if own is None or uncertainty.mc_samples in (usual, own):

@@ -293,7 +293,7 @@ def asked(
             raise ConfigurationError(f"--methods {cut(str(methods), 100)}: {about}")
     rows += map(_variant, variants)
     tuning = TuningPlan(*_values("--tune", tune), seeds=tune_seeds) if tune else None
-    if tune_seeds > (most := len(_seeds(seeds)) if tune else 1):
+    if tune_seeds > (most := len(seeds_of(seeds)) if tune else 1):
         known = f"at most {most}, the number of --seeds" if tune else "--tune, too"
         raise ConfigurationError(f"--tune-seeds {tune_seeds}: expected {known}")
     pairs = [_values("--sweep", sweep) for sweep in sweeps]
@@ -303,12 +303,12 @@ def asked(
     for key in (*map(key_of, sets), *swept_values):
         if key in ("seed", "baselines"):
             raise ConfigurationError(f"{key} cannot be used with --set or --sweep here; use --seeds and --methods")
-    check_size(rows, _seeds(seeds), swept_values, tuning)
+    check_size(rows, seeds_of(seeds), swept_values, tuning)
     return Grid(
         title=f"{find(source).stem}: {', '.join(row.name for row in rows)}",
         rows=tuple(rows),
         columns=swept([Setting("", source, tuple(sets))], swept_values),
-        seeds=_seeds(seeds),
+        seeds=seeds_of(seeds),
         tuning=tuning,
         match_rounds=match_rounds or "",
         swept=tuple(swept_values),
@@ -371,7 +371,8 @@ def _values(option: str, text: str) -> tuple[str, tuple[Any, ...]]:
     return key.strip(), tuple(values)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Parse the seeds of `--seeds`. Raises ConfigurationError."""
     try:
         seeds = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -19,6 +19,12 @@ from .analyses import Trial as Trial
 from .analyses import TuningReport as TuningReport
 from .analyses import Verdict as Verdict
 from .analyses import domains_of as domains_of
+from .board import AlarmShares as AlarmShares
+from .board import BoardCell as BoardCell
+from .board import CellEce as CellEce
+from .board import CellSilo as CellSilo
+from .board import CellSource as CellSource
+from .board import KeptPromise as KeptPromise
 from .federation import DataFile as DataFile
 from .federation import DataSchemaRecord as DataSchemaRecord
 from .federation import FederationFile as FederationFile

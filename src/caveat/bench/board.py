@@ -1,0 +1,377 @@
+"""The board: what every row gives over all federations and seeds, with intervals, flags, contrasts and the default.
+
+A row is a method with a source of uncertainty. Everything is computed from the cells' files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import beta, binom
+
+from ..analysis.statistics import LEVEL, SeedDifferences, estimate
+from ..core import DataError
+from ..files.schema import BoardCell, CellSource
+from ..uncertainty.multiplicity import holm
+from .cells import Arrays, CellPlace, read_arrays, read_cell
+from .figures import RATE, RISK, per_input
+from .settings import MAJORITY, BoardSettings
+
+DRAWS = 2000
+"""Of the bootstrap."""
+MOST_LOST, EQUAL = 5.0, 2.0
+"""Percent: what a new default may lose on one federation, and the margin within which a row is as good."""
+CONFIDENCE = 0.9
+"""Of guarantees."""
+IMPROVED = ("nll", "augrc")
+"""Figures that are shown as improvement over the reference, in percent."""
+Values = Mapping[str, Sequence[float]]
+"""By federation, a number per seed."""
+
+
+class BoardEstimate(NamedTuple):
+    """A mean over federations with the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def bootstrap(values: Values, level: float = LEVEL) -> BoardEstimate:
+    """Return the mean over federations of means over seeds; the interval resamples federations and, within them, seeds.
+
+    NaN without values. Always the same draws.
+    """
+    kept = [np.array(each) for each in values.values() if len(each)]
+    if not kept:
+        return BoardEstimate(math.nan, math.nan, math.nan)
+    rng, means = np.random.default_rng(0), np.empty((DRAWS, len(kept)))
+    chosen = rng.integers(len(kept), size=(DRAWS, len(kept)))
+    for k, each in enumerate(kept):
+        rows, columns = np.nonzero(chosen == k)
+        means[rows, columns] = each[rng.integers(len(each), size=(len(rows), len(each)))].mean(1)
+    low, high = np.quantile(means.mean(1), [level / 2, 1 - level / 2])
+    return BoardEstimate(float(np.mean([each.mean() for each in kept])), float(low), float(high))
+
+
+def sign_flips(means: Sequence[float]) -> float:
+    """Return the two-sided p-value of no difference: the share of all signs with a mean as large, exactly.
+
+    Federations are exchangeable with their negative if two rows are equal (Fisher's randomization test).
+    """
+    if len(means) < 2 or not np.isfinite(means).all():
+        return math.nan
+    signs = np.array(list(product((1, -1), repeat=len(means))))
+    return float((np.abs(signs @ np.array(means)) >= abs(sum(means)) * (1 - 1e-12)).mean())
+
+
+@dataclass(frozen=True)
+class CellFigures:
+    """The figures of one row at one place: means over silos."""
+
+    accuracy: float
+    nll: float
+    augrc: float
+    error_auroc: float
+    alarms: Mapping[str, float]
+    """By kind of inputs, the share with an alarm."""
+    beyond_chance: bool
+    """Whether the calibration error is above the 95 % quantile of a calibrated model's."""
+    answered: int
+    wrong: int
+    seconds: float
+    bytes: int
+
+    @classmethod
+    def of(cls, cell: BoardCell, name: str) -> CellFigures:
+        found: CellSource = cell.sources[name]
+        silos = list(found.silos.values())
+
+        def mean(of: Callable[..., float | None]) -> float:
+            known = [value for silo in silos if (value := of(silo)) is not None]
+            return fmean(known) if known else math.nan
+
+        kinds = dict.fromkeys(kind for silo in silos for kind in silo.alarms)
+        alarms = {
+            kind: mean(lambda s, k=kind: s.alarms[k].any if k in s.alarms else None)
+            for kind in kinds
+        }  # fmt: skip
+        kept = [silo.guarantee for silo in silos if silo.guarantee is not None]
+        return cls(
+            mean(lambda s: s.accuracy), mean(lambda s: s.nll), mean(lambda s: s.augrc), mean(lambda s: s.error_auroc),
+            alarms, (found.ece.value or 0.0) > (found.ece.chance95 or 1.0),
+            sum(each.answered for each in kept), sum(each.wrong for each in kept),
+            cell.seconds["train"] + cell.seconds.get(name, 0.0), found.up + found.down,
+        )  # fmt: skip
+
+    @property
+    def breaks(self) -> bool:
+        """Whether more errors are answered than a guarantee allows, beyond the chance of these test inputs."""
+        return self.wrong > 0 and float(beta.ppf(LEVEL, self.wrong, self.answered - self.wrong + 1)) > RISK
+
+
+def _worse(kind: str) -> Callable[[Iterable[float]], float]:
+    """Return which of several shares of inputs with an alarm is the worse: few of foreign inputs, many of own ones."""
+    return max if kind == "own" else min
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """A method with a source of uncertainty."""
+
+    name: str
+    columns: Mapping[str, BoardEstimate]
+    """accuracy: points more than training alone; nll, augrc: percent better than the reference; new, far, near, own:
+    percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: of errors, in percent."""
+    improved: Mapping[str, Mapping[str, float]]
+    """By figure and federation, percent better than the reference."""
+    wins: Mapping[str, tuple[int, int, int]]
+    """By figure, federations won, lost and undecided against the reference."""
+    flags: tuple[str, ...] = ()
+    failed: int = 0
+    """Cells that failed, which count as the worse of the trivial rows."""
+
+    @property
+    def time(self) -> float:
+        return self.columns["time"].mean
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A contrast with its test."""
+
+    claim: str
+    a: str
+    b: str
+    figure: str
+    improvement: BoardEstimate
+    """Percent; the interval holds for all contrasts together."""
+    federations: int
+    p: float
+    """Corrected for all contrasts."""
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """All cells of some federations and seeds."""
+
+    settings: BoardSettings
+    federations: tuple[str, ...]
+    seeds: tuple[int, ...]
+    cells: Mapping[CellPlace, BoardCell]
+    folder: Path
+    loaded: dict[tuple[CellPlace, str], tuple[Arrays, Arrays]] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, folder: Path, settings: BoardSettings, federations: Iterable[str], methods: Iterable[str],
+        seeds: Iterable[int],
+    ) -> Board:  # fmt: skip
+        """Read the cells that are there. Raises DataError for a damaged one, and without the reference's."""
+        places = [CellPlace(*each) for each in product(federations, methods, seeds)]
+        cells = {place: cell for place in places if (cell := read_cell(folder, place)) is not None}
+        done = {(place.federation, place.seed) for place in cells if place.method == settings.reference.split("/")[0]}
+        if not done:
+            raise DataError(f"{folder} has no cell of {settings.reference}, with which all rows are compared")
+        cells = {place: cell for place, cell in cells.items() if (place.federation, place.seed) in done}
+        names = tuple(dict.fromkeys(place.federation for place in cells))
+        return cls(settings, names, tuple(sorted({place.seed for place in cells})), cells, folder)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Rows, as METHOD/SOURCE."""
+        return list(dict.fromkeys(f"{p.method}/{source}" for p, cell in self.cells.items() for source in cell.sources))
+
+    def at(self, name: str) -> dict[CellPlace, CellFigures]:
+        """Return the figures of a row by place; of failed cells, those of the worse trivial row."""
+        method, _, source = name.partition("/")
+        found = {}
+        for place, cell in self.cells.items():
+            if place.method == method and cell.failed is not None:
+                found[place] = self.worst(place)
+            elif place.method == method and source in cell.sources:
+                found[place] = CellFigures.of(cell, source)
+        return found
+
+    def worst(self, place: CellPlace) -> CellFigures:
+        """Return the worse of the trivial rows: the majority's figures, or training alone, by figure."""
+        alone, source = self.settings.alone.split("/")
+        others = [(MAJORITY, "frequencies"), (alone, source)]
+        known = [
+            CellFigures.of(cell, name)
+            for method, name in others
+            if (cell := self.cells.get(place._replace(method=method))) is not None and cell.failed is None
+        ]
+        if not known:
+            raise DataError(f"{place} failed, and {MAJORITY} and {alone}, which it counts as, are not there")
+        kinds = dict.fromkeys(kind for each in known for kind in each.alarms)
+        return CellFigures(
+            min(each.accuracy for each in known), max(each.nll for each in known), max(each.augrc for each in known),
+            math.nan, {kind: _worse(kind)(each.alarms.get(kind, 0.0) for each in known) for kind in kinds}, False, 0, 0,
+            math.nan, 0,
+        )  # fmt: skip
+
+    @cached_property
+    def rows(self) -> list[BoardRow]:
+        return [self.row(name) for name in self.names]
+
+    def row(self, name: str) -> BoardRow:
+        at, base, alone = self.at(name), self.at(self.settings.reference), self.at(self.settings.alone)
+
+        def values(of: Callable[[CellPlace, CellFigures], float]) -> dict[str, list[float]]:
+            found: dict[str, list[float]] = {federation: [] for federation in self.federations}
+            for place, figures in at.items():
+                if not math.isnan(value := of(place, figures)):
+                    found[place.federation].append(value)
+            return {federation: each for federation, each in found.items() if each}
+
+        def beside(rows: Mapping[CellPlace, CellFigures], place: CellPlace) -> CellFigures | None:
+            return next((f for p, f in rows.items() if (p.federation, p.seed) == (place.federation, place.seed)), None)
+
+        def better(figure: str) -> Callable[[CellPlace, CellFigures], float]:
+            def percent(place: CellPlace, own: CellFigures) -> float:
+                other = beside(base, place)
+                least = getattr(other, figure) if other is not None else math.nan
+                return 100 * (1 - getattr(own, figure) / least) if least else math.nan
+
+            return percent
+
+        def over(place: CellPlace, own: CellFigures, what: str) -> float:
+            other = beside(base, place)
+            return getattr(own, what) / getattr(other, what) if other is not None and getattr(other, what) else math.nan
+
+        def points(place: CellPlace, own: CellFigures) -> float:
+            other = beside(alone, place)
+            return 100 * (own.accuracy - other.accuracy) if other is not None else math.nan
+
+        improved = {figure: values(better(figure)) for figure in IMPROVED}
+        columns = {"accuracy": bootstrap(values(points)), **{f: bootstrap(each) for f, each in improved.items()}}
+        for kind in ("new", "far", "near", "own"):
+            columns[kind] = bootstrap(values(lambda p, f, k=kind: 100 * f.alarms.get(k, math.nan)))  # type: ignore[misc]
+        columns["time"] = bootstrap(values(lambda p, f: over(p, f, "seconds")))
+        columns["traffic"] = bootstrap(values(lambda p, f: over(p, f, "bytes")))
+        columns["error_auroc"] = bootstrap(values(lambda p, f: 100 * f.error_auroc))
+        failed = sum(self.cells[place].failed is not None for place in at)
+        return BoardRow(
+            name, columns, {f: {k: fmean(v) for k, v in each.items()} for f, each in improved.items()},
+            {figure: self.counted(name, self.settings.reference, figure) for figure in IMPROVED},
+            tuple(self.flags(at)), failed,
+        )  # fmt: skip
+
+    def flags(self, at: Mapping[CellPlace, CellFigures]) -> Iterable[str]:
+        """Yield what is wrong with a row, beyond chance at 5 %."""
+        figures = [each for place, each in at.items() if self.cells[place].failed is None]
+        rates = np.array([each.alarms.get("own", 0.0) for each in figures])
+        if len(rates) > 1 and rates.mean() - 1.645 * rates.std(ddof=1) / math.sqrt(len(rates)) > RATE:
+            yield f"false alarms {rates.mean():.1%}"
+        for count, chance, what in (
+            (sum(each.beyond_chance for each in figures), LEVEL, "miscalibrated"),
+            (sum(each.breaks for each in figures), 1 - CONFIDENCE, "guarantee broken"),
+        ):
+            if count > binom.ppf(1 - LEVEL, len(figures), chance):
+                yield f"{what} in {count} of {len(figures)} cells"
+        lower = [p for p, each in at.items() if (m := self._majority(p)) is not None and each.accuracy <= m]
+        if lower and next(iter(at)).method != MAJORITY:
+            yield f"collapsed in {len(lower)} of {len(at)} cells"
+
+    def _majority(self, place: CellPlace) -> float | None:
+        cell = self.cells.get(place._replace(method=MAJORITY))
+        return None if cell is None else CellFigures.of(cell, "frequencies").accuracy
+
+    def counted(self, a: str, b: str, figure: str) -> tuple[int, int, int]:
+        """Return on how many federations row a is better, worse or neither, by intervals at 95 % over seeds and test
+        inputs (`analysis.statistics.estimate`)."""
+        won = lost = open_ = 0
+        for federation in self.federations:
+            seeds = [found for seed in self.seeds if (found := self.differences(federation, seed, a, b, figure))]
+            if not seeds:
+                continue
+            low, high = estimate(seeds).interval()
+            won, lost = won + (high < 0), lost + (low > 0)
+            open_ += not (high < 0 or low > 0)
+        return won, lost, open_
+
+    def differences(self, federation: str, seed: int, a: str, b: str, figure: str) -> SeedDifferences | None:
+        """Return row a's contributions of test inputs to a figure less row b's; None if a cell is missing or failed."""
+        (one, source), (other, against) = a.split("/"), b.split("/")
+        places = [CellPlace(federation, method, seed) for method in (one, other)]
+        for place, name in zip(places, (source, against), strict=True):
+            if (cell := self.cells.get(place)) is None or name not in cell.sources:
+                return None
+        ours, theirs = self._inputs(places[0], source), self._inputs(places[1], against)
+        silos = list(self.cells[places[0]].sources[source].silos)
+        counts = [len(ours[0][silo]) for silo in silos]
+        return SeedDifferences(
+            np.concatenate([ours[1][silo] for silo in silos]), np.repeat(np.arange(len(silos)), counts),
+            np.concatenate([ours[0][f"{silo}/{figure}"] - theirs[0][f"{silo}/{figure}"] for silo in silos]),
+        )  # fmt: skip
+
+    def _inputs(self, place: CellPlace, source: str) -> tuple[Arrays, Arrays]:
+        """Return contributions by "SILO/FIGURE" (and the labels by silo), and ids of test inputs by silo."""
+        if (place, source) not in self.loaded:
+            arrays, kept = read_arrays(self.folder, place), Arrays()
+            for name in self.cells[place].sources:
+                silos = list(self.cells[place].sources[name].silos)
+                kept = {silo: arrays[f"{silo}/y"] for silo in silos}
+                for silo in silos:
+                    each = per_input(arrays, name, silo)
+                    kept |= {f"{silo}/{figure}": each[figure] for figure in IMPROVED}
+                self.loaded[place, name] = kept, {silo: arrays[f"{silo}/id"] for silo in silos}
+        return self.loaded[place, source]
+
+    @cached_property
+    def contrasts(self) -> list[Decided]:
+        """The contrasts of the settings whose rows are on the board."""
+        asked = [c for c in self.settings.contrasts if c.a in self.names and c.b in self.names]
+        found = []
+        for each in asked:
+            ours, theirs = self.at(each.a), self.at(each.b)
+            values: dict[str, list[float]] = {}
+            for place, figures in ours.items():
+                other = theirs.get(place._replace(method=each.b.split("/")[0]))
+                if other is not None:
+                    change = 100 * (1 - getattr(figures, each.figure) / getattr(other, each.figure))
+                    values.setdefault(place.federation, []).append(change)
+            found.append(values)
+        ps = holm([sign_flips([fmean(each) for each in values.values()]) for values in found])
+        level = LEVEL / max(len(asked), 1)
+        return [
+            Decided(each.claim, each.a, each.b, each.figure, (est := bootstrap(values, level)), len(values), p,
+                    ("better" if est.mean > 0 else "worse") if p < LEVEL else "not decided")
+            for each, values, p in zip(asked, found, ps, strict=True)
+        ]  # fmt: skip
+
+    @cached_property
+    def default(self) -> tuple[str, str]:
+        """Return the row that the rule chooses, and why."""
+        chosen = self._chosen(self.federations)
+        if chosen == self.settings.reference:
+            return chosen, "no row is better, or as good and cheaper"
+        for left_out in self.federations if len(self.federations) > 1 else ():
+            again = self._chosen([f for f in self.federations if f != left_out])
+            if again != chosen:
+                return self.settings.reference, f"{chosen} is not chosen without {left_out}, but {again}"
+        return chosen, "chosen again whichever federation is left out"
+
+    def _chosen(self, federations: Sequence[str]) -> str:
+        """Return the cheapest row that is better than the reference, or as good and cheaper, on these federations."""
+        reference = next(row for row in self.rows if row.name == self.settings.reference)
+        admitted = []
+        for row in self.rows:
+            ends = [
+                bootstrap({f: [row.improved[k][f]] for f in federations if f in row.improved[k]}).low for k in IMPROVED
+            ]
+            losses = [row.improved[k].get(f, -math.inf) for k in IMPROVED for f in federations]
+            cheaper = row.time < reference.time and min(ends) > -EQUAL
+            if min(losses) >= -MOST_LOST and (min(ends) > 0 or cheaper) and not row.failed:
+                admitted.append(row)
+        return min(admitted, key=lambda row: row.time).name if admitted else reference.name

@@ -1,0 +1,257 @@
+"""A cell of the leaderboard: a method is trained once on a federation, and asked by every source of uncertainty."""
+
+import hashlib
+import io
+import time
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .._version import __version__
+from ..api import run as train
+from ..core import CaveatError, DataError, Decision, Method, Prediction, Silo
+from ..core.settings import plain
+from ..files import read, sum_of_bytes, write_bytes, write_record
+from ..files.schema import BoardCell, CellSource
+from ..runs.frozen_features import features_of
+from ..runs.local import Run
+from ..runs.other_source import TRAINED, with_uncertainty
+from ..wrappers.uncertainty import Uncertainty
+from .federations import BoardFederation
+from .figures import RISK, figures
+from .settings import MAJORITY, POOLED, BoardSettings
+
+Arrays = dict[str, NDArray[Any]]
+"""By "SILO/y", "SILO/id" and "SOURCE/SILO/KIND/NAME"."""
+SOURCES: Mapping[str, Mapping[str, Any]] = {
+    "untempered": {"mc_samples": 1, "temperature_scaling": False},
+    "one": {"mc_samples": 1},
+    "dropout": {"source": "dropout"},
+    "laplace": {"source": "laplace"},
+    "evidence": {},
+    "ensemble": {"source": "ensemble"},
+}
+"""Sources of uncertainty, by the settings that they change: a single pass without and with a temperature, MC dropout,
+Laplace's approximation, the method's own evidence, and an ensemble."""
+SOFTMAX = ("one", "dropout", "laplace")
+"""Sources of methods whose models have a softmax; others have evidence."""
+
+
+class CellPlace(NamedTuple):
+    """A cell's place on the board."""
+
+    federation: str
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.federation}.{self.method}.{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.federation}, seed {self.seed}"
+
+
+class AskedSilo(NamedTuple):
+    """What a silo is asked about, and at which silo of the run: another one if data are pooled."""
+
+    name: str
+    where: str
+    y: Tensor
+    sets: Mapping[str, Tensor]
+    """Prepared inputs by kind: own, and others."""
+
+
+def sources_of(method: Method) -> list[str]:
+    return ["untempered", *(SOFTMAX if method.softmax else ("evidence",)), "ensemble"]
+
+
+def cell_files(folder: Path, place: CellPlace) -> tuple[Path, Path]:
+    """Return the paths of a cell's record and of its scores per input."""
+    return folder / "cells" / f"{place.name}.json", folder / "cells" / f"{place.name}.npz"
+
+
+def make_cell(place: CellPlace, settings: BoardSettings, federation: BoardFederation, folder: Path) -> BoardCell:
+    """Train, ask, and write the files of a cell; a failed run is a cell, too. Raises ConfigurationError."""
+    changes: dict[str, Any] = {}
+    costs: dict[str, dict[str, float]] = {}
+    arrays: Arrays = {f"{name}/id": ids for name, ids in federation.ids.items()}
+    arrays |= {f"{silo.name}/y": silo.test.y.numpy().astype(np.int16) for silo in federation.silos}
+    seconds: dict[str, float] = {"train": 0.0}
+    failed = None
+    if place.method == MAJORITY:
+        arrays |= dict(_majority(federation))
+        costs["frequencies"] = {"trainings": 0.0, "up": 0, "down": 0}
+    else:
+        method, model, changes = settings.method_of(place.method, place.federation, federation.settings)
+        changes = {
+            **changes,
+            "rounds": getattr(method, "rounds", None),
+            "training": plain(federation.settings.training),
+        }
+        try:
+            with warnings.catch_warnings(), TemporaryDirectory(prefix="caveat-bench-") as work:
+                warnings.simplefilter("ignore")
+                asking = _Asking(place, settings, federation, Path(work), arrays, costs, seconds)
+                asking.ask_all(method, model)
+        except CaveatError as error:
+            failed = str(error)
+    return write_cell(place, changes, federation, folder, arrays if failed is None else {}, costs, seconds, failed)
+
+
+class _Asking:
+    """The run of a cell, and what it adds to the cell for every source."""
+
+    def __init__(
+        self, place: CellPlace, settings: BoardSettings, federation: BoardFederation, work: Path, arrays: Arrays,
+        costs: dict[str, dict[str, float]], seconds: dict[str, float],
+    ) -> None:  # fmt: skip
+        self.place, self.settings, self.federation, self.work = place, settings, federation, work
+        self.arrays, self.costs, self.seconds = arrays, costs, seconds
+        pooled = federation.pooled() if place.method == POOLED else None
+        self.silos = federation.silos if pooled is None else pooled.silos
+        self.asked = list(_asked(federation, pooled))
+
+    def ask_all(self, method: Method, model: Any) -> None:
+        began = time.process_time()
+        arguments: dict[str, Any] = {"seed": self.place.seed, "every": 10**6, "splits": ["test"], "n_silos": 1}
+        trained = train(self.silos, method, model=model, uncertainty=TRAINED, out=self.work / "trained", **arguments)
+        self._keep_features(trained)
+        self.seconds["train"] = time.process_time() - began
+        for source in sources_of(method):
+            began = time.process_time()
+            self._ask(trained, source, method)
+            self.seconds[source] = time.process_time() - began
+
+    def _keep_features(self, run: Run) -> None:
+        """Encode inputs once: every source asks about the same ones."""
+        if (encoder := run.experiment.frozen_encoder) is not None:
+            for each in self.asked:
+                for x in each.sets.values():
+                    features_of(encoder, x)
+
+    def _ask(self, trained: Run, source: str, method: Method) -> None:
+        changed, members = dict(SOURCES[source]), 1
+        if source == "ensemble":
+            members = changed["ensemble_size"] = self.settings.ensemble_size
+        guaranteed = Uncertainty(policy="guaranteed", risk=RISK, **changed)
+        run = with_uncertainty(trained, guaranteed, self.work / source)
+        own = None
+        if method.policy != "always":  # its own choice between models is part of the method
+            own = with_uncertainty(trained, Uncertainty(**changed), self.work / f"{source}-own")
+        traffic = [each.summary["traffic"] for each in (trained, run)]
+        self.costs[source] = {
+            "trainings": members,
+            **{way: sum(t[f"bytes_{way}"] for t in traffic) for way in ("up", "down")},
+        }
+        for each in self.asked:
+            answers, at = run.answers(each.where), run.experiment.at(each.where)
+            chosen = None if own is None else own.predictor(each.where)
+            for kind, x in each.sets.items():
+                said = answers(x)
+                found = said[max(said)] if chosen is None else chosen(x)
+                decided = run.experiment.complete_method.decide(at.down, at.state, said) if kind == "own" else None
+                self.arrays |= _kept(f"{source}/{each.name}/{kind}", found, decided)
+
+
+def _kept(place: str, found: Prediction, decided: Prediction | None) -> Arrays:
+    """Return (N, ...) arrays of a prediction, and whether each input is answered under a guarantee."""
+    told = {"probs": found.probs, "epistemic": found.epistemic, **found.p_values}
+    kept = {f"{place}/{name}": each.numpy().astype(np.float32) for name, each in told.items()}
+    if decided is not None:
+        kept[f"{place}/answered"] = (decided.decision != Decision.ABSTAIN).numpy()
+        kept[f"{place}/label"] = decided.label.numpy().astype(np.int16)
+    return kept
+
+
+def _asked(federation: BoardFederation, pooled: BoardFederation | None) -> Iterator[AskedSilo]:
+    begin = 0
+    for silo in federation.silos:
+        own, others = silo.test.x, federation.others[silo.name]
+        if pooled is not None:
+            end = begin + len(silo.test)
+            own, begin = pooled.silos[0].test.x[begin:end], end
+            raw = federation.dealt[silo.name].others
+            others = {kind: pooled.silos.prepare(x, "all") for kind, x in raw.items()}
+        yield AskedSilo(silo.name, silo.name if pooled is None else "all", silo.test.y, {"own": own, **others})
+
+
+def _majority(federation: BoardFederation) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield for every input the classes' shares of the silo's training data, with one more input of each class."""
+    for silo in federation.silos:
+        counts = np.bincount(silo.train.y.numpy(), minlength=len(federation.silos.classes)) + 1.0
+        for kind, x in {"own": silo.test.x, **federation.others[silo.name]}.items():
+            probs = np.tile(counts / counts.sum(), (len(x), 1)).astype(np.float32)
+            yield f"frequencies/{silo.name}/{kind}/probs", probs
+            yield f"frequencies/{silo.name}/{kind}/epistemic", np.zeros(len(x), np.float32)
+
+
+def write_cell(
+    place: CellPlace, changes: dict[str, Any], federation: BoardFederation, folder: Path, arrays: Arrays,
+    costs: Mapping[str, Mapping[str, float]], seconds: dict[str, float], failed: str | None,
+) -> BoardCell:  # fmt: skip
+    """Write the scores per input and the record of a cell; return the record."""
+    record, inputs = cell_files(folder, place)
+    data, found = b"", {}
+    if failed is None:
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        data = file.getvalue()
+        write_bytes(inputs, data)
+        found = {
+            source: CellSource.model_validate({**parts, **costs[source]}) for source, parts in figures(arrays).items()
+        }
+    cell = BoardCell.model_validate({
+        "schema": 1, **place._asdict(), "split": split_of(federation.silos), "settings": changes,
+        "version": __version__, "sources": found, "inputs": sum_of_bytes(data) if failed is None else None,
+        "failed": failed, "seconds": seconds,
+    })  # fmt: skip
+    write_record(record, cell)
+    return cell
+
+
+def split_of(silos: Any) -> str:
+    """Return a hash of the positions of all silos' inputs in their splits."""
+    digest = hashlib.sha256()
+    for silo in silos:
+        digest.update(silo.name.encode())
+        for name in sorted(silo.indices):
+            digest.update(silo.indices[name].numpy().tobytes())
+        digest.update(_rows(silo))
+    return digest.hexdigest()
+
+
+def _rows(silo: Silo) -> bytes:
+    x = silo.test.x
+    return (x if isinstance(x, torch.Tensor) else torch.as_tensor(x)).contiguous().numpy().tobytes()
+
+
+def read_cell(folder: Path, place: CellPlace) -> BoardCell | None:
+    """Read a cell; None if it was not made yet. Raises DataError, naming the file, if it is damaged or another one."""
+    record, inputs = cell_files(folder, place)
+    if not record.exists():
+        return None
+    cell = read(record, BoardCell)
+    if (cell.federation, cell.method, cell.seed) != tuple(place):
+        raise DataError(f"{record} is the cell {cell.federation}.{cell.method}.{cell.seed}, expected {place.name}")
+    if cell.failed is None and (not inputs.is_file() or sum_of_bytes(inputs.read_bytes()) != cell.inputs):
+        raise DataError(f"{inputs} is missing or damaged: delete {record.name} to make the cell again")
+    return cell
+
+
+def read_arrays(folder: Path, place: CellPlace) -> Arrays:
+    """Read the scores per input of a cell. Raises DataError, naming the file, if it is damaged."""
+    path = cell_files(folder, place)[1]
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None

@@ -1,0 +1,195 @@
+"""The board as a page: Markdown, HTML with a picture per column, and a table on a terminal."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..core.text import minus, signed
+from ..files import write_bytes
+from ..html import svg
+from ..html.diagrams import Dot, dot_plot, dots, lay_out, named
+from ..html.svg import Chart
+from ..html.templates import Table, column, render, table, words
+from ..terminal.tables import Heading, TextTable, text_table
+from .board import EQUAL, MOST_LOST, Board, BoardEstimate, BoardRow, Decided
+from .figures import RISK
+
+
+class Shown(NamedTuple):
+    """A column of the board."""
+
+    key: str
+    head: str
+    help: str
+    signed: bool = False
+    digits: int = 1
+
+
+COLUMNS = (
+    Shown("accuracy", "accuracy", "points more than a silo's training alone", True),
+    Shown("nll", "NLL", "percent better than the reference", True),
+    Shown("augrc", "AUGRC", "percent better than the reference", True),
+    Shown("new", "new classes", "percent of inputs of new classes with an alarm", digits=0),
+    Shown("far", "far inputs", "percent of inputs with strong noise or of other data with an alarm", digits=0),
+    Shown("time", "time", "times the reference's seconds of training and predictions"),
+)
+FOLDED = (
+    Shown("traffic", "traffic", "times the reference's bytes, evaluations apart"),
+    Shown("own", "own inputs", "percent of the silos' own test inputs with an alarm"),
+    Shown("near", "near inputs", "percent of inputs of known classes under a shift with an alarm", digits=0),
+    Shown("error_auroc", "AUROC of errors", "percent, mean over silos", digits=0),
+)
+
+
+ABSENT = "\N{EN DASH}"
+
+
+def written(shown: Shown, value: BoardEstimate, interval: bool = True) -> str:
+    """Return an estimate with its interval; a dash if there is none."""
+    if math.isnan(value.mean):
+        return ABSENT
+    write: Callable[[str], str] = signed if shown.signed else minus
+    mean, low, high = (write(f"{each:.{shown.digits}f}") for each in value)
+    return f"{mean} [{low}, {high}]" if interval and value.low < value.high else mean
+
+
+def ordered(board: Board) -> list[BoardRow]:
+    """Return the rows, the best NLL first; rows without any, or that are not finite, last."""
+    return sorted(
+        board.rows, key=lambda row: -row.columns["nll"].mean if row.columns["nll"].mean > -math.inf else math.inf
+    )
+
+
+def board_table(board: Board) -> TextTable:
+    """Return the board for a terminal."""
+    heads = [
+        Heading("row", words=True),
+        *(Heading(each.head, wraps=True) for each in COLUMNS),
+        Heading("flags", words=True),
+    ]
+    rows = [
+        (row.name, *(written(each, row.columns[each.key], interval=each.key in ("nll", "augrc")) for each in COLUMNS),
+         "; ".join(_flags(row)))
+        for row in ordered(board)
+    ]  # fmt: skip
+    return text_table(heads, rows, about(board), default(board), gap=1)
+
+
+def _flags(row: BoardRow) -> list[str]:
+    return [*row.flags, *([f"{row.failed} cells failed"] if row.failed else [])]
+
+
+def about(board: Board) -> str:
+    names, seeds = ", ".join(board.federations), ", ".join(map(str, board.seeds))
+    return f"{len(board.federations)} federations ({names}), seeds {seeds}; reference {board.settings.reference}"
+
+
+def default(board: Board) -> str:
+    chosen, why = board.default
+    return f"By the rule for defaults: {chosen} ({why})."
+
+
+def won(row: BoardRow, figure: str) -> str:
+    return " / ".join(map(str, row.wins[figure]))
+
+
+def contrast_cells(each: Decided) -> tuple[str, ...]:
+    shown = Shown("", "", "", True)
+    p = ABSENT if math.isnan(each.p) else f"{each.p:.3f}"
+    return each.claim, f"{each.a} over {each.b}", each.figure, written(shown, each.improvement), p, each.verdict
+
+
+CONTRAST_HEADS = ("contrast", "rows", "figure", "percent better", "p", "verdict")
+NOTE = (
+    "Means over federations; intervals at 95 % from a bootstrap over federations and, within them, seeds. Won / lost / "
+    "undecided: federations on which an interval over seeds and test inputs is on one side of 0. Flags are beyond "
+    "chance at 5 %: false alarms above 5 %, calibration error, broken guarantees (errors among answered inputs above "
+    f"{RISK:.0%}), accuracy not above the majority's."
+)
+RULE = (
+    "The rule for defaults: the cheapest row that is better than the reference in NLL and AUGRC (both intervals above "
+    f"0), or cheaper than it and as good (both above {minus(f'{-EQUAL:g}')} %), that loses no federation by more than "
+    f"{MOST_LOST:g} %, and that is chosen again when any one federation is left out; otherwise the reference."
+)
+
+
+def markdown(board: Board, command: str) -> str:
+    """Return the board in Markdown."""
+    shown = [*COLUMNS, *FOLDED]
+    heads = ["row", *(each.head for each in shown), "NLL won / lost / undecided", "AUGRC", "flags"]
+    rows = [
+        [row.name, *(written(each, row.columns[each.key]) for each in shown), won(row, "nll"), won(row, "augrc"),
+         "; ".join(_flags(row))]
+        for row in ordered(board)
+    ]  # fmt: skip
+    decided = [contrast_cells(each) for each in board.contrasts]
+    parts = [
+        "# Leaderboard of uncertainty", f"Made by `{command}`. {about(board)}.", _pipes(heads, rows), NOTE,
+        *(f"- {each.head}: {each.help}." for each in shown), f"{RULE} {default(board)}",
+        *([_pipes(CONTRAST_HEADS, decided), CONTRASTS] if decided else []),
+    ]  # fmt: skip
+    return "\n\n".join(parts).replace(".\n\n- ", ".\n- ").replace(f"{NOTE}\n- ", f"{NOTE}\n\n- ") + "\n"
+
+
+CONTRASTS = (
+    "Contrasts were fixed before the run: the exact sign-flip test over federations, Holm's correction over all "
+    "contrasts, and intervals that hold for all contrasts together. With n federations the smallest p-value is 2 to "
+    "the power 1 - n, so few federations decide few contrasts, and fewer than six none."
+)
+
+
+def _pipes(heads: "tuple[str, ...] | list[str]", rows: "list[list[str]] | list[tuple[str, ...]]") -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def picture(board: Board, shown: Shown) -> Chart | None:
+    """Return a line per row: the mean and its interval, the best NLL first."""
+    rows = [row for row in ordered(board) if math.isfinite(row.columns[shown.key].mean)]
+    limits = svg.limits([end for row in rows for end in row.columns[shown.key]])
+    if not rows or limits is None:
+        return None
+    place = lay_out([("", [row.name for row in rows])], 20, limits, right=70, most=24)
+    drawn = []
+    for row, y in zip(rows, place.at, strict=True):
+        value = row.columns[shown.key]
+        dot = Dot(*value)
+        note = svg.text(svg.WIDTH, y + 4, written(shown, value, interval=False), "end")
+        drawn.append(
+            svg.group(
+                f"{row.name}: {written(shown, value)}", dots(place.frame, 0, [(dot, y)], 4.2), note, class_=svg.color(0)
+            )
+        )
+    ticks = svg.written(svg.inner_ticks(limits), lambda v: minus(f"{v:g}"))
+    label = f"{shown.head} by row, with intervals"
+    return Chart(shown.head, dot_plot(place, label, ticks, shown.help, *named(place), *drawn), "")
+
+
+def grids(board: Board) -> tuple[Table | None, Table | None, Table | None]:
+    """Return the board, the folded columns, and the contrasts as tables of the page."""
+    rows = ordered(board)
+    names = [row.name for row in rows]
+
+    def columns(some: tuple[Shown, ...]) -> list:  # type: ignore[type-arg]
+        return [column(each.head, [written(each, row.columns[each.key]) for row in rows], each.help) for each in some]
+
+    counts = [column(f"{head} won / lost / undecided", [won(row, key) for row in rows]) for key, head in
+              (("nll", "NLL"), ("augrc", "AUGRC"))]  # fmt: skip
+    flags = words("flags", ["; ".join(_flags(row)) for row in rows])
+    main = table([words("row", names), *columns(COLUMNS), flags], NOTE)
+    folded = table([words("row", names), *counts, *columns(FOLDED)])
+    cells = list(zip(*map(contrast_cells, board.contrasts), strict=True))
+    return main, folded, table(map(words, CONTRAST_HEADS, cells), CONTRASTS) if cells else None
+
+
+def write_board(board: Board, command: str) -> tuple[Path, Path]:
+    """Write board.md and board.html to the board's folder; return their paths."""
+    main, folded, contrasts = grids(board)
+    text, page = board.folder / "board.md", board.folder / "board.html"
+    write_bytes(text, markdown(board, command).encode())
+    charts = [chart for each in COLUMNS if (chart := picture(board, each)) is not None]
+    parts = {"about": about(board), "command": command, "rule": RULE, "default": default(board)}
+    html = render("board.html.j2", **parts, board=main, folded=folded, contrasts=contrasts, charts=charts)
+    write_bytes(page, html.encode())
+    return text, page

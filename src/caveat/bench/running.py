@@ -1,0 +1,209 @@
+"""The cells of a board in order, several at a time, and what the missing ones will cost."""
+
+import inspect
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from .. import api
+from ..core import ConfigurationError
+from ..files import locked, nothing_begun, write_bytes
+from ..methods import METHODS
+from ..runs.other_source import TRAINED
+from ..runs.progress import Progress
+from ..terminal.tables import Heading, TextTable, text_table
+from .board import Board
+from .cells import CellPlace, make_cell, read_cell, sources_of
+from .federations import BoardFederation, deal
+from .settings import MAJORITY, POOLED, BoardSettings
+
+KEPT = "settings.toml"
+"""The settings of a board, copied to its folder before anything runs."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The cells of a board, and where they are."""
+
+    settings: BoardSettings
+    federations: Sequence[str]
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    data: Path
+    out: Path
+
+    @property
+    def places(self) -> list[CellPlace]:
+        """All cells; those that share silos follow each other."""
+        return [CellPlace(f, m, seed) for seed in self.seeds for f in self.federations for m in self.methods]
+
+    def missing(self) -> list[CellPlace]:
+        """Return the cells that are not made yet. Raises DataError for a damaged one."""
+        return [place for place in self.places if read_cell(self.out, place) is None]
+
+    def board(self) -> Board:
+        """Return the board of the cells that are there."""
+        return Board.read(self.out, self.settings, self.federations, self.methods, self.seeds)
+
+    def check_folder(self, settings: Path) -> None:
+        """Raise ConfigurationError if the folder has other settings, or another kind of files, and DataError for a
+        damaged cell."""
+        kept = self.out / KEPT
+        if kept.exists():
+            if kept.read_bytes() != settings.read_bytes():
+                text = f"--out {self.out}: its {KEPT}, which was fixed before it was made, differs from {settings}"
+                raise ConfigurationError(f"{text}; name a new folder")
+        elif not nothing_begun(self.out):
+            raise ConfigurationError(f"--out {self.out} exists and is not a board; name a new folder")
+        self.missing()
+
+    def check(self) -> None:
+        """Raise ConfigurationError for settings that do not fit, or a method that violates the contract of methods."""
+        for name in self.federations:
+            federation = self.dealt(name, self.seeds[0])
+            for method in self.trained:
+                made, model, _ = self.settings.method_of(method, name, federation.settings)
+                silos = federation.pooled().silos if method == POOLED else federation.silos
+                try:
+                    api.check_call(silos, made, model=model, seed=self.seeds[0], uncertainty=TRAINED)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"row {method!r} on {name}: {error}") from None
+        self._admit()
+
+    @property
+    def trained(self) -> list[str]:
+        return [method for method in self.methods if method != MAJORITY]
+
+    def _admit(self) -> None:
+        """Check methods that are not caveat's own against the contract that its own are tested with.
+
+        The manifest is the TOML file next to the method's.
+        """
+        from ..testing.contract import check_method
+        from ..testing.federation import Violation
+
+        for cls in METHODS.added:
+            method: Any = cls()
+            if method.name not in self.methods:
+                continue
+            manifest = Path(inspect.getfile(cls)).with_suffix(".toml")
+            few = replace(method, rounds=2) if hasattr(method, "rounds") else method
+            try:
+                check_method(few, manifest)
+            except (Violation, ConfigurationError) as error:
+                raise ConfigurationError(f"--rows {method.name}: not admitted: {error}") from None
+
+    def dealt(self, name: str, seed: int) -> BoardFederation:
+        return _dealt(name, self.data, seed, self.settings.tests)
+
+    def make(self, workers: int, progress: Progress) -> None:
+        """Make the missing cells; the same call continues after an interruption."""
+        missing = self.missing()
+        with locked(self.out / "cells"):
+            progress.begin("the board", len(missing))
+            try:
+                for number, (place, seconds) in enumerate(self._made(missing, workers), 1):
+                    progress.round(number, str(place), {"seconds": seconds})
+            finally:
+                progress.end()
+
+    def _made(self, missing: Sequence[CellPlace], workers: int) -> Iterator[tuple[CellPlace, float]]:
+        """Make cells, in other processes if there are several workers; yield each with its seconds."""
+        if workers == 1:
+            for place in missing:
+                yield place, self.make_one(place)
+            return
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
+            waiting: dict[Future[float], CellPlace] = {pool.submit(self.make_one, place): place for place in missing}
+            while waiting:
+                for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(done), done.result()
+
+    def make_one(self, place: CellPlace) -> float:
+        began = time.perf_counter()
+        make_cell(place, self.settings, self.dealt(place.federation, place.seed), self.out)
+        return time.perf_counter() - began
+
+
+@lru_cache(maxsize=2)
+def _dealt(name: str, folder: Path, seed: int, tests: int) -> BoardFederation:
+    return deal(name, folder, seed, tests)
+
+
+def keep_settings(out: Path, path: Path) -> None:
+    """Copy the settings of a board to its folder."""
+    try:
+        (out / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror}") from None
+    write_bytes(out / KEPT, path.read_bytes())
+
+
+def plan_table(bench: Bench, workers: int) -> TextTable:
+    """Return a table of the missing cells with their expected hours, by federation.
+
+    The reference's first cell is made, and kept, if no cell of it is there. Other rows train as long as rehearsals say
+    relative to it, and what follows training takes as long per source and model.
+    """
+    rows, total = [], 0.0
+    reference = bench.settings.reference.partition("/")[0]
+    missing = bench.missing()
+    for name, places in groupby(
+        sorted(missing, key=lambda p: bench.federations.index(p.federation)), lambda p: p.federation
+    ):
+        todo = list(places)
+        hours = _seconds(bench, name, reference, todo) / 3600
+        total += hours
+        rows.append((name, str(len(todo)), f"{hours:.2f}"))
+    ends = ("all", str(len(missing)), f"{total:.2f}")
+    heads = [Heading("federation", words=True), Heading("cells"), Heading("hours of one core")]
+    caption = f"{total / workers:.1f} hours with {workers} workers, if there are as many free cores"
+    return text_table(heads, [*rows, ends], "missing cells", caption, ends=[len(rows) - 1])
+
+
+def _seconds(bench: Bench, name: str, reference: str, todo: Sequence[CellPlace]) -> float:
+    """Return the expected seconds of the missing cells of a federation."""
+    first = CellPlace(name, reference, bench.seeds[0])
+    if read_cell(bench.out, first) is None:
+        bench.make_one(first)
+    cell = read_cell(bench.out, first)
+    if cell is None or cell.failed is not None:
+        raise ConfigurationError(f"{first} failed, so no cell of {name} can be estimated: {cell and cell.failed}")
+    federation, members = bench.dealt(name, bench.seeds[0]), bench.settings.ensemble_size - 1
+    train = cell.seconds["train"]
+    asking = {s: spent - members * train * (s == "ensemble") for s, spent in cell.seconds.items() if s != "train"}
+    usual, rehearsed, total = max(fmean(asking.values()), 0.0), _rehearsed(bench, federation, name, reference), 0.0
+    for method in dict.fromkeys(place.method for place in todo):
+        count = sum(place.method == method for place in todo)
+        if method == MAJORITY:
+            continue
+        made, _, _ = bench.settings.method_of(method, name, federation.settings)
+        own = train * _rehearsed(bench, federation, name, method) / rehearsed
+        runs = len(sources_of(made)) * (1 + (made.policy != "always"))
+        total += count * (own * (1 + members) + runs * usual * (1 + 0.5 * (len(made.models) - 1)))
+    return total
+
+
+def _rehearsed(bench: Bench, federation: BoardFederation, name: str, method: str) -> float:
+    """Return the expected seconds of a training, from a rehearsal."""
+    made, model, _ = bench.settings.method_of(method, name, federation.settings)
+    silos = federation.pooled().silos if method == POOLED else federation.silos
+    found = api.plan(silos, made, model=model, uncertainty=TRAINED, every=10**6, splits=["test"], n_silos=1)
+    return fmean(found.methods[0].seconds)
+
+
+def data_folder(given: Path | None) -> Path | None:
+    """Return the folder of the data sets: the option's, or that of CAVEAT_DATA."""
+    named = os.environ.get("CAVEAT_DATA")
+    return given or (Path(named) if named else None)

@@ -1,0 +1,82 @@
+"""What a cell of the leaderboard holds: one method trained on one federation with one seed, asked in several ways."""
+
+from typing import Any, ClassVar
+
+from .progress import FileSum
+from .record import Figure, File, Record, Share, Size
+
+
+class AlarmShares(Record):
+    """Shares of a silo's inputs of one kind with an alarm, by its reason."""
+
+    unfamiliar: Share
+    novel: Share
+    unsure: Share
+
+    @property
+    def any(self) -> float:
+        """The share with any alarm."""
+        return (self.unfamiliar or 0.0) + (self.novel or 0.0) + (self.unsure or 0.0)
+
+
+class KeptPromise(Record):
+    """A silo's test inputs under policy "guaranteed", which the board's other figures ignore."""
+
+    promised: Share
+    """The largest share of errors among answered inputs."""
+    answered: int
+    wrong: int
+
+
+class CellSilo(Record):
+    """Figures of a silo's test inputs, with the model that the silo answers with."""
+
+    n: int
+    accuracy: Share
+    nll: Figure
+    augrc: Share
+    error_auroc: Share
+    """None unless there are answers of either kind."""
+    alarms: dict[str, AlarmShares]
+    """By kind of inputs: own, new, near, far."""
+    guarantee: KeptPromise | None = None
+
+
+class CellEce(Record):
+    """The calibration error of the test inputs of all silos, and the 95 % quantile of a calibrated model's."""
+
+    value: Share
+    chance95: Share
+
+
+class CellSource(Record):
+    """What one source of uncertainty gives, and what it costs."""
+
+    silos: dict[str, CellSilo]
+    ece: CellEce
+    trainings: float
+    """Trainings of the method that it needs."""
+    up: Size
+    """Bytes that all silos send, evaluations apart."""
+    down: Size
+
+
+class BoardCell(File):
+    """`cells/FEDERATION.METHOD.SEED.json`. The same cell made again has the same content, but for `seconds`."""
+
+    SEALED: ClassVar = True
+    OMITTED: ClassVar = frozenset({"failed", "inputs"})
+
+    federation: str
+    method: str
+    seed: int
+    split: str
+    """SHA-256 of the positions of all silos' inputs in their splits."""
+    settings: dict[str, Any]
+    version: str
+    sources: dict[str, CellSource]
+    inputs: FileSum | None = None
+    """Of the file of the same name with scores per input; None if the cell failed."""
+    failed: str | None = None
+    seconds: dict[str, float]
+    """Of training, and by source of what follows it: its rounds, and the predictions."""

@@ -1,0 +1,60 @@
+"""Another estimator of uncertainty for a finished run: it continues from the run's trained models."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..core import ConfigurationError, Payload
+from ..files import STATES, AppendLog, ServerStore, SiloStore
+from ..files.schema import RunState
+from ..wrappers.base import find
+from ..wrappers.estimators import Ensemble, numbered
+from ..wrappers.uncertainty import Uncertainty
+from .execution import execute
+from .local import LocalRun, Run
+from .progress import Progress, Silent
+from .python_calls import with_samples
+
+TRAINED = Uncertainty(temperature_scaling=False, familiarity=False, policy="always")
+"""The settings of a run that only trains, from which runs with other settings can continue."""
+
+
+def with_uncertainty(run: Run, uncertainty: Uncertainty, folder: Path, progress: Progress | None = None) -> Run:
+    """Return the run with other settings of uncertainty, in a new folder; only what its models lack is trained.
+
+    The result is bit-identical to that of a run that trains with these settings from the start, except for its traffic
+    and seconds, which are those of the further rounds. An ensemble takes the models as its first member. Raises
+    ConfigurationError unless the run only trained (`TRAINED`, or an ensemble of this size with the same settings).
+    """
+    before = run.experiment
+    if not isinstance(before, LocalRun) or replace(before.spec.uncertainty, source=None, ensemble_size=None) != TRAINED:
+        raise ConfigurationError(f"{run.folder} is not a run in this process that only trained", "uncertainty")
+    method = with_samples(before.spec.method, uncertainty)
+    after = replace(before, folder=folder, spec=replace(before.spec, method=method, uncertainty=uncertainty))
+    after.check()
+    _continue_from(before, after)
+    execute(after, progress or Silent(), after.method.name)
+    return Run(after)
+
+
+def _continue_from(before: LocalRun, after: LocalRun) -> None:
+    """Write a checkpoint to the folder of `after`, with the last states of `before`."""
+    saved = ServerStore(before.folder / "state").load()
+    if saved is None:
+        raise ConfigurationError(f"{before.folder} has no state to continue from", "uncertainty")
+    t = len(list(before.complete_method.schedule())) - 1
+    first = find(before.complete_method, Ensemble) is None and find(after.complete_method, Ensemble) is not None
+
+    def named(groups: Payload) -> Payload:
+        return numbered(0, groups) if first else dict(groups)
+
+    states, old, new = AppendLog(after.folder / STATES), before.executor(), after.executor()
+    store = SiloStore(after.folder / "state" / "silos")
+    store.begin()
+    for silo in after.participants:
+        state = new.state(silo, None) | named(old.state(silo, before.kept(silo, t)))
+        if any(state.values()):
+            states.add([store.save(silo, t, state)])
+    server = after.first_state(after.server_context()) | named(saved.server)
+    counters = RunState.model_validate(saved.checkpoint.model_dump(include={"number", "last", "vectorization"}))
+    files = {STATES: states.sum} if states.bytes else {}
+    ServerStore(after.folder / "state").save(t, server, counters, files)
