@@ -5,8 +5,8 @@
 Each score is of the model with which a silo answers. AUROC is that of the silo's test inputs against inputs of a kind,
 and an alarm is a conformal p-value of at most 5 % among the silo's calibration inputs; both are means over silos, then
 methods, seeds and federations. "chosen elsewhere" is the gain over the entropy of the score that is best on all other
-federations. `--levels` prints alarms for splits of the 5 % between unfamiliar inputs and uncertain answers, and for
-one test of both.
+federations. `--levels` needs no features: it prints alarms for splits of the 5 % between unfamiliar inputs and
+uncertain answers, for one test of both, and those that caveat raises, by their names.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 from sklearn.metrics import roc_auc_score
 
+import caveat
+
 Array = NDArray[np.float64]
 Scores = dict[str, Array]
 """By set of inputs, a score per input, higher for inputs unlike the silo's own."""
 KINDS = {"new": ("new",), "near": ("near",), "far": ("far_noise", "far_other")}
 RATE = 0.05
+ALARMS = (caveat.Reason.UNFAMILIAR, caveat.Reason.NOVEL, caveat.Reason.UNSURE)
 MOST = 4.0
 """Units that a score counts at most in a sum of squares."""
 
@@ -117,14 +120,21 @@ def fisher(*parts: Scores) -> Scores:
     }
 
 
-def hypotenuse(far: Scores, unsure: Scores) -> Scores:
-    """The sum of squares of two scores in units: 0 at the median of calibration inputs, 1 at their 90 % quantile."""
-    found = {name: np.zeros(len(each)) for name, each in far.items()}
-    for scores, most in ((far, np.inf), (unsure, MOST)):
+def squares(*parts: tuple[Scores, float]) -> Scores:
+    """The sum of weights times squares of scores in units: 0 at the median of calibration inputs, 1 at their 90 %
+    quantile, and all but the first at most `MOST`.
+    """
+    found = {name: np.zeros(len(each)) for name, each in parts[0][0].items()}
+    for i, (scores, weight) in enumerate(parts):
+        most = MOST if i else np.inf
         low, high = np.quantile(scores["calibration"], [0.5, 0.9])
         for name, each in scores.items():
-            found[name] += ((each - low) / max(high - low, 1e-9)).clip(0, most) ** 2
+            found[name] += weight * ((each - low) / max(high - low, 1e-9)).clip(0, most) ** 2
     return found
+
+
+def hypotenuse(far: Scores, unsure: Scores) -> Scores:
+    return squares((far, 1.0), (unsure, 1.0))
 
 
 def scores_of(silo: Silo) -> dict[str, Scores]:
@@ -156,6 +166,11 @@ def scores_of(silo: Silo) -> dict[str, Scores]:
     found["log p: unfamiliar + kNN + entropy"] = fisher(far, near, unsure)
     found["squares: unfamiliar + entropy"] = hypotenuse(far, unsure)
     found["squares: unfamiliar + kNN"] = hypotenuse(far, near)
+    found["squares: unfamiliar + kNN + entropy"] = squares((far, 1.0), (near, 1.0), (unsure, 1.0))
+    logs = {name: np.log(2 * (1 + each).clip(0) + 1e-3) / 2 for name, each in near.items()}
+    for weight in (1.0, 0.75, 0.5):
+        name = f"squares: unfamiliar + log kNN + {weight:g} entropy"
+        found[name] = squares((far, 1.0), (logs, 1.0), (unsure, weight))
     found["squares: unfamiliar + (kNN + entropy)"] = hypotenuse(far, found["log p: kNN + entropy"])
     found["squares: unfamiliar + (Mahalanobis + entropy)"] = hypotenuse(far, found["log p: Mahalanobis + entropy"])
     return found
@@ -206,6 +221,10 @@ def levels(silo: Silo) -> Figures:
                 alarm = (rank(far, name) <= first) | (rank(unsure, name) <= ranks - first)
                 found[f"{share:.0%} to unfamiliar", f"{kind} alarms"].append(float(alarm.mean()))
             found["one test of both", f"{kind} alarms"].append(float((rank(both, name) <= ranks).mean()))
+            reason = silo.of("reason")[name]
+            told = {f"named {each.name.lower()}": reason == each for each in ALARMS}
+            for alarms, given in (("caveat's", np.isin(reason, ALARMS)), *told.items()):
+                found[alarms, f"{kind} alarms"].append(float(given.mean()))
     return found
 
 
