@@ -24,7 +24,7 @@ def keep(server: State, replies: Replies, context: SiloContext) -> State:
 
 
 def always(server: State) -> bool:
-    """Never skip a round, as its condition."""
+    """Never skip a round: the default condition."""
     return True
 
 

@@ -1,4 +1,4 @@
-"""Silos whose inputs are the features of a frozen encoder, computed once and cached on their own machine."""
+"""Silos whose inputs are features of a frozen encoder, computed once and cached on the silo's machine."""
 
 import hashlib
 import warnings
