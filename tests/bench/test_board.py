@@ -162,7 +162,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-METHODS = ("majority", "local", "fedavg", "better")
+METHODS = ("majority", "local", "pooled", "fedavg", "better")
 
 
 def board_of(folder: Path, names: str = "uvwxyz", **more: Any) -> Board:
@@ -187,6 +187,8 @@ def test_a_row_improves_on_the_reference_by_the_mean_over_seeds_and_federations(
 
 
 def test_the_rule_chooses_the_cheapest_better_row_whichever_federation_is_left_out(folder: Path) -> None:
+    for name, seed in itertools.product("uvwxyz", (0, 1)):  # the data at one place, which no federation has
+        put(folder, CellPlace(name, "pooled", seed), random_arrays(seed, 5.0, ("one",)), seconds=0.1)
     assert board_of(folder).default[0] == "better/one"
     put(folder, CellPlace("u", "better", 0), random_arrays(0, 0.0, ("one",)))
     put(folder, CellPlace("u", "better", 1), random_arrays(1, 0.0, ("one",)))

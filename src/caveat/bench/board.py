@@ -23,7 +23,7 @@ from ..files.schema import BoardCell, CellSource
 from ..uncertainty.multiplicity import holm
 from .cells import Arrays, CellPlace, read_arrays, read_cell
 from .figures import RATE, RISK, per_input
-from .settings import MAJORITY, BoardSettings
+from .settings import MAJORITY, POOLED, BoardSettings
 
 DRAWS = 2000
 """Of the bootstrap."""
@@ -366,7 +366,8 @@ class Board:
         """Return the cheapest row that is better than the reference, or as good and cheaper, on these federations."""
         reference = next(row for row in self.rows if row.name == self.settings.reference)
         admitted = []
-        for row in self.rows:
+        trivial = (MAJORITY, POOLED, self.settings.alone.partition("/")[0])
+        for row in (row for row in self.rows if row.name.partition("/")[0] not in trivial):
             ends = [
                 bootstrap({f: [row.improved[k][f]] for f in federations if f in row.improved[k]}).low for k in IMPROVED
             ]

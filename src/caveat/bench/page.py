@@ -108,9 +108,10 @@ NOTE = (
     f"{RISK:.0%}), accuracy not above the majority's."
 )
 RULE = (
-    "The rule for defaults: the cheapest row that is better than the reference in NLL and AUGRC (both intervals above "
-    f"0), or cheaper than it and as good (both above {minus(f'{-EQUAL:g}')} %), that loses no federation by more than "
-    f"{MOST_LOST:g} %, and that is chosen again when any one federation is left out; otherwise the reference."
+    "The rule for defaults: the cheapest row, not a trivial one, that is better than the reference in NLL and AUGRC "
+    f"(both intervals above 0), or cheaper than it and as good (both above {minus(f'{-EQUAL:g}')} %), that loses no "
+    f"federation by more than {MOST_LOST:g} %, and that is chosen again when any one federation is left out; otherwise "
+    "the reference."
 )
 
 
