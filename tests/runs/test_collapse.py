@@ -122,10 +122,17 @@ def test_the_same_class_for_all_inputs_is_said() -> None:
 def test_the_frequent_class_for_all_inputs_is_not_worse_than_chance() -> None:
     """Permuted labels agree as often, but for rounding; a rare class makes no skill visible."""
     for n in range(40, 80):
-        y = (torch.arange(n) == 0).long()
+        y = (torch.arange(n) < 6).long()
         data = Data(torch.randn(n, 3, generator=torch.Generator().manual_seed(0)), y)
         constant = Prediction.from_logits(torch.stack([torch.ones(n), torch.linspace(-1, 0, n).roll(n // 2)], 1)[None])
         assert kinds({"a": skill(constant, data, data)}) == []
+
+
+def test_a_class_of_three_inputs_is_too_rare_to_show_no_skill() -> None:
+    y = (torch.arange(110) < 3).long()
+    data = Data(torch.randn(110, 3, generator=torch.Generator().manual_seed(0)), y)
+    logits = torch.stack([torch.full((110,), 3.0), torch.linspace(-1, 1, 110)], 1)
+    assert kinds({"a": skill(Prediction.from_logits(logits[None]), data, data)}) == []
 
 
 def test_errors_with_less_uncertainty_are_said() -> None:

@@ -21,6 +21,8 @@ LEVEL = 0.01
 """Probability that chance causes one kind of warning, or that a skill above the bounds below causes `no_skill`."""
 FEWEST = 20
 """Minimum number of inputs for a warning."""
+VAGUE = 1 / 8
+"""Standard error of an AUROC without skill above which nothing is said about it: few inputs, or a rare class."""
 SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
 """Bounds on agreement above chance (Cohen's kappa) and AUROC: a model without proven skill must be significantly
 below."""
@@ -100,7 +102,7 @@ def has_no_skill(sums: Tensors, level: float) -> bool:
     agree significantly less than permuted ones show no skill, whatever the ranking.
     """
     agreement, ranking, n = Compared.of(sums["agreement"]), Compared.of(sums["ranking"]), float(sums["inputs"])
-    if n < FEWEST or not ranking.expected or agreement.expected >= n:
+    if n < FEWEST or vague(ranking) or agreement.expected >= n:
         return False
     if agreement.z < NormalDist().inv_cdf(level):
         return True
@@ -185,9 +187,13 @@ def unpredictable_labels(total: Tensors, silos: Mapping[SiloId, Tensors], every:
 
 def unpredictable(sums: Tensors, level: float) -> bool:
     """Return whether a moderate skill of the ridge classifier would show, and none is shown, nor one of the model."""
-    if not float(sums["predictable"][1]) or shows_skill(sums, STRICT, ("agreement", "ranking", "predictable")):
+    if vague(Compared.of(sums["predictable"])) or shows_skill(sums, STRICT, ("agreement", "ranking", "predictable")):
         return False
     return _auroc(sums, "predictable", level) < SLIGHT_AUROC
+
+
+def vague(ranking: Compared) -> bool:
+    return not ranking.expected or math.sqrt(ranking.variance) > VAGUE * 2 * ranking.expected
 
 
 def _auroc(sums: Tensors, name: str, level: float) -> float:
