@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -47,7 +48,8 @@ def measure(shape: tuple[int, ...], model: caveat.ModelSettings, batch: int = IN
     assert familiar is not None
     assert len(run.silos.named("a").calibration) == 200
     x = run.silos.named("a").train.x[:INPUTS].repeat(batch // INPUTS, *[1] * len(shape))
-    ask = [run.experiment._asked("a", method.predict) for method in (familiar, familiar.base)]
+    at = run.experiment.at("a")
+    ask = [partial(method.predict, *at) for method in (familiar, familiar.base)]
 
     def seconds(predict: Callable[[Tensor], object]) -> float:
         began = time.process_time()
