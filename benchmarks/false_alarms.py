@@ -44,7 +44,7 @@ def pooled(run: caveat.Run, name: str) -> tuple[Tensor, int]:
         stages = [s for s in numbers if whose_stage(s) in (INPUT, whose) and f"{s}.whiten" in known]
         return torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)
 
-    return run.experiment._asked(name, ask)(x), len(silo.calibration)  # type: ignore[type-var]
+    return ask(*run.experiment.at(name), x), len(silo.calibration)
 
 
 def rates(run: caveat.Run) -> np.ndarray:
