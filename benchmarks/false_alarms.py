@@ -39,7 +39,7 @@ def pooled(run: caveat.Run, name: str) -> tuple[Tensor, int]:
 
     def ask(down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensor:
         known = down[GROUP] | state[GROUP]
-        answers, numbers = familiar.observed(down, state, context, x)
+        answers, numbers, _ = familiar.observed(down, state, context, x)
         whose = list(answers)[-1].name.lower()
         stages = [s for s in numbers if whose_stage(s) in (INPUT, whose) and f"{s}.whiten" in known]
         return torch.stack([distances(known, stage, numbers[stage]) for stage in stages], 1)

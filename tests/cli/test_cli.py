@@ -205,8 +205,8 @@ def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> No
     for there in (
         "after temperature scaling",
         "Decisions by which models were correct",
-        "tells ood_local from",
-        "tells ood_global",
+        "separates ood_local from",
+        "separates ood_global",
     ):
         assert there in page
 
