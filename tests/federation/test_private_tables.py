@@ -163,7 +163,7 @@ def test_none_of_sixty_surnames_leaves_its_silo(tmp_path: Path, capsys: pytest.C
         ({"classes": ()}, "a federation of tables needs data.classes in config.toml"),
         (
             {"classes": ("0", "1")},
-            "a federation of tables needs data.classes in config.toml: the meaning of each class means",
+            "a federation of tables needs data.classes in config.toml: the meaning of each class",
         ),
         (
             {"dictionary": (*NUMBERS[:1], *SITES, DictionaryColumn(name="pressure", type="category"))},
@@ -251,7 +251,7 @@ def test_a_silo_whose_classes_are_as_frequent_as_nowhere_else_is_named() -> None
 
     found = {name: card(name, ill) for name, ill in (("a", 30), ("b", 38), ("c", 66))}
     (line,) = unlike_others(found, ("well", "ill"))
-    assert line.startswith("silo c: 34% of its training examples are 'well', elsewhere 62% to 70%")
+    assert line.startswith("silo c: 34% of its training examples are 'well', at other silos 62% to 70%")
     assert unlike_others(found | {"c": card("c", 45)}, ("well", "ill")) == []
     assert unlike_others({"a": found["a"]}, ("well", "ill")) == []
 

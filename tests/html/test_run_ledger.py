@@ -148,7 +148,7 @@ def test_rounds_alike_are_one_row_and_a_silo_that_was_away_has_no_bytes(page: st
 
 def test_the_greeting_is_told_in_a_sentence(page: str) -> None:
     assert "each of 3 silos sent its name, its labels (ill, well); the names of its columns (age, smoker)" in page
-    assert "smoker: 3 in all" in page  # no, yes and unknown: each silo has two of them at most
+    assert "smoker: 3 in total" in page  # no, yes and unknown: each silo has two of them at most
     assert "for each split its size, samples per class and a hash" in page
 
 
