@@ -81,15 +81,14 @@ def of_participants(found: dict[str, Any]) -> dict[str, Any]:
 
 @named
 def test_what_newcomers_could_train_and_calibrate_on_decides_nothing(method: Method, silos: Silos) -> None:
-    """But for their calibration inputs: among these a newcomer ranks how familiar an input is."""
+    """But for inputs that alarms need: of training, for distances, and of calibration, for p-values."""
     noise = torch.Generator().manual_seed(1)
+    silo = silos.named(NEW)
     garbage = {
-        split: Data(1e3 * torch.randn(data.x.shape, generator=noise), data.y.flip(0))
-        for split in ("train", "validation")
-        for data in [getattr(silos.named(NEW), split)]
+        name: Data(data.x, data.y.flip(0)) for name, data in [("train", silo.train), ("calibration", silo.calibration)]
     }
-    calibration = silos.named(NEW).calibration
-    garbage["calibration"] = Data(calibration.x, calibration.y.flip(0))
+    x, y = silo.validation
+    garbage["validation"] = Data(1e3 * torch.randn(x.shape, generator=noise), y.flip(0))
     one, other = (
         caveat.run(each, method, newcomers=[NEW], uncertainty=ASKING_EVERYONE, **FAST)
         for each in (silos, changed(silos, **garbage))
