@@ -103,7 +103,7 @@ def test_one_seed_and_seeds_that_disagree_decide_nothing() -> None:
     assert (alone.verdict, torn.verdict) == ("cannot say", "cannot say")
     assert alone.measured["exponent"]["mean"] == pytest.approx(-1)
     assert "One seed" in alone.sentence
-    assert "take more" in torn.sentence
+    assert "use more" in torn.sentence
 
 
 def test_no_uncertainty_has_no_slope() -> None:
@@ -224,7 +224,7 @@ def test_a_single_miscalibrated_silo_is_enough(count: int) -> None:
 def test_so_few_inputs_that_nothing_would_show_do_not_hold() -> None:
     found = calibration([of_silos((20, 0.9, 0.85))] * 3)
     assert (found.verdict, found.measured["p"] > 0.5) == ("cannot say", True)
-    assert "confidences may be 0.05 off" in found.sentence
+    assert "confidences may be off by 0.05" in found.sentence
 
 
 def test_what_small_silos_hide_is_not_said_to_hold() -> None:

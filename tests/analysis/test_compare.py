@@ -392,7 +392,7 @@ def test_options_become_rows_and_columns() -> None:
         ({"seeds": "0,x"}, "--seeds 0,x"),
         ({"sweeps": ["training.lr"]}, "--sweep training.lr: expected KEY=VALUE"),
         ({"tune": "=1"}, "--tune =1"),
-        ({"tune_seeds": 2}, "--tune-seeds 2: expected --tune beside it"),
+        ({"tune_seeds": 2}, "--tune-seeds 2: expected --tune, too"),
         ({"tune": "training.lr=1", "tune_seeds": 2}, "--tune-seeds 2: expected at most 1"),
         ({"methods": ""}, "--methods: expected comma-separated names"),
         ({"sets": ["seed=7"]}, "seed cannot be used with --set"),

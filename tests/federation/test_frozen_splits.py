@@ -159,7 +159,7 @@ def test_keep_goes_on_with_what_was_stored_for_nobody_else_to_read(
     assert len(stored) == 3
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in stored)
     hill.said("stop")
-    with pytest.raises(DataChanged, match="5 rows gone, 30 rows new, 75 rows of another label"):
+    with pytest.raises(DataChanged, match="5 rows missing, 30 rows new, 75 rows with another label"):
         hill.side.join(terms)
 
 
@@ -340,7 +340,7 @@ def test_labels_flipped_between_interruption_and_resume_are_named_and_stop_the_s
     told = "(silo hill) is refused: join: failed: DataChanged: its data changed"
     assert any(told in note for note in federation.notes)
     assert not any("label" in note or str(table) in note for note in federation.notes)
-    assert "0 rows gone, 0 rows new, 80 rows of another label" in capsys.readouterr().err
+    assert "0 rows missing, 0 rows new, 80 rows with another label" in capsys.readouterr().err
     edit(table, flipped)
     federation.serve()
     assert summary(federation.run)["complete"]

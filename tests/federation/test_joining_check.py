@@ -154,7 +154,7 @@ WRONG = {
         "'smoker' = false in [data.rename_columns]", "refuses, 'smoker': texts that look like names", True,
     ),
     "an empty label": (
-        without_a_label, "line 2: 'outcome' is missing (''), expected a value: add it, or remove the row out",
+        without_a_label, "line 2: 'outcome' is missing (''), expected a value: add it, or remove the row from",
         "refuses, 'outcome': every row must have a label", True,
     ),
     "a file in Latin-1": (

@@ -63,7 +63,7 @@ def test_a_silo_that_was_updated_in_the_middle_of_a_run_refuses_its_orders(tmp_p
     asked = Order(int(order["t"]), str(order["task"]), int(order["counted"]), "hill")
     text = json.dumps(json.loads(str(order["terms"])) | {"version": "0.0.1"})
     context = Context(1, number, federation.grid.node_config[number], RecordDict(), {})
-    with pytest.raises(RunError, match=rf"silo 'hill' has caveat {__version__} and the server 0\.0\.1: install"):
+    with pytest.raises(RunError, match=rf"silo 'hill' has caveat {__version__}, but the server has 0\.0\.1: install"):
         NodeHandler().perform(context, asked, text, {})
 
 

@@ -56,9 +56,9 @@ def _reader(folder: Path, spec: RunSpec) -> Callable[[], data.Silos]:
 
     def read_silos() -> data.Silos:
         if spec.data is None:
-            program = "they are in the program that made this run: call caveat.run again"
+            program = "the program that made this run has them: call caveat.run again"
             if (folder / JOINED).exists():
-                program = "they are in the program that joined its silos: call caveat.join again"
+                program = "the program that joined its silos has them: call caveat.join again"
             raise DataError(f"only {program}")
         silos = spec.read_silos()
         check_same_data(folder, silos)
