@@ -289,8 +289,8 @@ def test_a_project_has_the_dictionary_that_its_silos_may_copy(nowhere: Path) -> 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("--groups", "patient_id"), "No such option: --groups; give --set 'data.groups = \"patient_id\"'"),
-        (("--missing=-",), "No such option: --missing; give --set 'data.missing = [\"-\"]'"),
+        (("--groups", "patient_id"), "No such option: --groups; use --set 'data.groups = \"patient_id\"'"),
+        (("--missing=-",), "No such option: --missing; use --set 'data.missing = [\"-\"]'"),
     ],
 )
 def test_a_run_names_the_keys_of_options_that_data_has(given: tuple[str, ...], told: str) -> None:

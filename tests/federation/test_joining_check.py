@@ -132,7 +132,7 @@ WRONG = {
         "'outcome': labels must be in", True,
     ),
     "a class that is written otherwise": (
-        lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); 'ill' is written",
+        lambda home: codes(home, "Ill", "well"), "is 'Ill', expected one of data.classes (ill, well); did you mean",
         "'outcome': labels must be in data.classes", False,
     ),
     "a meaning that is written otherwise": (

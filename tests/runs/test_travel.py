@@ -206,9 +206,7 @@ def test_whatever_a_call_was_given_is_opened(name: str, home: Path, monkeypatch:
     model = moved(home, monkeypatch)
     after = caveat.load(model, model=Plain) if name == "frozen" else caveat.load(model)
     assert_same(after.predictor("silo-0")(x), expected)
-    with pytest.raises(
-        DataError, match=r"only the program that made this run has them: call caveat\.run again"
-    ):
+    with pytest.raises(DataError, match=r"only the program that made this run has them: call caveat\.run again"):
         after.compute({"n": lambda prediction, y: len(y)})
 
 
@@ -264,8 +262,8 @@ def test_the_same_call_returns_what_is_finished_and_writes_nothing(home: Path) -
     assert again.summary == first.summary
     assert again.silos[0].test.y.equal(first.silos[0].test.y)
     for method, more, told in (
-        (FedAvg(), {"seed": 1}, "holds a finished run with seed = 0, not 1; make the same call to load it"),
-        (FedBN(), {}, "holds a finished run with method.name = 'fedavg'"),
+        (FedAvg(), {"seed": 1}, "has a finished run with seed = 0, not 1; make the same call to load it"),
+        (FedBN(), {}, "has a finished run with method.name = 'fedavg'"),
         (FedAvg(), {"reset": ["silo-0"]}, "is finished, and its model was trained with these states"),
     ):
         with pytest.raises(ConfigurationError, match=told):
