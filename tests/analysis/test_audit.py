@@ -86,7 +86,7 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(
 
 
 def test_a_silo_that_is_too_small_for_a_share_is_named(silos: Silos, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"share of 0\.005 of the training data: silo 'silo-0'"):
+    with pytest.raises(DataError, match=r"fraction of 0\.005 of the training data: silo 'silo-0'"):
         library.audit(silos, library.FedAvg(rounds=1), fractions=(0.005, 1), out=tmp_path / "out")
     assert files(tmp_path) == set()
 

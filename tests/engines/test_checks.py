@@ -249,3 +249,6 @@ def test_how_predictable_labels_are_is_limited_by_the_inputs_of_the_ridge_classi
     checks._check_skill(found)
     with pytest.raises(DataError, match="predictable observes more than is possible for 500 inputs"):
         checks._check_skill(found | {"predictable": 10 * found["predictable"]})
+    # All pairs ranked correctly; the mean over permutations is rounded.
+    perfect = torch.tensor([99.0, 49.499999999999986, 173.25], dtype=torch.float64)
+    checks._check_skill(found | {"errors": perfect, "inputs": torch.tensor(20.0, dtype=torch.float64)})

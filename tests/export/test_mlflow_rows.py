@@ -78,8 +78,8 @@ def test_a_column_that_lacks_and_a_value_that_is_no_number_are_named(served: tup
     run, model = served
     for rows, text in (
         (frame().drop(columns="age"), "age"),
-        (frame(value=["1.5", "high"]), "'value' is 'high', expected a number or an empty cell"),
-        (frame(value=[1.5, np.inf]), "'value' is '?inf'?, expected a number or an empty cell"),
+        (frame(value=["1.5", "high"]), "'value' is 'high', expected a finite number or an empty cell"),
+        (frame(value=[1.5, np.inf]), "'value' is '?inf'?, expected a finite number or an empty cell"),
     ):
         rows.to_csv(tmp_path / "rows.csv", index=False)
         with pytest.raises(DataError, match=text):

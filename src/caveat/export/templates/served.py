@@ -49,7 +49,8 @@ class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
                 found[row] = np.inf
             if not abs(found[row]) <= np.finfo(np.float32).max:
                 name = column["name"]
-                raise ValueError(f"row {row}: {name!r} is {value!r}, expected a number or an empty cell") from None
+                expected = "expected a finite number or an empty cell"
+                raise ValueError(f"row {row}: {name!r} is {value!r}, {expected}") from None
         return found
 
     def notes(self, raw: Any) -> Any:
