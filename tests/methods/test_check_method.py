@@ -109,14 +109,14 @@ def answering_by_chance(self: Any, down: Any, state: Any, context: Any, x: Any) 
         ("train", of_a_process, "two workers give a different result than one: model/"),
         ("train", in_the_workspace, "depends on weights left in context.module or context.own"),
         ("train", changing_what_was_sent, "train mutates what was broadcast: model/head.1.bias"),
-        ("train", sending_more, "labels/y leaves the silos in train and is not in the manifest"),
+        ("train", sending_more, "labels/y leaves the silos in train but is not in the manifest"),
         ("aggregate", changing_the_server, "the aggregation of train mutates the server's state that was passed to it"),
         ("answer", beside_each_other, "the prediction of an input depends on other inputs in the batch"),
-        ("answer", of_another_length, "19 predictions of 20 inputs"),
+        ("answer", of_another_length, "19 predictions for 20 inputs"),
         (
             "models",
             (caveat.Decision.GLOBAL, caveat.Decision.LOCAL),
-            "predicts with GLOBAL; `models` declares GLOBAL, LOCAL",
+            "predicts with GLOBAL, `models` declares GLOBAL, LOCAL",
         ),
         (
             "train",
