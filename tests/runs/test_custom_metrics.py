@@ -39,9 +39,9 @@ def test_figures_are_those_of_the_summary_where_it_has_them(run: caveat.Run) -> 
         ({" ": len}, "name ' ', expected text"),
         ({3: len}, "name 3, expected text"),
         ({"a": 0.5}, r"metrics\['a'\] is a float, expected a function"),
-        ({"a": lambda p, y: None}, r"metrics\['a'\] gave a NoneType at silo 'silo-0', expected a number"),
-        ({"a": lambda p, y: p.probs}, r"metrics\['a'\] gave a Tensor at silo 'silo-0', expected a number"),
-        ({"a": lambda p, y: torch.tensor(float("nan"))}, "gave nan at silo 'silo-0', expected a finite number"),
+        ({"a": lambda p, y: None}, r"metrics\['a'\] returned a NoneType at silo 'silo-0', expected a number"),
+        ({"a": lambda p, y: p.probs}, r"metrics\['a'\] returned a Tensor at silo 'silo-0', expected a number"),
+        ({"a": lambda p, y: torch.tensor(float("nan"))}, "returned nan at silo 'silo-0', expected a finite number"),
     ],
 )
 def test_what_is_no_figure_is_one_line(run: caveat.Run, metrics: Any, words: str) -> None:
