@@ -41,12 +41,10 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 @frozen_settings
 class Shift:
-    """Feature shift between silos. If a list is shorter than the number of silos, each entry applies to a block of
-    silos."""
+    """Feature shift between silos. Each entry of a list with fewer entries than silos applies to a block of silos."""
 
     angles: tuple[Annotated[float, Field(ge=-3600, le=3600)], ...] = ()
-    """Rotations in degrees, counter-clockwise; one per silo, or a number of entries that divides the number of
-    silos."""
+    """Rotations in degrees, counter-clockwise; one per silo, or a divisor of the number of silos."""
     noise_std: tuple[Annotated[float, Field(ge=0, le=LARGE)], ...] = ()
     """Gaussian noise, added before rotation: on the 0..255 scale for images, in units of the feature for tables."""
 
@@ -190,8 +188,7 @@ class DataSettings:
     """npz, npy, on_site: the kind of x: images (8 bits, N,H,W or N,H,W,C), features (N,D), tokens (ids from 0, N,T) or
     series (float, N,T,C). By default features if x has two dimensions, else images."""
     n_silos: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
-    """Number of silos to make; by default one per shift entry, or per file. Not for data that already consist of
-    silos."""
+    """Number of silos to make, by default one per shift entry or file; not for data that already have silos."""
     samples_per_silo: Annotated[int, Field(ge=3)] | None = None
     """Samples per silo without its test split, on average with label skew; by default all samples are used."""
     test_per_silo: TestSamples | None = None
@@ -218,8 +215,7 @@ class DataSettings:
     """csv, on_site: the column with the subgroup of each row, such as sex: each subgroup has its own guarantee,
     prediction sets and alarms (uncertainty.by_subgroup). Rows without a value have those of all rows."""
     subgroup_values: tuple[str, ...] = ()
-    """subgroups: values of the column that are subgroups, in order; all values by default. on_site needs these or
-    edges."""
+    """subgroups: values of the column that are subgroups, in order; by default all. on_site needs these or edges."""
     subgroup_edges: tuple[float, ...] = ()
     """subgroups: bins of a column of numbers, [50, 65] for below 50, from 50 to below 65, and from 65 on."""
     subgroup_quantiles: Annotated[int, Field(ge=2, le=20)] | None = None

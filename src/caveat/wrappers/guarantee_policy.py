@@ -141,8 +141,7 @@ class Guaranteed(Wrapper):
         return torch.stack([histogram(self.score, each) for each in (scores, *parts)])
 
     def plain(self, by_row: Tensor) -> Tensor:
-        """Return numbers by row in the form in which they are sent: without the axis of rows if there are no
-        subgroups."""
+        """Return numbers by row as they are sent: without the axis of rows if there are no subgroups."""
         return by_row if self.subgroups else by_row[0]
 
     def wrong_survey(self, sent: Payload, card: SiloInfo) -> str:
@@ -393,8 +392,7 @@ class Guaranteed(Wrapper):
 
 
 def among_others(answer: Prediction) -> Prediction:
-    """Return the answer to calibration inputs with p-values as if each input were new, because each was ranked with
-    itself."""
+    """Return the answer to calibration inputs with p-values as if each were new, since each was ranked with itself."""
     if isinstance(answer.ranked_among, int) and not answer.ranked_among:
         return answer
     among = answer.ranked_among + 1

@@ -222,8 +222,7 @@ def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Resul
 
 
 def verdict(record: Comparison, setting: Setting) -> str:
-    """Return the verdict on the first metric under one setting: who leads, by how much, and whether it is
-    significant."""
+    """Return the verdict on the first metric under one setting: who leads, by how much, and with what significance."""
     measure = record.measures[0]
     results = record.results(setting, measure)
     order = ranked(results.rows, measure)
