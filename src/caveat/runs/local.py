@@ -185,8 +185,8 @@ class Run:
         """Return a copy of a silo's network in evaluation mode, for inputs as in the silo's splits.
 
         Its output, logits (N, C) for most methods, has no temperature, familiarity or decision. A silo with a
-        personalized model returns that model. Raises ConfigurationError for an ensemble, and for a method that does not
-        implement `loaded`.
+        personalized model returns that model, even if a policy such as `blend` also asks the global one. Raises
+        ConfigurationError for an ensemble, and for a method that does not implement `loaded`.
         """
         return self.experiment.module(silo)
 
