@@ -195,7 +195,7 @@ def test_drop_takes_rows_that_are_gone_out_of_all_splits_and_says_so(
     assert card["examples"] == {name: len(rows) - counts[name] for name, rows in before.items()}
     assert {**splits_record([after])["hill"], "dropped": counts} == record  # type: ignore[dict-item]
     assert {key: said[key] for key in ("card", "record")} == hill.side.says(terms)
-    assert "5 rows gone, 30 rows new" in (told := capsys.readouterr().err)
+    assert "5 rows missing, 30 rows new" in (told := capsys.readouterr().err)
     assert "5 removed (train 2, validation 1, calibration 1, test 1), none added" in told
     assert not column_values(hill.side.home(terms))
     now = {*hill.side.home(terms).glob("*.safetensors")}
@@ -246,7 +246,7 @@ def test_drop_of_too_many_is_refused_and_what_is_stored_can_be_deleted(hill: Hil
     text = hill.table.read_text()
     edit(hill.table, lambda rows: rows[:6])
     with pytest.raises(
-        DataChanged, match=r"74 rows gone.* it cannot train: .*`caveat flower delete-data (\S+)` deletes"
+        DataChanged, match=r"74 rows missing.* it cannot train: .*`caveat flower delete-data (\S+)` deletes"
     ):
         hill.side.run(terms)
     home = hill.side.home(terms)
