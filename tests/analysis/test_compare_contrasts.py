@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caveat.analysis.statistics import Difference, SeedDifferences, estimate, verdicts
+from caveat.analysis.statistics import Difference, SeedDifferences, beside, estimate, verdicts
 
 
 def crossed(random: np.random.Generator, seeds: int, of_seed: float, of_input: float, noise: float, inputs: int = 400):
@@ -84,3 +84,21 @@ def test_verdicts_are_corrected_for_both_questions_of_all_contrasts() -> None:
     among = verdicts([Difference(0.03, 0.011, 9), *[open_] * 3], [0.01] * 4)
     assert among[0][2] == "not decided"
     assert among[0][0] > alone[0][0]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_intervals_beside_undecided_contrasts_contain_0_and_others_are_at_95_percent(count: int) -> None:
+    random = np.random.default_rng(count)
+    alone_excludes = 0
+    for _ in range(200):
+        found = [Difference(float(mean), 0.01, 9) for mean in random.normal(0, 0.025, count)]
+        decided = [verdict for *_, verdict in verdicts(found, [0.03] * count)]
+        for each, verdict, (low, high) in zip(found, decided, beside(found, decided), strict=True):
+            if verdict == "not decided":
+                assert low <= 0 <= high
+                alone_excludes += each.interval()[0] > 0 or each.interval()[1] < 0
+                reach = 0.01 * stats.t.isf(0.05 / (2 * count) / 2, 9)
+                assert (low, high) == pytest.approx((each.mean - reach, each.mean + reach))
+            else:
+                assert (low, high) == each.interval()
+    assert alone_excludes

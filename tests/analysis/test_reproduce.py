@@ -67,6 +67,31 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "tiny"
 
 
+def test_some_rows_of_a_table_keep_the_contrasts_between_them() -> None:
+    whole = reproduce.named("uefl-growth")
+    some = reproduce.with_rows(whole, 'Extended, "Static, 96 codewords"')
+    assert [row.name for row in some.rows] == ["Extended", "Static, 96 codewords"]
+    assert [(each.a, each.b) for each in some.contrasts] == [("Extended", "Static, 96 codewords")]
+    for scale in Scale:
+        grid = reproduce.grid(some, scale, reproduce.seeds_of(some, None))
+        grid.check()
+        assert grid.seeds == whole.seeds
+    assert reproduce.runs_of(some, None) < reproduce.runs_of(whole, None)
+
+
+def test_a_claim_whose_contrast_is_left_out_is_told_as_not_tested() -> None:
+    whole = reproduce.named("fmlu-weights")
+    some = reproduce.with_rows(whole, whole.contrasts[0].a)
+    assert not some.contrasts
+    assert all(claim.not_tested for claim in some.claims)
+
+
+@pytest.mark.parametrize("names", ["", "Extended,Extendet"])
+def test_an_unknown_row_is_refused_by_name(names: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--rows: uefl-growth has no row '{names.partition(',')[2]}'"):
+        reproduce.with_rows(reproduce.named("uefl-growth"), names)
+
+
 @pytest.mark.parametrize("name", reproduce.tables())
 @pytest.mark.parametrize(
     "scale", [pytest.param(each, marks=() if each is Scale.cpu else pytest.mark.long) for each in Scale]

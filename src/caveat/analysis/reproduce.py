@@ -1,5 +1,6 @@
 """Tables of papers as TOML files below `paper_tables/`: runs, scales, and the results in the paper."""
 
+import csv
 import os
 import tomllib
 from enum import StrEnum
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError
-from ..core.errors import one_of
+from ..core.errors import cut, one_of
 from ..files.schema import (
     Contrast,
     Measure,
@@ -175,6 +176,25 @@ def named(name: str) -> PaperTable:
     if name not in tables():
         raise ConfigurationError(f"{name}: unknown table{one_of(name, tables())}")
     return PaperTable(name=name, **tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+
+
+def with_rows(table: PaperTable, names: str) -> PaperTable:
+    """Return the table with these rows only, separated by commas, and with the contrasts between them.
+
+    Raises ConfigurationError for a row that the table lacks.
+    """
+    # A row's name may have a comma, so the names are a line of CSV, with quotes where necessary.
+    asked = [name.strip() for name in next(csv.reader([names], skipinitialspace=True))] or [""]
+    known = [row.name for row in table.rows]
+    for name in asked:
+        if name not in known:
+            raise ConfigurationError(f"--rows: {table.name} has no row {cut(name, 100)!r}{one_of(name, known)}")
+    contrasts = tuple(each for each in table.contrasts if each.a in asked and each.b in asked)
+    tested = {each.claim for each in contrasts}
+    claims = tuple(c if c.not_tested or c.text in tested else c.model_copy(update={"not_tested": "rows are left out"})
+                   for c in table.claims)  # fmt: skip
+    rows = tuple(row for row in table.rows if row.name in asked)
+    return table.model_copy(update={"rows": rows, "contrasts": contrasts, "claims": claims})
 
 
 def seeds_of(table: PaperTable, count: int | None) -> tuple[int, ...]:

@@ -311,3 +311,14 @@ def _verdict(mean: float, p_different: float, p_equal: float) -> Verdict:
     if p_different < LEVEL:
         return "better" if mean > 0 else "worse"
     return "not decided"
+
+
+def beside(estimates: Sequence[Difference], decided: Sequence[Verdict]) -> list[tuple[float, float]]:
+    """Return the interval to print beside each verdict: at 95 %, or if not decided, corrected for all contrasts and
+    both questions by Bonferroni's method. The latter contains 0, because Holm's method rejects what Bonferroni's does.
+    """
+    corrected = 1 - LEVEL / (2 * max(len(estimates), 1))
+    return [
+        each.interval(corrected if verdict == "not decided" else 1 - LEVEL)
+        for each, verdict in zip(estimates, decided, strict=True)
+    ]

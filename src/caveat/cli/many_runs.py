@@ -109,6 +109,10 @@ def reproduce(
             help="Number of repetitions.  [default: 3, or the seeds of the table]",
         ),
     ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help='Only these rows, separated by commas; "A, B" for a row with a comma.'),
+    ] = None,
     out: NewFolder = None,
     workers: Workers = None,
     device: Device = None,
@@ -128,6 +132,8 @@ def reproduce(
         if table is None:
             raise ConfigurationError(f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduce.tables())}.")
         found = reproduce.named(table)
+        if rows is not None:
+            found = reproduce.with_rows(found, rows)
         if gone := reproduce.missing(found):
             raise DataError(f"{table} needs {', '.join(gone)} in the folder $CAVEAT_DATA")
         if lacking := reproduce.absent(found):

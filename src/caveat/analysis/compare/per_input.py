@@ -18,7 +18,7 @@ from ...files.schema import Contrast, ContrastRecord, Measure
 from ...metrics import LOWER_IS_BETTER, contributions
 from ...runs.local import Run
 from ..statistics import Array as Floats
-from ..statistics import Difference, SeedDifferences, Whole, estimate, verdicts
+from ..statistics import Difference, SeedDifferences, Whole, beside, estimate, verdicts
 from .folder import ComparisonFolder, FinishedRun, inputs_file
 
 INPUT, CHOSEN = "input", "own"
@@ -183,7 +183,10 @@ def _kept(found: dict[str, Tensor], stream: str) -> Tensors:
 
 
 def contrast_records(results: ComparisonFolder) -> tuple[ContrastRecord, ...]:
-    """Return a record per contrast; verdicts only when all runs are finished, to prevent peeking."""
+    """Return a record per contrast; verdicts only when all runs are finished, to prevent peeking.
+
+    Intervals of contrasts that are not decided are corrected for all contrasts.
+    """
     contrasts, seeds = results.grid.contrasts, results.grid.seeds
     found = [_estimate(results, contrast) for contrast in contrasts]
     known = [each for each, count in found if count == len(seeds) and not math.isnan(each.error)]
@@ -194,14 +197,16 @@ def contrast_records(results: ComparisonFolder) -> tuple[ContrastRecord, ...]:
         for each, contrast in zip(known, contrasts, strict=True)
     ]
     decided = verdicts(turned, [contrast.margin for contrast in contrasts])
+    ends = beside(known, [verdict for *_, verdict in decided])
     return tuple(
         _record(contrast, len(seeds)).model_copy(
             update={
-                "mean": each.mean, "low": each.interval()[0], "high": each.interval()[1],
+                "mean": each.mean, "low": low, "high": high,
                 "p_different": different, "p_equal": equal, "verdict": verdict,
             }
         )
-        for contrast, each, (different, equal, verdict) in zip(contrasts, known, decided, strict=True)
+        for contrast, each, (low, high), (different, equal, verdict)
+        in zip(contrasts, known, ends, decided, strict=True)
     )  # fmt: skip
 
 

@@ -54,7 +54,10 @@ def contrasts(record: Comparison) -> list[str]:
         f"- {each.claim}. {contrast_name(each)}: {_difference(each)}**{contrast_verdict(each)}**"
         for each in record.contrasts
     ]
-    head = "Contrasts, in percentage points for shares, with 95 % intervals over seeds and test inputs:"
+    head = (
+        "Contrasts, in percentage points for shares, with 95 % intervals over seeds and test inputs; those of "
+        "contrasts that are not decided are corrected for all contrasts:"
+    )
     return ["\n".join([head, "", *lines])] if lines else []
 
 

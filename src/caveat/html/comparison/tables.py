@@ -210,7 +210,7 @@ def _state(run: ComparedRun) -> Cell:
 _ABOUT = (
     "Contrasts and margins were fixed before the table was made. Intervals treat test inputs and seeds as random and "
     "silos as fixed; p-values are corrected by Holm's method over all contrasts, both for difference and for "
-    "equality within the margin."
+    "equality within the margin, and so are intervals of contrasts that are not decided (Bonferroni)."
 )
 
 
