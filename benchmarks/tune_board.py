@@ -1,0 +1,122 @@
+"""Choose the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
+
+    CAVEAT_DATA=DIR python benchmarks/tune_board.py OUT [--rows fedavg ditto ...] [--federations ...] [--workers 2]
+
+Every row tries the same three rates on every federation: a third of the federation's rate, the rate, and three times
+the rate, with seeds that no board uses. The score is the mean over silos and seeds of the NLL of a silo's validation
+split, with the row's own decision between models; a run that fails has none. OUT/FEDERATION.SEED.json has all trials,
+kept and continued. OUT/settings.toml is the package's file with the chosen rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+import caveat
+from caveat.bench.cells import SOURCES, sources_of
+from caveat.bench.federations import FEDERATIONS, LITE, BoardFederation, deal
+from caveat.bench.settings import POOLED, SETTINGS, BoardSettings, read_settings
+from caveat.files import write_bytes
+
+SEEDS = (100, 101)
+FACTORS = (1 / 3, 1.0, 3.0)
+Trials = dict[str, dict[str, float | None]]
+"""By row and rate, the NLL of validation data, or None if the run failed."""
+
+
+def rates(federation: BoardFederation) -> list[float]:
+    return [float(f"{federation.settings.training.lr * factor:.1g}") for factor in FACTORS]
+
+
+def validation_nll(
+    settings: BoardSettings, name: str, federation: BoardFederation, row: str, rate: float, seed: int
+) -> float:
+    trained = federation.settings._replace(training=replace(federation.settings.training, lr=rate))
+    method, model, _ = settings.method_of(row, name, trained)
+    silos = federation.pooled().silos if row == POOLED else federation.silos
+    uncertainty = caveat.Uncertainty(**SOURCES[sources_of(method)[1]])  # type: ignore[arg-type]
+    arguments = {"seed": seed, "every": 10**6, "splits": ["validation"], "n_silos": 1}
+    run = caveat.run(silos, method, model=model, uncertainty=uncertainty, **arguments)  # type: ignore[arg-type]
+    found = []
+    for silo in silos:
+        probs = run.predictor(silo.name)(silo.validation.x).probs
+        found.append(float(-probs.gather(1, silo.validation.y[:, None]).clamp_min(1e-12).log().mean()))
+    return fmean(found)
+
+
+def tune(name: str, seed: int, rows: list[str], data: Path, out: Path) -> None:
+    path = out / f"{name}.{seed}.json"
+    trials: Trials = json.loads(path.read_text()) if path.exists() else {}
+    if missing := [row for row in rows if row not in trials]:
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        settings = read_settings(SETTINGS)
+        federation = deal(name, data, seed, 1)
+        for row in missing:
+            began, found = time.process_time(), {}
+            for rate in rates(federation):
+                try:
+                    found[f"{rate:g}"] = validation_nll(settings, name, federation, row, rate, seed)
+                except caveat.CaveatError as error:
+                    print(name, seed, row, rate, error, flush=True)
+                    found[f"{rate:g}"] = None
+            trials[row] = found
+            write_bytes(path, json.dumps(trials, indent=1).encode())
+            print(name, seed, row, f"{time.process_time() - began:.1f} s", found, flush=True)
+
+
+def chosen(names: list[str], rows: list[str], out: Path) -> dict[str, dict[str, str]]:
+    """Return by row and federation the rate with the lowest mean NLL over seeds."""
+    found: dict[str, dict[str, str]] = {row: {} for row in rows}
+    for name in names:
+        trials = [json.loads((out / f"{name}.{seed}.json").read_text()) for seed in SEEDS]
+        for row in rows:
+            means = {
+                rate: fmean(math.inf if (nll := each[row][rate]) is None else nll for each in trials)
+                for rate in trials[0][row]
+            }
+            found[row][name] = min(means, key=lambda rate: means[rate])
+    return found
+
+
+def blocks(found: dict[str, dict[str, str]]) -> str:
+    lines = [SETTINGS.read_text(encoding="utf-8").rstrip()]
+    for row, by_federation in found.items():
+        lines += ["", f"[settings.{row}.federations]"]
+        lines += [f"{name} = {{ training = {{ lr = {rate} }} }}" for name, rate in by_federation.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    settings = read_settings(SETTINGS)
+    parser.add_argument("--rows", nargs="+", default=["local", POOLED, *settings.rows])
+    parser.add_argument("--federations", nargs="+", default=[*LITE, *FEDERATIONS])
+    parser.add_argument("--workers", type=int, default=1)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    data = Path(os.environ.get("CAVEAT_DATA", "."))
+    with ProcessPoolExecutor(given.workers, get_context("fork")) as pool:
+        tasks = [
+            pool.submit(tune, name, seed, given.rows, data, given.out) for seed in SEEDS for name in given.federations
+        ]
+        for task in tasks:
+            task.result()
+    write_bytes(given.out / "settings.toml", blocks(chosen(given.federations, given.rows, given.out)).encode())
+
+
+if __name__ == "__main__":
+    main()
