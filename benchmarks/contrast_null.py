@@ -86,7 +86,7 @@ def compared(random: np.random.Generator, seeds: int, inputs: int, own: float) -
 
 
 def pairs(draws: int) -> None:
-    print("| seeds | inputs per silo | methods like inputs | metric | any pair | seeds alone |")
+    print("| seeds | inputs per silo | input effect | metric | any pair | seeds alone |")
     print("| ---: | ---: | ---: | --- | ---: | ---: |")
     for seeds, inputs, own in [(3, 50, 1.0), (5, 50, 1.0), (10, 50, 1.0), (10, 50, 0.0)]:
         random, wrong = np.random.default_rng([seeds, inputs, int(10 * own)]), np.zeros((len(FIGURES), 2))
@@ -107,7 +107,7 @@ def main() -> None:
     if given.pairs:
         pairs(draws)
         return
-    print("| seeds | inputs | methods like inputs | test inputs | any better | any equal at the margin | seeds alone |")
+    print("| seeds | inputs | input effect | test inputs | any better | any equal at the margin | seeds alone |")
     print("| ---: | ---: | ---: | --- | ---: | ---: | ---: |")
     for seeds, inputs, own, shared in [
         (10, 500, 0.0, True), (10, 500, 1.0, True), (10, 2000, 1.0, True), (10, 500, 1.0, False),
