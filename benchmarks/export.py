@@ -30,7 +30,7 @@ from torch import Tensor
 import caveat
 from caveat import Prediction
 from caveat.config import load
-from caveat.export.formats import onnx_model
+from caveat.export.export_model import onnx_model
 from caveat.export.predictor import RawInputs, outputs
 from caveat.export.recording import program_of
 from caveat.runs.start import start

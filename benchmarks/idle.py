@@ -16,7 +16,7 @@ from caveat.core import Payload, SiloContext, State, Update
 from caveat.core.aggregation import RunningSums, all_finite
 from caveat.engines.allocator import keep_freed_memory, use_huge_pages
 from caveat.engines.executor import channels_last
-from caveat.engines.shared_buffer import SharedBuffer
+from caveat.engines.worker_process import SharedBuffer
 from caveat.methods import FedAvg
 from caveat.nn.models import ModelSettings
 from caveat.training.modules import load, snapshot

@@ -38,7 +38,7 @@ NEEDED = {
 WITHIN = {
     "html": ({"intervals", "svg", "templates"}, {"diagrams"}, {"run", "comparison", "audit"}),
     "engines": (
-        {"allocator", "placement", "checks", "norms", "shared_buffer", "flower_messages"},
+        {"allocator", "placement", "checks", "norms", "flower_messages"},
         {"executor", "rounds"},
         {"batched_executor"},
         {"vectorization", "replies"},

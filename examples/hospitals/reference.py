@@ -14,7 +14,7 @@ from caveat.core import Payload, Round, SiloId
 from caveat.data.tables.dictionary import LabelCode
 from caveat.engines.rounds import Participation
 from caveat.files import ServerStore, SiloStore, read_ledger
-from caveat.files.tensors import read_payload
+from caveat.files.checkpoints import read_payload
 from caveat.runs.execution import execute
 from caveat.runs.local import LocalRun
 from caveat.runs.progress import Silent

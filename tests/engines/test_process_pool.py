@@ -23,7 +23,7 @@ from caveat.core.aggregation import all_finite
 from caveat.engines.executor import SiloError
 from caveat.engines.process_pool import SingleMachineEngine
 from caveat.engines.rounds import FinishedRound
-from caveat.engines.shared_buffer import SharedBuffer
+from caveat.engines.worker_process import SharedBuffer
 from caveat.methods import SCAFFOLD, FedAvg, FedBN, Local
 from caveat.training.fit import Training
 

@@ -19,8 +19,7 @@ from sampled import sampled
 
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
-from caveat.export.export_model import card_of
-from caveat.export.formats import ask_onnx
+from caveat.export.export_model import ask_onnx, card_of
 from caveat.export.predictor import asked_at, outputs
 from caveat.wrappers.familiar import GROUP
 
@@ -267,7 +266,7 @@ def one_run() -> Run:
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caveat.export.formats.find_spec", lambda name: None)
+    monkeypatch.setattr("caveat.export.export_model.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"needs onnx: pip install 'caveat\[onnx\]'"):
         export_model(one_run(), "silo-0", out=tmp_path / "m.onnx")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import caveat
 from caveat import Uncertainty, export_model
-from caveat.export.formats import ask_onnx
+from caveat.export.export_model import ask_onnx
 
 pytest.importorskip("onnxruntime")
 QUICK = caveat.Training(local_epochs=1, batch_size=32, lr=0.01)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from caveat.export import decompositions
-from caveat.export.formats import ask_onnx, onnx_model
+from caveat.export.export_model import ask_onnx, onnx_model
 from caveat.export.recording import NotRecordable, program_of
 from caveat.nn import posterior, stages
 from caveat.nn.posterior import RadialFlows

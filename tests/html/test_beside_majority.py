@@ -13,9 +13,9 @@ from rich.console import Console
 import caveat
 from caveat import data
 from caveat.files import RunFolder, read_run
-from caveat.html.intervals import auroc_interval, wilson
 from caveat.html.run.classification import beside_majority, classification, judged, judged_together
 from caveat.terminal.results import class_table
+from caveat.uncertainty.distributions import auroc_interval, wilson
 
 NAMES = ("healthy", "ill")
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files import read_run
-from caveat.html.intervals import score_interval, wilson
 from caveat.html.run.decisions import share_bar
 from caveat.html.run.decisions import shares_text as told
 from caveat.html.run.guarantee import guarantee_lines, kept
 from caveat.html.run.page import write_report
 from caveat.terminal.results import model_table
+from caveat.uncertainty.distributions import score_interval, wilson
 
 
 @pytest.fixture(scope="module")

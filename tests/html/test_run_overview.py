@@ -14,11 +14,11 @@ from scipy.stats import ttest_1samp
 
 from caveat.core import DataError
 from caveat.files import RunFolder, read_run
-from caveat.html.intervals import wilson
 from caveat.html.run.overview import overview
 from caveat.html.run.page import again, write_report
 from caveat.html.run.silos import ACCURACY, ECE, ENTROPY, panel, rows_of
 from caveat.html.run.uncertainty import scatter
+from caveat.uncertainty.distributions import wilson
 
 ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 

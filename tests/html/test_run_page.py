@@ -18,11 +18,11 @@ from rich.console import Console
 from caveat.core import DataError
 from caveat.files import natural, read_run
 from caveat.files.schema import Codewords, Reliability, RoundRow
-from caveat.html.intervals import wilson
 from caveat.html.run.page import write_report
 from caveat.html.run.rounds import growth, mean_line
 from caveat.html.svg import ticks
 from caveat.terminal.results import result_table
+from caveat.uncertainty.distributions import wilson
 
 SECTIONS = [
     "overview",

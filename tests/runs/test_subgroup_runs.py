@@ -21,8 +21,8 @@ from caveat.config import load
 from caveat.core.errors import DataWarning
 from caveat.data.subgroups import Subgroups
 from caveat.files import read_run
+from caveat.html.run.guarantee import CAPTION, REPORTED, subgroup_table
 from caveat.html.run.page import write_report
-from caveat.html.run.subgroups import CAPTION, REPORTED, subgroup_table
 from caveat.runs.joining import own_silos_of
 from caveat.runs.start import start
 from caveat.terminal.results import subgroups

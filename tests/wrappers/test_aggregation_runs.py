@@ -17,14 +17,13 @@ from federations import ADAM, FAST, METHODS, Federation, assert_same, silos
 import caveat
 from caveat.config import Federation as Section
 from caveat.core import ConfigurationError, Method, Payload, RunError, SiloContext, State, Update
-from caveat.core.robust import combined
 from caveat.data.silos import Silos
 from caveat.data.user_data import from_arrays
 from caveat.files import read_payload, read_rows
 from caveat.html.run.page import write_report
 from caveat.methods import IFCA, FedAvg, FedBN
 from caveat.runs.progress import Silent
-from caveat.wrappers.aggregation import Robust
+from caveat.wrappers.aggregation import Robust, combined
 from caveat.wrappers.privacy import Private
 
 RULES = ("median", "trimmed_mean", "geometric_median", "krum")

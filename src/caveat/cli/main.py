@@ -16,8 +16,7 @@ from .console import check_written, outlets
 from .finished import evaluate, export, join, predict, report
 from .flower import flower
 from .many_runs import audit, bench, compare, ood, reproduce
-from .plan import plan
-from .preparing import config_, data, list_, new
+from .preparing import config_, data, list_, new, plan
 from .running import resume, rollback, run
 
 KEYS = ("groups", "time", "decimal", "separator", "thousands", "dictionary")

@@ -18,9 +18,8 @@ from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed
 from .norms import Admission
 from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
-from .shared_buffer import SharedBuffer
 from .vectorization import Vectorization
-from .worker_process import Rebuild, Worker, WorkerQueue, as_order, can_fork, check_respawn
+from .worker_process import Rebuild, SharedBuffer, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
 
 class SingleMachineEngine:

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from ..core.text import cut, percent, percent_tick, tick
 from ..files.schema import Reliability
+from ..uncertainty.distributions import score_interval, wilson
 from . import svg
-from .intervals import score_interval, wilson
 from .svg import Point
 
 Groups = Sequence[tuple[str, Sequence[str]]]

@@ -11,8 +11,7 @@ import torch
 
 from ..core.errors import CaveatError, message_of
 from ..engines.executor import Executor
-from ..engines.shared_buffer import SharedBuffer
-from ..engines.worker_process import end_with_parent, serve
+from ..engines.worker_process import SharedBuffer, end_with_parent, serve
 from ..methods.plugins import use
 from .local import LocalRun
 from .spec import with_rounds

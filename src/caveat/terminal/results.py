@@ -12,8 +12,8 @@ from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measur
 from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
+from ..html.run.guarantee import subgroup_table
 from ..html.run.silos import metric_column, of_models
-from ..html.run.subgroups import subgroup_table
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]

@@ -1,9 +1,13 @@
-"""Tail probabilities and quantiles of common distributions, with `scipy.special`.
+"""Tail probabilities and quantiles of common distributions, with `scipy.special`; tests and intervals based on them.
 
-Same as in `scipy.stats`, which takes longer to import than everything else except torch.
+Tails and quantiles are the same as in `scipy.stats`, which takes longer to import than everything else except torch.
+Two-sample tests hold for any numbers of values and any ties: each returns a p-value under the hypothesis that all
+values are exchangeable, from closed forms of hypergeometric tails, so very small p-values are accurate enough for a
+correction over many columns.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -92,3 +96,105 @@ def ranks(values: Array) -> Array:
     group = is_new.cumsum()
     found[order] = (ends[group] + ends[group - 1] + 1) / 2
     return found
+
+
+LEVELS = (0.1, 0.5, 0.9)
+"""Quantiles of the known values that new values are compared with."""
+
+
+def rank_test(new: Array, known: Array) -> float:
+    """Return the p-value of numbers (n,) against known ones (m,), both without NaN.
+
+    A precedence test (Nelson, Technometrics 1963): the number of new values above the j-th smallest known one has a
+    beta-binomial distribution, here for the 10 %, 50 % and 90 % quantiles and in both directions, with Bonferroni's
+    correction. New values equal to a known one do not count as beyond it, which makes p larger. Without values, p is 1.
+    """
+    n, m = len(new), len(known)
+    if not n or not m:
+        return 1.0
+    ordered, ps = np.sort(known), []
+    for level in LEVELS:
+        j = max(1, math.ceil(level * m))
+        for beyond in (int((new > ordered[j - 1]).sum()), int((new < ordered[m - j]).sum())):
+            # `beyond` new values are beyond if they are among the first (m - j + beyond) of all.
+            ps.append(hypergeometric_tail(beyond, m - j + beyond, n, n + m))
+    return min(1.0, len(ps) * min(ps))
+
+
+def count_test(new: NDArray[np.int64], known: NDArray[np.int64], *, unnamed: tuple[int, int] = (0, 0)) -> float:
+    """Return the p-value of counts (C,) per category against known counts (C,); `unnamed` counts new and known values
+    of other categories.
+
+    Fisher's exact test of each category against the others, in both directions, with Bonferroni's correction. Without
+    values, p is 1. Unnamed values may belong to as many categories. These are not tested, but the correction counts
+    them, so the test is exact even if a category has a name only because known values have it.
+    """
+    n, m = int(new.sum()) + unnamed[0], int(known.sum()) + unnamed[1]
+    occur = np.flatnonzero(new + known)
+    categories = len(occur) + sum(unnamed)
+    if not n or not m or not len(occur) or categories < 2:
+        return 1.0
+    tests = 2 * (1 if categories == 2 else categories)  # two categories have the same test
+    return min(1.0, tests * min(_one_sided(int(new[i]), int(known[i]), n, m) for i in occur))
+
+
+def _one_sided(new: int, known: int, n: int, m: int) -> float:
+    """Return the smaller p-value of both directions of Fisher's test: `new` of n against `known` of m."""
+    more = hypergeometric_tail(new, new + known, n, n + m)
+    return min(more, hypergeometric_tail(known, new + known, m, n + m))
+
+
+_TINY = 1e-9
+
+
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """Return the 95 % score interval of a proportion in `count` > 0 trials (Wilson, 1927)."""
+    low, high = score_interval(hits / count, count)
+    return low if hits else 0.0, high if hits < count else 1.0
+
+
+def score_interval(share: float, count: float) -> tuple[float, float]:
+    """Return the same for a proportion in about `count` > 0 trials, which is not an integer if trials are weighted."""
+    z = 1.959963984540054
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def auroc_interval(value: float, positives: int, negatives: int) -> tuple[float, float]:
+    """Return the 95 % interval of an AUROC, also for 0 and 1; both numbers of inputs are > 0.
+
+    Newcombe, Confidence intervals for an effect size measure based on the Mann-Whitney statistic, part 2, Statistics in
+    Medicine 25 (2006), method 5: the AUROCs t from which `value` is at most z standard errors away, with the variance t
+    (1 - t) (1 + N ((1 - t) / (2 - t) + t / (1 + t))) / (P Q), N = (P + Q) / 2 - 1.
+    """
+    z, n = 1.959963984540054, (positives + negatives) / 2 - 1
+
+    def beyond(t: float) -> float:
+        variance = t * (1 - t) * (1 + n * ((1 - t) / (2 - t) + t / (1 + t))) / (positives * negatives)
+        return (t - value) ** 2 - z * z * variance
+
+    # The variance is 0 at 0 and 1; the bounds lie between these and `value`.
+    low = 0.0 if value <= _TINY else _root(beyond, 0.0, value - _TINY)
+    high = 1.0 if value >= 1 - _TINY else _root(beyond, value + _TINY, 1.0)
+    return low, high
+
+
+def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Return a root between two numbers at which a function's signs differ, by bisection to full precision."""
+    rises = f(high) > 0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if (f(middle) > 0) == rises else (middle, high)
+    return middle
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return p-values corrected by Holm's method (1979), in the given order: the family-wise error rate is at most the
+    threshold, under any dependence. NaN stays NaN and is not counted.
+    """
+    order = sorted((i for i, p in enumerate(ps) if not math.isnan(p)), key=lambda i: ps[i])
+    corrected, largest = [math.nan] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * ps[i]))
+        corrected[i] = largest
+    return corrected

@@ -17,8 +17,7 @@ import numpy as np
 from ...core import ConfigurationError, DataError, Refused
 from ...core.errors import message_of
 from ..pools import Array, CsvFormat, shown, size_and_time
-from .encodings import is_no_text, no_utf8
-from .formats import PLAIN, CellFormat, reader
+from .formats import PLAIN, CellFormat, is_no_text, no_utf8, reader
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Texts for a missing value, in lower case."""

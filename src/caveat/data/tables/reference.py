@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core import UnlikeColumn
-from ...uncertainty.multiplicity import holm
-from ...uncertainty.two_samples import count_test, rank_test
+from ...uncertainty.distributions import count_test, holm, rank_test
 from ..pools import Array, TableColumn, shown
 
 LEVEL = 0.05

@@ -9,10 +9,9 @@ from markupsafe import Markup
 from ...core.text import count, decimal, joined, listed, percent, percent_tick, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
-from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail
+from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail, wilson
 from ...uncertainty.familiarity import least
 from ..diagrams import Dot, dot_plot, dots
-from ..intervals import wilson
 from ..svg import Chart, group, line, text, ticks, written
 from ..templates import Cell, Table, column, table, words
 from .silos import SiloRows, rows_of

@@ -12,13 +12,12 @@ from .. import templates
 from .classification import classification, own_metrics
 from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
-from .guarantee import promise
+from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection
 from .overview import headline, method_table, overview
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import more_panels, silo_table
-from .subgroups import subgroup_table
 from .trust import reliability, risk_coverage, temperatures, trust
 from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
 
