@@ -168,7 +168,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
         if "run_" in state:
             own = self.model if callable(self.model) else None
-            self.run_ = _unpacked(state["run_"], own, self._device_here())
+            # The temporary folder is deleted with the run.
+            folder = Path(tempfile.mkdtemp(prefix="caveat-"))
+            with zipfile.ZipFile(io.BytesIO(state["run_"])) as archive:
+                archive.extractall(folder)  # extractall never writes outside of the folder
+            opened = load(folder, model=own, device=self._device_here())
+            weakref.finalize(opened, rmtree, folder, ignore_errors=True)
+            self.run_ = opened
 
     def _silos(self, X: Any, labels: Any, rows: Mapping[str, Any]) -> Silos:
         classes, seed = list(map(str, range(len(self.classes_)))), int(self.random_state)
@@ -287,13 +293,3 @@ def _packed(folder: Path) -> bytes:
             if file.is_file():
                 archive.write(file, file.relative_to(folder))
     return packed.getvalue()
-
-
-def _unpacked(packed: bytes, model: Any, device: str) -> Run:
-    """Return the packed run, in a temporary folder deleted with it."""
-    folder = Path(tempfile.mkdtemp(prefix="caveat-"))
-    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        archive.extractall(folder)  # extractall never writes outside of the folder
-    opened = load(folder, model=model, device=device)
-    weakref.finalize(opened, rmtree, folder, ignore_errors=True)
-    return opened

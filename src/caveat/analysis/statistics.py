@@ -99,11 +99,6 @@ def _rounding(kept: Mapping[int, Sequence[str]], steps: Steps | None) -> float:
     return math.fsum(sorted(found)) / len(found) if found else 0.0
 
 
-def _means(seeds: Sequence[Array]) -> Array:
-    """Return the means of the seeds that have values; sorted, so the result does not depend on the order of seeds."""
-    return np.array(sorted(_mean(values) for values in seeds if len(values)), dtype=np.float64)
-
-
 def _mean(values: Array) -> float:
     """Return the mean; NaN without a warning for infinities of both signs."""
     with np.errstate(invalid="ignore"):
@@ -111,7 +106,8 @@ def _mean(values: Array) -> float:
 
 
 def _interval(seeds: Sequence[Array], confidence: float, rounding: float = 0.0) -> Interval:
-    means = _means(seeds)
+    # Sorted, so the result does not depend on the order of seeds.
+    means = np.array(sorted(_mean(values) for values in seeds if len(values)), dtype=np.float64)
     if not len(means):
         return Interval(math.nan, math.nan, math.nan)
     mean, terms = _mean(means), _variances(seeds, means, rounding)

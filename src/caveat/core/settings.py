@@ -80,7 +80,11 @@ def frozen_settings(cls: Cls) -> Cls:
         cls.__post_init__ = collected(check)  # type: ignore[attr-defined]
     made: Any = dataclass(frozen=True, config=STRICT)(cls)
     made.__init__ = _with_short_errors(made, made.__init__)
-    made.__doc__ = _with_fields(made)
+    lines = []
+    for field in dataclasses.fields(made):
+        lines.append(f"    {field.name}{_default(field)}")
+        lines += textwrap.wrap(help_of(made, field.name), 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    made.__doc__ = "\n".join([(made.__doc__ or "").rstrip(), "", "    Settings:", "", *lines])
     return made  # type: ignore[no-any-return]
 
 
@@ -198,15 +202,6 @@ def _unknown(cls: Any, name: str) -> str:
 
 def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-
-
-def _with_fields(cls: Any) -> str:
-    """Return the docstring followed by every field with its default and meaning, for `help`."""
-    lines = []
-    for field in dataclasses.fields(cls):
-        lines.append(f"    {field.name}{_default(field)}")
-        lines += textwrap.wrap(help_of(cls, field.name), 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return "\n".join([(cls.__doc__ or "").rstrip(), "", "    Settings:", "", *lines])
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -53,7 +53,10 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
         if found.suffix.lower() in TABLES and not found.is_dir():
             return _of_table(found, preparation, silo_name)
         noted = preparation.noted(_raw(found, preparation), silo_name)
-        return replace(noted, files=tuple(_printed(file.name) for file in _files(found)))
+        # Undecodable bytes of a name are escaped.
+        return replace(
+            noted, files=tuple(file.name.encode("utf-8", "backslashreplace").decode() for file in _files(found))
+        )
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 
@@ -73,7 +76,9 @@ def _of_table(path: Path, preparation: Preparation, silo_name: SiloId) -> Inputs
 
 def _raw(path: Path, preparation: Preparation) -> Array:
     if files := _files(path):
-        return _pictures(files, preparation)
+        # Grayscale images get three equal channels if the silos have color images, as in training.
+        images = read_images(files, preparation.image_format.size, preparation.image_format.exif_rotation)
+        return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images
     if path.is_dir():
         raise DataError(f"{path}: no png or jpg files in this folder")
     if path.suffix.lower() != ".npz":
@@ -90,17 +95,6 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         return image_files(path)
     return [path] if path.suffix.lower() in SUFFIXES else []
-
-
-def _printed(name: str) -> str:
-    """Return a file's name with undecodable bytes escaped."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _pictures(files: Sequence[Path], preparation: Preparation) -> Array:
-    """Read images; grayscale images get three equal channels if the silos have color images, as in training."""
-    images = read_images(files, preparation.image_format.size, preparation.image_format.exif_rotation)
-    return images.repeat(3, axis=-1) if images.shape[-1] == 1 and preparation.shape[0] == 3 else images
 
 
 class Labeled(NamedTuple):

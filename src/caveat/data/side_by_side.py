@@ -138,7 +138,11 @@ def spelled_apart(
     `own` is the column's name in the silo's file, if it has another.
     """
     mine, theirs = sorted(set(texts) - set(others)) or sorted(texts), sorted(set(others) - set(texts))
-    codes = _meanings(mine, theirs)
+    # The likely meaning of a text is the only text of others with the same initial.
+    codes = dict[str, str]()
+    for text in mine:
+        alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
+        codes[text] = alike[0] if len(alike) == 1 and alike[0] not in codes.values() else "MEANING"
     keys = (
         " and ".join(assignment(f"label_codes\n{code}", meaning) for code, meaning in codes.items())
         if label
@@ -173,15 +177,6 @@ def lacks_most(texts: Collection[str], agreed: Collection[str]) -> bool:
     cause."""
     lacking = len(set(agreed) - set(texts))
     return len(texts) > 1 and lacking >= max(2, len(texts)) and not _are_codes(agreed)
-
-
-def _meanings(own: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Return the likely meaning of each text: the only text of others with the same initial."""
-    found = dict[str, str]()
-    for text in own:
-        alike = [other for other in theirs if other[:1].casefold() == text[:1].casefold()]
-        found[text] = alike[0] if len(alike) == 1 and alike[0] not in found.values() else "MEANING"
-    return found
 
 
 def _listed(texts: Sequence[str]) -> str:

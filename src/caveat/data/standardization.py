@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
@@ -80,11 +80,7 @@ def scalings(train: Mapping[SiloId, Array], standardize: Standardize, masked: bo
     own = {silo: moments(x, masked) for silo, x in train.items()}
     if standardize == "silo":
         return {silo: each.scaling(masked) for silo, each in own.items()}
-    return dict.fromkeys(own, _together(own.values()).scaling(masked))
-
-
-def _together(several: Iterable[StepMoments]) -> StepMoments:
-    return reduce(StepMoments.__add__, several)
+    return dict.fromkeys(own, reduce(StepMoments.__add__, own.values()).scaling(masked))
 
 
 def check_standardize(pool: Pool, standardize: Standardize) -> None:

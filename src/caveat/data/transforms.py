@@ -70,16 +70,12 @@ def _corners(height: int, width: int, degrees: float) -> list[tuple[Array, Array
     return corners
 
 
-def add_noise(x: Array, std: float, generator: np.random.Generator) -> Array:
-    """Add noise N(0, std²) to inputs; uint8 images on the 0..255 scale are rounded and clipped."""
-    noisy: Array = x + std * generator.standard_normal(x.shape, dtype=np.float32)
-    return np.clip(np.rint(noisy), 0, 255).astype(np.uint8) if x.dtype == np.uint8 else noisy.astype(x.dtype)
-
-
 def apply_shift(x: Array, angle: float, std: float, generator: np.random.Generator) -> Array:
     """Add noise of this standard deviation to inputs, then rotate them by an angle in degrees; 0 changes nothing."""
     if std:
-        x = add_noise(x, std, generator)
+        # uint8 images on the 0..255 scale are rounded and clipped.
+        noisy: Array = x + std * generator.standard_normal(x.shape, dtype=np.float32)
+        x = np.clip(np.rint(noisy), 0, 255).astype(np.uint8) if x.dtype == np.uint8 else noisy.astype(x.dtype)
     return rotate(x, angle) if angle else x
 
 

@@ -252,7 +252,11 @@ def _check(payload: Payload, examples: int) -> None:
     if classes is not None:
         _check_classes(classes, own["sums"].get("known", torch.zeros(())), examples)
     if subgroups is not None:
-        _check_subgroups(subgroups, examples)
+        counts = subgroups.get("examples", torch.zeros(()))
+        if counts.ndim != 1 or not len(counts) or float(counts.sum()) > examples:
+            raise DataError(f"subgroups of {counts.tolist()} inputs, expected at most {examples} together")
+        for number, count in enumerate(counts.tolist()):
+            _check_sums({name: tensor[number] for name, tensor in subgroups.items()}, count)
     if skill is not None:
         _check_skill(skill)
     for stream, groups in streams.items():
@@ -263,15 +267,6 @@ def _check(payload: Payload, examples: int) -> None:
             raise DataError(f"{stream or 'the split'}: sums of {n.flatten()[:1].tolist()} inputs, expected {examples}")
         for kind, tensors in groups.items():
             (_check_choice if kind == "choice" else _check_sums)(tensors, float(n))
-
-
-def _check_subgroups(tensors: Tensors, n: int) -> None:
-    """Check sums by subgroup, each of which counts an input at most once."""
-    counts = tensors.get("examples", torch.zeros(()))
-    if counts.ndim != 1 or not len(counts) or float(counts.sum()) > n:
-        raise DataError(f"subgroups of {counts.tolist()} inputs, expected at most {n} together")
-    for number, count in enumerate(counts.tolist()):
-        _check_sums({name: tensor[number] for name, tensor in tensors.items()}, count)
 
 
 def _check_choice(tensors: Tensors, n: float) -> None:

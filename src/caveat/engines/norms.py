@@ -79,7 +79,9 @@ class Admission:
         squares: dict[str, list[float]] = {}
         sketch = torch.zeros(ROWS * WIDTH, dtype=torch.float64)
         for part, name, before, tensor in self._changes(payload):
-            change = _minus(tensor, before)
+            if tensor.dtype not in (torch.float32, torch.float64):
+                tensor, before = tensor.float(), before.float()
+            change = (tensor - before).reshape(-1)
             squares.setdefault(part, []).append(float(torch.linalg.vector_norm(change, dtype=torch.float64)) ** 2)
             if not part.endswith(STATISTICS):
                 sketch += self._sketch(part, name, change)
@@ -216,13 +218,6 @@ def _medians(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
     parts = dict.fromkeys(part for each in norms for part in each)
     found = {part: [each[part] for each in norms if part in each and math.isfinite(each[part])] for part in parts}
     return {part: median(values) for part, values in found.items() if values}
-
-
-def _minus(tensor: Tensor, before: Tensor) -> Tensor:
-    """Return the change as a flat tensor, in float32 or float64."""
-    if tensor.dtype not in (torch.float32, torch.float64):
-        tensor, before = tensor.float(), before.float()
-    return (tensor - before).reshape(-1)
 
 
 def _far(sketches: Mapping[SiloId, Tensor]) -> dict[SiloId, float]:

@@ -218,7 +218,10 @@ class Vectorization:
         except Exception as error:
             # Catch any error: silo by silo, the task raises a clearer error or succeeds.
             return VectorizedRecord(vectorized=False, why=why(error))
-        step = 4 * _learnt(sample) + kept
+        # A silo trains the global model's parameters, and its personalized model's.
+        own: nn.Module | None = sample.executor.own.get(sample.silos[0])
+        modules = [module for module in (sample.executor.module, own) if module is not None]
+        step = 4 * sum(tensor.numel() for module in modules for tensor in learning(module).values()) + kept
         if self.mode == "auto" and step > STEP:
             reason = f"a training step takes {step / 1e6:.2f} MB per silo, expected at most {STEP / 1e6:.2f}"
             return VectorizedRecord(vectorized=False, why=reason, bytes=kept)
@@ -248,13 +251,6 @@ def _checked(sample: TaskSample) -> tuple[bool, int]:
         if len(sizes) > 1:
             return True, check_same(replace(sample, padded=True))
     return False, check_same(sample)
-
-
-def _learnt(sample: TaskSample) -> int:
-    """Return the number of parameters that a silo trains: the global model's, and its personalized model's."""
-    own: nn.Module | None = sample.executor.own.get(sample.silos[0])
-    modules = [module for module in (sample.executor.module, own) if module is not None]
-    return sum(tensor.numel() for module in modules for tensor in learning(module).values())
 
 
 def chunks(

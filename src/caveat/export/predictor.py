@@ -73,18 +73,15 @@ class RawInputs:
     def prepared(self, x: Tensor) -> Tensor:
         """Return model inputs (N, *shape) from raw inputs (N, ...)."""
         if self.kind == "images":
-            return self._normalized(x)
+            constants = self.preparation.normalize
+            if constants is None:
+                raise ConfigurationError("images without normalization constants")
+            images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
+            mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
+            return images.contiguous().float().div(255).sub(mean).div(std)
         if self.silo in self.preparation.scalings:
             return self.preparation.scalings[self.silo](x)
         return encoded(self.encoder, x) if self.kind == "table" else x
-
-    def _normalized(self, x: Tensor) -> Tensor:
-        constants = self.preparation.normalize
-        if constants is None:
-            raise ConfigurationError("images without normalization constants")
-        images = x[:, None] if x.ndim == 3 else x.permute(0, 3, 1, 2)
-        mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (constants.mean, constants.std))
-        return images.contiguous().float().div(255).sub(mean).div(std)
 
 
 def encoded(encoder: Encoder, raw: Tensor) -> Tensor:

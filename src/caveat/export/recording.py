@@ -87,7 +87,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not any(map(self.knows, tree_iter((args, kwargs)))) or _takes_type_alone(func):
+        # Operators `new_...` use only the type of a tensor.
+        if not any(map(self.knows, tree_iter((args, kwargs)))) or str(func).startswith("aten.new_"):
             return func(*args, **kwargs)
         if func is SCALAR:
             raise NotRecordable(BRANCH)
@@ -152,11 +153,6 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
         every = torch.arange(a.untyped_storage().nbytes() // a.element_size())
         parts = [every.as_strided(each.size(), each.stride(), each.storage_offset()) for each in (a, b)]
         return bool(torch.isin(*parts).any())
-
-
-def _takes_type_alone(func: Any) -> bool:
-    """Return whether an operator uses only the type of a tensor."""
-    return str(func).startswith("aten.new_")
 
 
 @cache

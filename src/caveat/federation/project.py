@@ -51,7 +51,11 @@ def write_project(
     for named in plugins:
         texts |= _carried(named, texts, f"--plugin {named}")
     for code in codes:
-        texts |= _made_known(code, texts)
+        place, name = split_name(code)
+        texts = {**texts, **_carried(place, texts, f"model {code}")}
+        module = Path(place).stem if is_file(place) else place
+        known = f"make_known({json.dumps(code)}, {module}.{name})"
+        texts |= texts | _with_line(texts, "from caveat.federation import make_known", "", known)
     texts |= {"config.toml": config_text} | ({"dictionary.toml": dictionary} if dictionary else {})
     try:
         return [_write(folder / name, text) for name, text in sorted(texts.items())]
@@ -69,15 +73,6 @@ def _carried(named: str, texts: Mapping[str, str], what: str) -> dict[str, str]:
     if not source.stem.isidentifier() or texts.get(place, text) != text or source.name in ("__init__.py", *SIDES):
         raise ConfigurationError(f"{what}: {source.name} cannot be a module of the project; rename the file")
     return _with_line(texts, f"from . import {source.stem}  # noqa: F401") | {place: text}
-
-
-def _made_known(code: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """Return the app with the code of a model that the configuration names."""
-    place, name = split_name(code)
-    texts = {**texts, **_carried(place, texts, f"model {code}")}
-    module = Path(place).stem if is_file(place) else place
-    known = f"make_known({json.dumps(code)}, {module}.{name})"
-    return texts | _with_line(texts, "from caveat.federation import make_known", "", known)
 
 
 def _with_line(texts: Mapping[str, str], *lines: str) -> dict[str, str]:
@@ -113,7 +108,14 @@ def resume_federation(folder: Path, project: Path | None) -> None:
     """
     started = record_of(folder / STARTED, Started) or Started()
     if project is None:
-        raise ConfigurationError(_what_to_type(folder, started))
+        # The command names no project, because users must check that it is theirs.
+        named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
+        if started.sets:
+            named += f" and the overrides '{plain(' '.join(started.sets))}'"
+        raise ConfigurationError(
+            f"{folder} is a federation's run, and caveat never executes what a folder names ({named}): "
+            f"`caveat resume {folder} --project DIR` continues it with run.sh in DIR"
+        )
     record, script = run_file(folder), _script(project)
     sets = _confirmed(folder, record, project, started.sets)
     simulation = [] if record.spec["data"]["source"] == "on_site" else ["--simulation"]
@@ -159,17 +161,6 @@ def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
             f"--silo {plain(unknown[0])}: unknown silo; these took part or are registered: "
             f"{', '.join(map(plain, sorted(known | admitted)))}. Register a new one first: ./admit.sh NAME.pub"
         )
-
-
-def _what_to_type(folder: Path, started: Started) -> str:
-    """Return how to continue a run. The command names no project, because users must check that it is theirs."""
-    named = f"{STARTED} names the project '{plain(started.project)}'" if started.project else "it names no project"
-    if started.sets:
-        named += f" and the overrides '{plain(' '.join(started.sets))}'"
-    return (
-        f"{folder} is a federation's run, and caveat never executes what a folder names ({named}): "
-        f"`caveat resume {folder} --project DIR` continues it with run.sh in DIR"
-    )
 
 
 def _script(project: Path) -> Path:

@@ -111,7 +111,7 @@ class FeatureCache:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # derived from private data
         block = self.folder / f"{self._sum(ids, rows)}.npy"
         write_bytes(block, _bytes(rows))
-        write_bytes(_ids_of(block), _bytes(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, HASH)))
+        write_bytes(block.with_suffix(".ids.npy"), _bytes(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, HASH)))
         self._know(block, ids)
 
     def _look(self) -> None:
@@ -134,10 +134,6 @@ class FeatureCache:
     def _know(self, block: Path, ids: list[bytes]) -> None:
         for row, each in enumerate(ids):
             self.places[each] = block, row
-
-
-def _ids_of(block: Path) -> Path:
-    return block.with_suffix(".ids.npy")
 
 
 def _bytes(array: npt.NDArray[np.generic]) -> bytes:

@@ -68,7 +68,9 @@ class Ledger:
         """Append a line per update, and a line for each new form."""
         lines = list[Record]()
         for silo, update in updates.items():
-            form = _form(update.payload)
+            tensors = tensors_of(update.payload)
+            text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()})
+            form = Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
             if form.form not in self.forms:
                 lines.append(form)
                 self.forms.add(form.form)
@@ -76,12 +78,6 @@ class Ledger:
                 Message(**about, silo=silo, form=form.form, bytes=size(update.payload), examples=update.examples)
             )
         self.log.add(lines)
-
-
-def _form(payload: Payload) -> Form:
-    tensors = tensors_of(payload)
-    text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()})
-    return Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
 
 
 @dataclass(frozen=True)

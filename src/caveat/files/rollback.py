@@ -122,7 +122,9 @@ def _set_aside(run: Path, place: Path, target: Checkpoint) -> FileSum:
         for folder in (place.parent, place, place / "result"):
             refuse_link(folder)
             folder.mkdir(exist_ok=True)
-        text = _undone_ledger(run, target)
+        lines = _first(run / LEDGER, target.files.get(LEDGER)).splitlines(keepends=True)
+        forms = [line for line in lines if "tensors" in decoded(line, str(run / LEDGER))]
+        text = b"".join(forms) + _rest(run / LEDGER, target.files.get(LEDGER))
         write_bytes(place / LEDGER, text, lasting=True)
         write_bytes(place / ROWS, _rest(run / ROWS, target.files.get(ROWS)), lasting=True)
         for name in RESULT:
@@ -131,12 +133,6 @@ def _set_aside(run: Path, place: Path, target: Checkpoint) -> FileSum:
     except OSError as error:
         raise RunError(f"cannot write {place}: {error.strerror}") from error
     return sum_of_bytes(text)
-
-
-def _undone_ledger(run: Path, target: Checkpoint) -> bytes:
-    lines = _first(run / LEDGER, target.files.get(LEDGER)).splitlines(keepends=True)
-    forms = [line for line in lines if "tensors" in decoded(line, str(run / LEDGER))]
-    return b"".join(forms) + _rest(run / LEDGER, target.files.get(LEDGER))
 
 
 def _first(path: Path, known: FileSum | None) -> bytes:

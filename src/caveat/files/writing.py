@@ -60,7 +60,11 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False, opener: Opener =
     """Write a file atomically; if `lasting`, sync it to disk so it survives a power loss."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _forget_parts_of(path)
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(f".{path.name}.")]
+        for name in names:
+            if (found := _PART.fullmatch(name)) and not _alive(int(found[1])):
+                path.with_name(name).unlink(missing_ok=True)
         with open(part, "xb", opener=opener) as file:
             file.write(data)
             if lasting:
@@ -100,14 +104,6 @@ def forget_parts(folder: Path) -> None:
                 Path(place, name).unlink(missing_ok=True)
 
 
-def _forget_parts_of(path: Path) -> None:
-    with os.scandir(path.parent) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(f".{path.name}.")]
-    for name in names:
-        if (found := _PART.fullmatch(name)) and not _alive(int(found[1])):
-            path.with_name(name).unlink(missing_ok=True)
-
-
 def _alive(pid: int) -> bool:
     if pid in (0, os.getpid()):
         return False
@@ -129,11 +125,6 @@ def write_record(path: Path, record: Record, lasting: bool = False, opener: Open
     """Write a record as JSON, with a checksum if its kind has one."""
     value = as_json(record)
     write_json(path, sealed(value) if record.SEALED else value, lasting, opener)
-
-
-def lines_of_records(records: Iterable[Record]) -> str:
-    """Return a line of JSON per record."""
-    return "".join(json.dumps(as_json(record)) + "\n" for record in records)
 
 
 def _drop(part: Path) -> None:
@@ -258,7 +249,7 @@ class AppendLog:
 
     def add(self, records: Iterable[Record]) -> None:
         """Append a line of JSON per record."""
-        self.append(lines_of_records(records))
+        self.append("".join(json.dumps(as_json(record)) + "\n" for record in records))
 
     def sync(self) -> None:
         """Sync the file to disk."""

@@ -280,7 +280,12 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
     if not (positive.any() and negative.any()):
         return None
     if sensitivity is None:
-        cut = _youden(negative, positive)
+        # J is compared in integers, so rounding has no effect.
+        below = [np.concatenate([[0.0], each.cumsum()]) for each in (negative, positive)]
+        gained = below[0] * positive.sum() - below[1] * negative.sum()
+        best = np.flatnonzero(gained == gained.max())
+        stretch = max(np.split(best, np.flatnonzero(np.diff(best) > 1) + 1), key=len)
+        cut = int(stretch[len(stretch) // 2])
     else:
         k = math.floor((positive.sum() + 1) * (1 - sensitivity) + 1e-9)
         if not k:
@@ -289,15 +294,6 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
     # The lower edge of the bin: 0 for the lowest one, 1 beyond the highest.
     threshold = float(edges(2)[cut].sigmoid())
     return OperatingPoint(cut, threshold, int(positive.sum()), int(negative.sum()))
-
-
-def _youden(negative: Counts, positive: Counts) -> int:
-    """Return the cut in 0 to B; J is compared in integers, so rounding has no effect."""
-    below = [np.concatenate([[0.0], each.cumsum()]) for each in (negative, positive)]
-    gained = below[0] * positive.sum() - below[1] * negative.sum()
-    best = np.flatnonzero(gained == gained.max())
-    stretch = max(np.split(best, np.flatnonzero(np.diff(best) > 1) + 1), key=len)
-    return int(stretch[len(stretch) // 2])
 
 
 def called(point: OperatingPoint, negative: Counts, positive: Counts) -> Tensors:

@@ -69,7 +69,13 @@ def check_calls(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, k
     infinity, such as the mask of attention, are constants that are never sent.
     """
     x, wrong = _different(shape, dtype), ""
-    constants = _keep_constants(module)
+    # Buffers that initially contain NaN or infinity are excluded from the state.
+    constants = []
+    for path, part in module.named_modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            if not buffer.isfinite().all():
+                part._non_persistent_buffers_set.add(name)
+                constants.append(f"{path}.{name}".lstrip("."))
     for precision in (torch.float32, torch.float64):  # rounding differences in float32 vanish in float64
         copy = _copied(module, x).to(precision)
         y = x.to(precision) if x.is_floating_point() else x
@@ -104,17 +110,6 @@ def _different(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     ids = torch.stack([place <= (length - 1) * row // (ROWS - 1) for row in range(ROWS)])
     ids[0, 0] = length > 1
     return ids.reshape(x.shape).to(dtype)
-
-
-def _keep_constants(module: nn.Module) -> list[str]:
-    """Exclude buffers that initially contain NaN or infinity from the state; return their names."""
-    names = []
-    for path, part in module.named_modules():
-        for name, buffer in part.named_buffers(recurse=False):
-            if not buffer.isfinite().all():
-                part._non_persistent_buffers_set.add(name)
-                names.append(f"{path}.{name}".lstrip("."))
-    return names
 
 
 @torch.no_grad()

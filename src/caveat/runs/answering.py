@@ -70,12 +70,6 @@ def placed(at: AtSilo, device: torch.device) -> AtSilo:
     )  # fmt: skip
 
 
-def inputs_there(x: Tensor, device: torch.device) -> Tensor:
-    """Return inputs on a device, or inputs moved there in parts if they are too large for its free memory."""
-    free = free_memory(device)
-    return placed_inputs(x, device, whole=free is None or x.nbytes <= SHARE * free)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AnsweringRun(BaseRun):
     """A run in a folder of this machine that can predict with the models of its silos."""
@@ -157,7 +151,9 @@ class AnsweringRun(BaseRun):
                 x = x if encoder is None else features_of(encoder, x, keep=False, device=device)
                 if device.type == "cpu":
                     return ask(*asked, x)
-                return home(ask(*asked, inputs_there(x, device)))
+                # Inputs too large for the free memory are moved there in parts.
+                free = free_memory(device)
+                return home(ask(*asked, placed_inputs(x, device, whole=free is None or x.nbytes <= SHARE * free)))
 
         return predict
 

@@ -5,8 +5,6 @@ import time
 import warnings
 from collections import Counter
 
-from torch import nn
-
 from ..core import DataWarning, ResultWarning
 from ..engines import rounds
 from ..engines.placement import one_thread
@@ -41,7 +39,13 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
         progress.note(line)
     try:
         run.prepare()
-        _check_samples(run, module)
+        if run.spec.model.own and run.spec.uncertainty.samples_dropout(run.method) and not has_dropout(module):
+            warnings.warn(
+                "the model has no dropout, so MC dropout cannot sample and epistemic uncertainty is 0: add nn.Dropout, "
+                "or set uncertainty.source to 'laplace' or 'ensemble'",
+                DataWarning,
+                stacklevel=2,
+            )
         finish(run, progress)
         summary = read(run.folder / "summary.json", Summary)
         for line in not_batched(summary.vectorized):
@@ -52,17 +56,6 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
         progress.end()
     for each in summary.warnings:
         warnings.warn(f"{title}: {each.sentences}", ResultWarning, stacklevel=2)
-
-
-def _check_samples(run: BaseRun, module: nn.Module) -> None:
-    """Warn of a custom model without dropout if MC dropout is used."""
-    if run.spec.model.own and run.spec.uncertainty.samples_dropout(run.method) and not has_dropout(module):
-        warnings.warn(
-            "the model has no dropout, so MC dropout cannot sample and epistemic uncertainty is 0: add nn.Dropout, or "
-            "set uncertainty.source to 'laplace' or 'ensemble'",
-            DataWarning,
-            stacklevel=2,
-        )
 
 
 def finish(run: BaseRun, progress: Progress) -> None:

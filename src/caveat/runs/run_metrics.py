@@ -81,7 +81,9 @@ def _models(each: BySilo) -> list[str]:
 
 def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> Stream:
     decided = metrics.merge(next(iter(found.values())) for found in each.values())
-    compared = _with_all_models(each)
+    # A silo that was absent when others trained local models has only the global one.
+    names = set(_models(each))
+    compared = {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
     choice = _choice(name, compared, payloads)
     return Stream(
         silos=len(each),
@@ -97,15 +99,6 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
         right=choice.right,
         outside=_outside(each, inside) if name.startswith("ood") else {},
     )
-
-
-def _with_all_models(each: BySilo) -> BySilo:
-    """Return the silos over which models are compared: those with all models, if there are any.
-
-    A silo that was absent when others trained local models has only the global one.
-    """
-    names = set(_models(each))
-    return {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
 
 
 def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:

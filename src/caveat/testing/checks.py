@@ -231,17 +231,13 @@ def the_same_run_gives_the_same_bits(trial: CheckedMethod) -> None:
         with explained("repeating a run gives a different result"):
             assert_same(trial.whole.server, again.server)
             assert_same_states(trial.whole.states(), again.states())
-        _check_answers(again.place, trial.method, trial.method.broadcast(again.server))
+        down = trial.method.broadcast(again.server)
+        for name, silo in again.place.silos.items():
+            state = kept_state(again.place, name)
+            one, other = (_asked(trial.method, down, state, again.place.context(name), silo.test.x) for _ in range(2))
+            check(torch.equal(one, other), f"{name} predicts different probabilities the second time")
     except Violation as error:
         raise Violation(f"{error}; {drawn}") from None
-
-
-def _check_answers(place: Executor, method: core.Method, down: core.Payload) -> None:
-    """Raise Violation unless repeated predictions are equal."""
-    for name, silo in place.silos.items():
-        state = kept_state(place, name)
-        one, other = (_asked(method, down, state, place.context(name), silo.test.x) for _ in range(2))
-        check(torch.equal(one, other), f"{name} predicts different probabilities the second time")
 
 
 def _asked(method: core.Method, down: core.Payload, state: core.State, context: core.SiloContext, x: Tensor) -> Tensor:

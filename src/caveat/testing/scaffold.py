@@ -37,7 +37,8 @@ def write_method(name: str, base: str, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for template, path in paths.items():
             with path.open("x", encoding="utf-8") as file:
-                file.write(_filled(template, values))
+                text = (files(__package__) / "templates" / template).read_text(encoding="utf-8")
+                file.write(re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text))
     except OSError as error:
         raise ConfigurationError(f"cannot write {error.filename or folder}: {error.strerror}") from None
     return list(paths.values())
@@ -74,8 +75,3 @@ def _groups(kind: type[FedAvg]) -> str:
     }
     lines = (f"{group} = {json.dumps(['*'] if set(named) == whole else named)}" for group, named in sent.items())
     return "\n".join(lines)
-
-
-def _filled(template: str, values: dict[str, str]) -> str:
-    text = (files(__package__) / "templates" / template).read_text(encoding="utf-8")
-    return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)

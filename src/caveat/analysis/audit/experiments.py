@@ -155,22 +155,18 @@ class Sweep:
             data=splits_record(whole.silos),
         )
 
-    def run_of(self, share: float, seed: int) -> LocalRun:
-        """Return one of the runs."""
-        return dataclasses.replace(
-            self.whole,
-            folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",
-            silos=reduced(self.whole.silos, share, seed),
-            spec=dataclasses.replace(self.whole.spec, seed=seed),
-        )
-
     def run(self, progress: Progress) -> Iterator[tuple[float, int, Run]]:
         """Run everything; return the finished runs by fraction and seed, ending with those on all data."""
         number, count = 0, len(self.shares) * len(self.seeds)
         for share in sorted(self.shares):
             for seed in self.seeds:
                 number += 1
-                run = self.run_of(share, seed)
+                run = dataclasses.replace(
+                    self.whole,
+                    folder=self.whole.folder / "runs" / f"share-{share:g}-seed-{seed}",
+                    silos=reduced(self.whole.silos, share, seed),
+                    spec=dataclasses.replace(self.whole.spec, seed=seed),
+                )
                 check_same_data(run.folder, run.silos)
                 run.folder.mkdir(parents=True, exist_ok=True)
                 check_begun(run.folder)

@@ -80,7 +80,8 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     """
     called = CALLED.get(name, name)
     title, claim = f"{name} and data", f"{called} comes from lack of data: it decreases with more data"
-    by_seed = _by_seed(rows)
+    seeds = dict.fromkeys(row["seed"] for row in rows)
+    by_seed = [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
     sizes = sorted({row["n"] for row in rows})
     if name == "epistemic" and all(row[name] < NOTHING for row in rows):
         return Finding(title, claim, "cannot say", SILENT, {})
@@ -94,11 +95,6 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     left = [mine[-1][name] / mine[0][name] for mine in by_seed]
     measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(np.mean(left))}
     return Finding(title, claim, verdict, _of_slope(called, verdict, slopes, sizes, float(np.mean(left))), measured)
-
-
-def _by_seed(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
-    seeds = dict.fromkeys(row["seed"] for row in rows)
-    return [sorted((row for row in rows if row["seed"] == seed), key=lambda row: row["n"]) for seed in seeds]
 
 
 def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:

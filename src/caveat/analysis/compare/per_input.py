@@ -61,25 +61,18 @@ def _contributed(run: Run, silo: Silo, data: Data, name: str, one_source: bool) 
     y, answers = data.y.cpu(), run.answers(silo.name)(x)
     models = {CHOSEN: run.predictor(silo.name)(x)}
     models |= {decision.name.lower(): answer for decision, answer in answers.items()}
-    kept = {INPUT: _ids(silo, name, len(y), one_source)}
+    # With one source, its domains are shifts, and an input is the same in each of them.
+    if name not in silo.indices:
+        origin, positions = silo.name, torch.arange(len(y))
+    else:
+        origin, positions = "" if one_source else silo.domain, silo.indices[name].cpu()
+    kept = {INPUT: ((zlib.crc32(origin.encode()) % 2**31) * 2**32 + positions)}
     for model, prediction in models.items():
         if name == FOREIGN:
             kept[f"{model}/accuracy"] = (prediction.label.cpu() == y).float()
         else:
             kept |= {f"{model}/{figure}": each.float() for figure, each in contributions(prediction, y).items()}
     return kept
-
-
-def _ids(silo: Silo, name: str, count: int, one_source: bool) -> Tensor:
-    """Return (N,) int64 ids: positions in the one source of all silos, or in the source of the silo's domain.
-
-    With one source, its domains are shifts, and an input is the same in each of them.
-    """
-    if name not in silo.indices:
-        origin, positions = silo.name, torch.arange(count)
-    else:
-        origin, positions = "" if one_source else silo.domain, silo.indices[name].cpu()
-    return (zlib.crc32(origin.encode()) % 2**31) * 2**32 + positions
 
 
 class Stratum(NamedTuple):

@@ -81,7 +81,9 @@ class Runner:
 
     def run(self) -> None:
         """Execute all runs that can start; runs that failed before are repeated."""
-        self._forget_failures()
+        for note in (self.results.folder / "runs").rglob("*.failed"):
+            if note.is_file():
+                note.unlink()
         self._write_missing_pages()
         total = self.results.total()
         self.finished = sum(self.results.done(run) is not None for run in self.results.known())
@@ -89,7 +91,9 @@ class Runner:
         try:
             while (waiting := self._waiting()) or self.running:
                 while waiting and len(self.running) < self.workers:
-                    self._begin(self._next(waiting))
+                    # Prefer a run whose data are in memory.
+                    known = [run for run in waiting if _key(self._config(run)) in self.silos]
+                    self._begin((known or waiting)[0])
                     waiting = self._waiting()
                 if self.running:
                     self._wait()
@@ -98,11 +102,6 @@ class Runner:
                 process.kill()
                 process.join()
             self.progress.end()
-
-    def _forget_failures(self) -> None:
-        for note in (self.results.folder / "runs").rglob("*.failed"):
-            if note.is_file():
-                note.unlink()
 
     def _write_missing_pages(self) -> None:
         for run in filter(self.results.done, self.results.known()):
@@ -121,11 +120,6 @@ class Runner:
     def _waiting(self) -> list[PlannedRun]:
         running = {run.folder for run, _ in self.running.values()}
         return [run for run in self.results.open() if run.folder not in running]
-
-    def _next(self, waiting: list[PlannedRun]) -> PlannedRun:
-        """Return the next run, preferably one whose data are in memory."""
-        known = [run for run in waiting if _key(self._config(run)) in self.silos]
-        return (known or waiting)[0]
 
     def _config(self, run: PlannedRun) -> Config:
         config = self.results.config(run, self.results.rounds(run))

@@ -313,11 +313,22 @@ def _read(path: Path, exif_rotation: bool) -> Array:
     try:
         # Pillow warns of properties that are refused below or read correctly.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as image:
-            _check_pixels(path, image)
+            # Pillow silently truncates 16-bit colors to 8 bits; the header has the true depth.
+            with path.open("rb") as file:
+                header = file.read(25)
+            if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
+                raise DataError(f"{path}: an image with 16 or 32 bits per channel, expected 8; convert it")
+            if image.mode not in MODES:
+                raise DataError(f"{path}: an image in {image.mode}, expected grayscale or RGB; convert it")
             _check_whole(path, image)
             mode = MODES[image.mode]
             turn = UPRIGHT.get(image.getexif().get(ORIENTATION, 1)) if exif_rotation else None
-            _check_opaque(path, image)
+            # The color of transparent pixels depends on the background.
+            has_alpha = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
+            if has_alpha and (np.asarray(image.convert("RGBA"))[..., 3] < OPAQUE).any():
+                raise DataError(
+                    f"{path}: an image with transparent pixels, expected opaque ones; save it without alpha"
+                )
             pixels = np.asarray((image if turn is None else image.transpose(turn)).convert(mode))
     except UnidentifiedImageError:
         raise DataError(f"{path}: not a readable image: the content is neither PNG nor JPEG") from None
@@ -326,17 +337,6 @@ def _read(path: Path, exif_rotation: bool) -> Array:
     except Exception as error:  # decoders raise many types for damaged files
         raise DataError(f"{path}: not a readable image ({error})") from error
     return pixels[..., None] if mode == "L" else pixels
-
-
-def _check_pixels(path: Path, image: Image.Image) -> None:
-    """Raise DataError unless pixels have 8 bits of gray or of red, green and blue."""
-    # Pillow silently truncates 16-bit colors to 8 bits; the header has the true depth.
-    with path.open("rb") as file:
-        header = file.read(25)
-    if (image.format == "PNG" and header[24:] == b"\x10") or image.mode[0] in "IF":
-        raise DataError(f"{path}: an image with 16 or 32 bits per channel, expected 8; convert it")
-    if image.mode not in MODES:
-        raise DataError(f"{path}: an image in {image.mode}, expected grayscale or RGB; convert it")
 
 
 def _check_whole(path: Path, image: Image.Image) -> None:
@@ -361,13 +361,6 @@ def _has_whole_chunks(path: Path) -> bool:
             if kind == b"IEND":
                 return True
     return False
-
-
-def _check_opaque(path: Path, image: Image.Image) -> None:
-    """Raise DataError for transparent pixels, whose color depends on the background."""
-    has_alpha = image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info
-    if has_alpha and (np.asarray(image.convert("RGBA"))[..., 3] < OPAQUE).any():
-        raise DataError(f"{path}: an image with transparent pixels, expected opaque ones; save it without alpha")
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -195,7 +195,9 @@ class Members:
             raise DataError(f"silo {silo!r} sent the sizes of {card.name!r}")
         before = self.silo_infos.get(silo)
         if before is None:
-            self._believe(card)
+            found = self.incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
+            if card.name in found:
+                raise DataError(f"silo {card.name!r} {found[card.name]}")
             of = shares_text(card, self.agreement.classes)
             self.note(f"silo {silo} joined with {card.examples['train']} training examples")
             self.note(f"silo {silo}: {of}" if of else f"silo {silo}: {len(self.agreement.classes)} classes")
@@ -208,12 +210,6 @@ class Members:
             self.note(f"silo {silo}: {sum(card.dropped.values())} rows have been removed from its data so far ({told})")
         self.silo_infos[silo], self.records[silo] = card, record
         self.changed = True
-
-    def _believe(self, card: SiloInfo) -> None:
-        """Raise DataError for a silo that joins a run in progress with an implausible number of rows."""
-        found = self.incredible({**self.silo_infos, card.name: card}) if self.path.exists() else {}
-        if card.name in found:
-            raise DataError(f"silo {card.name!r} {found[card.name]}")
 
     def incredible(self, cards: Mapping[SiloId, SiloInfo]) -> dict[SiloId, str]:
         """Return silos with implausible numbers of rows, with reasons."""

@@ -18,7 +18,6 @@ from flwr.app import RecordDict
 from ..._version import __version__
 from ...core import DataError, RunError, SiloId, check_silo_name
 from ...core.silo import FederationInfo, SiloInfo
-from ...data import DataSettings
 from ...data.agreement import check_fits, shared_schema, unlike_silos
 from ...data.schemas import DataSchema
 from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
@@ -192,7 +191,13 @@ class OpenMembership(Members):
         try:
             agreement = shared_schema(sketches, data)
         except DataError as error:
-            if (odd := odd_one_out(sketches, data)) is None or len(sketches) - 1 < least:
+            # The only silo without which the others agree; if two silos differ, either may be wrong.
+            found = []
+            for silo in sketches if len(sketches) > 2 else ():
+                with suppress(DataError):
+                    shared_schema({name: sketch for name, sketch in sketches.items() if name != silo}, data)
+                    found.append(silo)
+            if (odd := (found[0] if len(found) == 1 else None)) is None or len(sketches) - 1 < least:
                 raise
             self.note(f"silo {odd} is set aside, because only without it the others agree: {legible(str(error))}")
             self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
@@ -291,17 +296,3 @@ class OpenMembership(Members):
             self.note(f"silo {silo}: its name is bound to key {key} by {by}")
             self.keys.bound[silo] = key
             self.changed = True
-
-
-def odd_one_out(sketches: Mapping[SiloId, DataSchema], settings: DataSettings) -> SiloId | None:
-    """Return the only silo without which the others agree on a schema; None unless there is exactly one, among at least
-    three.
-
-    If two silos differ, either may be wrong.
-    """
-    found = []
-    for silo in sketches if len(sketches) > 2 else ():
-        with suppress(DataError):
-            shared_schema({name: sketch for name, sketch in sketches.items() if name != silo}, settings)
-            found.append(silo)
-    return found[0] if len(found) == 1 else None

@@ -145,7 +145,10 @@ def check_start(file: Path, key: Path, server: str) -> list[str]:
     silo = read_silo_file(file).silo
     private_key_in(key)
     _check_authority(AUTHORITY)
-    _check_address(server)
+    host, colon, port = server.rpartition(":")
+    numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if not (colon and host and numbered) or "/" in host or (":" in host and not host.startswith("[")):
+        raise ConfigurationError(f"{server!r} is not an address: expected HOST:PORT, such as fed.example.org:8443")
     if key.name == silo:
         return []
     return [
@@ -163,13 +166,6 @@ def _check_authority(path: Path) -> None:
         ) from None
     except OSError as error:
         raise ConfigurationError(f"{path.absolute()}: cannot be read as a certificate: {error}") from None
-
-
-def _check_address(server: str) -> None:
-    host, colon, port = server.rpartition(":")
-    numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not (colon and host and numbered) or "/" in host or (":" in host and not host.startswith("[")):
-        raise ConfigurationError(f"{server!r} is not an address: expected HOST:PORT, such as fed.example.org:8443")
 
 
 def main() -> int:

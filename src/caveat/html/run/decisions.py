@@ -85,15 +85,6 @@ _BAR, _ROW = 24, 58
 _FITS = 0.11  # minimum share whose label fits into its part of a bar
 
 
-def share_bars(rows: Mapping[str, Mapping[str, float]], label: str) -> Markup:
-    """Return a labelled bar per row, under its name."""
-    drawn: list[Markup] = []
-    for i, (name, shares) in enumerate(rows.items()):
-        y = _ROW * i
-        drawn += [text(0, y + 18, name), *parts(shares, (0, y + 25), (WIDTH, _BAR)), *_share_labels(shares, y + 42)]
-    return drawing(WIDTH, _ROW * len(rows), label, *drawn, class_="shares")
-
-
 def share_bar(shares: Mapping[str, float], label: str) -> Markup:
     """Return a bar for a table's cell, with its numbers as the alternative text."""
     return drawing(120, 12, label, *parts(shares, (0, 0), (120, 12)), class_="stack")
@@ -210,7 +201,11 @@ def _shares(tested: dict[str, Stream]) -> Chart | None:
     label = "Shares of decisions. " + "; ".join(f"{name}: {shares_text(shares)}" for name, shares in rows.items())
     caption = "Share of each stream's test inputs that the local model answered, that it handed over to the "
     caption += "global model, and that no model answered."
-    return Chart("Who answers", share_bars(rows, label), caption)
+    drawn: list[Markup] = []
+    for i, (name, shares) in enumerate(rows.items()):
+        y = _ROW * i
+        drawn += [text(0, y + 18, name), *parts(shares, (0, y + 25), (WIDTH, _BAR)), *_share_labels(shares, y + 42)]
+    return Chart("Who answers", drawing(WIDTH, _ROW * len(rows), label, *drawn, class_="shares"), caption)
 
 
 def _right_table(tested: dict[str, Stream]) -> Table | None:

@@ -112,20 +112,15 @@ def failures(run: RunFolder) -> list[Failed]:
     return own + [_failed(run, each.failure, f"{name} ") for name, each in run.baselines.items() if each.failure]
 
 
-def _rate(run: RunFolder) -> str:
-    """Return the run's learning rate; empty if unknown."""
-    section = run.section("method").get("training")
-    found = section.get("lr") if isinstance(section, Mapping) else None
-    return f"{found:g}" if isinstance(found, int | float) else ""
-
-
 def _failed(run: RunFolder, failure: Failure, whose: str) -> Failed:
     at = f" at {plain(failure.silo)}" if failure.silo else ""
     what = f"{whose}failed in round {failure.round}{at}"
     # `what` has the place, because the error counts rounds of the schedule, from 0.
     error = plain(failure.error.partition(": ")[2] if failure.silo else failure.error, _LONGEST_ERROR)
     if failure.diverged:
-        used = _rate(run)
+        section = run.section("method").get("training")
+        found = section.get("lr") if isinstance(section, Mapping) else None
+        used = f"{found:g}" if isinstance(found, int | float) else ""
         was = f", which was {used}," if used else ""
         todo = f"The run has no model. Lower training.lr{was} and start another run; this one would fail again."
         if run.federated and can_go_back(run.path):

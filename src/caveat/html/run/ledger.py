@@ -83,7 +83,12 @@ def _epsilon(value: float | None) -> str:
 
 
 def _privacy(method: str, sent: Sent) -> dict[str, Any]:
-    forms = _largest(sent)
+    # The forms with the most bytes in total, in the order of first occurrence.
+    bytes_of = Counter[str]()
+    for (name, _), use in sent.uses.items():
+        bytes_of[name] += use.bytes
+    shown = {name for name, _ in bytes_of.most_common(_MOST_FORMS)}
+    forms = [form for name, form in sent.forms.items() if name in shown]
     return {
         "method": method,
         "about": f"{sent.total.messages:,} messages of {len(sent.silos):,} silos, {size(sent.total.bytes)} in total",
@@ -98,15 +103,6 @@ def holds(form: Form) -> str:
     """Return the number of tensors in each of its groups."""
     groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
     return listed(groups, 12) or "only the number of examples"
-
-
-def _largest(sent: Sent) -> list[Form]:
-    """Return the forms with the most bytes in total, in the order of first occurrence."""
-    bytes_of = Counter[str]()
-    for (name, _), use in sent.uses.items():
-        bytes_of[name] += use.bytes
-    shown = {name for name, _ in bytes_of.most_common(_MOST_FORMS)}
-    return [form for name, form in sent.forms.items() if name in shown]
 
 
 def _silos(sent: Sent) -> Table | None:
