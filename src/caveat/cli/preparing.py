@@ -19,21 +19,7 @@ from rich.text import Text
 
 from .. import recipes as recipe_files
 from ..core.text import cut, duration, plural, size
-from .console import (
-    ConfigArgument,
-    DataArgument,
-    Device,
-    Plugins,
-    SetOptions,
-    SiloColumn,
-    Target,
-    Vectorized,
-    Workers,
-    chosen,
-    reported,
-    show,
-    with_engine,
-)
+from . import console
 
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
@@ -101,10 +87,10 @@ LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Ki
 
 
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: Plugins = None
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: console.Plugins = None
 ) -> None:
     """List the available methods, data sources, models or recipes."""
-    with reported():
+    with console.reported():
         from ..core.text import escaped
 
         rows = list(LISTS[kind]())
@@ -113,12 +99,14 @@ def list_(
             typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
 
 
-def config_(config: ConfigArgument = None, sets: SetOptions = None, plugins: Plugins = None) -> None:
+def config_(
+    config: console.ConfigArgument = None, sets: console.SetOptions = None, plugins: console.Plugins = None
+) -> None:
     """Print a configuration in full.
 
     Every key with its value and meaning, ready to edit.
     """
-    with reported():
+    with console.reported():
         from ..config import dump, load
 
         typer.echo(dump(load(config, sets or ())), nl=False)
@@ -161,13 +149,13 @@ def data(
     size: Annotated[
         int | None, typer.Option(min=1, metavar="PIXELS", help="Images: height and width to resize them to.")
     ] = None,
-    sets: SetOptions = None,
+    sets: console.SetOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="silo.toml: the federation's config.toml, to run all checks of joining."),
     ] = None,
-    plugins: Plugins = None,
+    plugins: console.Plugins = None,
 ) -> None:
     """Show the content of a data source.
 
@@ -176,7 +164,7 @@ def data(
     silo, reads the table as the federation would, runs the checks of joining, and lists what could not be checked.
     Writes and sends nothing.
     """
-    with reported(named=True):
+    with console.reported(named=True):
         from ..config.load import data_keys
         from ..core import ConfigurationError, DataError
         from ..data import survey
@@ -203,7 +191,7 @@ def data(
             tables += filter(None, [column_table(found), silo_table(found)])
         for i, table in enumerate(tables):
             typer.echo(nl=i > 0)
-            show(table)
+            console.show(table)
         if as_json:
             typer.echo(json.dumps(found, indent=1))
         if "columns" in found and (refused := refusals(found)):
@@ -255,7 +243,7 @@ def method(
     NAME.py is the method of --from with one more loss term, and runs as it is. NAME.toml lists what leaves a silo, and
     test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
     """
-    with reported():
+    with console.reported():
         from ..testing.scaffold import write_method
 
         for path in write_method(name, base, out):
@@ -271,34 +259,34 @@ HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "tim
 
 
 def plan(
-    given: DataArgument = None,
-    target: Target = None,
-    silo_column: SiloColumn = None,
-    sets: SetOptions = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    device: Device = None,
-    vectorized: Vectorized = None,
+    given: console.DataArgument = None,
+    target: console.Target = None,
+    silo_column: console.SiloColumn = None,
+    sets: console.SetOptions = None,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    device: console.Device = None,
+    vectorized: console.Vectorized = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
 ) -> None:
     """Estimate the time, memory and traffic of a run before you start it.
 
     Tries a few steps. Prints rounds, optimizer steps, bytes, memory and expected time. Writes no files.
     """
-    with reported():
+    with console.reported():
         from ..config import load
         from ..runs.plan.estimate import plan_configured
         from ..runs.user_code import import_named
 
-        config, sets = chosen(given, sets, target=target, silo_column=silo_column)
-        settings = load(config, with_engine(sets, workers=workers, device=device, vectorized=vectorized))
+        config, sets = console.chosen(given, sets, target=target, silo_column=silo_column)
+        settings = load(config, console.with_engine(sets, workers=workers, device=device, vectorized=vectorized))
         import_named(settings)
         found = plan_configured(settings)
         if as_json:
             typer.echo(json.dumps(found.as_dict(), indent=1))
             return
         for each in lines(found):
-            show(each) if not isinstance(each, str) else typer.echo(each)
+            console.show(each) if not isinstance(each, str) else typer.echo(each)
 
 
 def lines(found: Plan) -> Iterator[Table | str]:

@@ -10,24 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .console import (
-    DataArgument,
-    Device,
-    ModelOptions,
-    Plugins,
-    Quiet,
-    RunArgument,
-    SetOptions,
-    SiloColumn,
-    Target,
-    Trackers,
-    Vectorized,
-    Workers,
-    chosen,
-    reported,
-    show,
-    with_engine,
-)
+from . import console
 
 if TYPE_CHECKING:
     from ..files.schema import Rollback
@@ -39,22 +22,22 @@ NO_RESET = {
 
 
 def run(
-    given: DataArgument = None,
-    target: Target = None,
-    silo_column: SiloColumn = None,
-    sets: SetOptions = None,
+    given: console.DataArgument = None,
+    target: console.Target = None,
+    silo_column: console.SiloColumn = None,
+    sets: console.SetOptions = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN", help="Run folder to create; must not exist.  [default: runs/RECIPE-METHOD-seedSEED]"
         ),
     ] = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    device: Device = None,
-    vectorized: Vectorized = None,
-    trackers: Trackers = None,
-    quiet: Quiet = False,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    device: console.Device = None,
+    vectorized: console.Vectorized = None,
+    trackers: console.Trackers = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Train a federated model and write an HTML report.
 
@@ -71,7 +54,7 @@ def run(
       caveat run north.csv south.csv --target outcome
       caveat run my.toml --out runs/first --workers 2
     """
-    with reported() as reporter:
+    with console.reported() as reporter:
         from ..config import find, load
         from ..files.schema import GivenConfiguration
         from ..recipes import DEFAULT
@@ -81,8 +64,8 @@ def run(
         from ..trackers import tracker_of
 
         callbacks = [tracker_of(each) for each in trackers or ()]
-        sets = with_engine(sets, workers=workers, device=device, vectorized=vectorized)
-        config, sets = chosen(given, sets, target=target, silo_column=silo_column)
+        sets = console.with_engine(sets, workers=workers, device=device, vectorized=vectorized)
+        config, sets = console.chosen(given, sets, target=target, silo_column=silo_column)
         settings = load(config, sets)
         import_named(settings)
         stem = f"{find(config).stem}-{settings.method.name}-seed{settings.seed}"
@@ -94,7 +77,7 @@ def run(
 
 
 def resume(
-    folder: RunArgument,
+    folder: console.RunArgument,
     reset: Annotated[
         list[str] | None,
         typer.Option(metavar="SILO", help="Silo whose saved state is lost: restart it from scratch. Repeatable."),
@@ -117,19 +100,19 @@ def resume(
         int | None,
         typer.Option(min=1, max=1_000_000, help="Total number of training rounds; also extends a finished run."),
     ] = None,
-    model: ModelOptions = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    device: Device = None,
-    trackers: Trackers = None,
-    quiet: Quiet = False,
+    model: console.ModelOptions = None,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    device: console.Device = None,
+    trackers: console.Trackers = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Continue an interrupted run to the same result, or extend a run by more rounds.
 
     caveat never executes code named by the run folder: the run of a federation is continued by the project in
     --project.
     """
-    with reported() as reporter:
+    with console.reported() as reporter:
         from ..config import reading
         from ..core import ConfigurationError
         from ..runs.progress import ProgressWithCallbacks, on_terminal
@@ -197,11 +180,11 @@ def _show_result(folder: Path) -> None:
 
     page = write_report(folder)
     finished = read_run(folder)
-    show(result_table(finished))
+    console.show(result_table(finished))
     for more in (class_table(finished), model_table(finished), subgroups(finished)):
         if more:
             typer.echo()
-            show(more)
+            console.show(more)
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):
@@ -210,7 +193,7 @@ def _show_result(folder: Path) -> None:
 
 
 def rollback(
-    folder: RunArgument,
+    folder: console.RunArgument,
     to: Annotated[
         int | None,
         typer.Option(min=1, metavar="ROUND", help="Training round to go back to.  [default: list the rounds]"),
@@ -223,7 +206,7 @@ def rollback(
     Flower (run this command on the server's machine), and only the newest for a run on one machine. For a baseline,
     pass RUN/baselines/NAME.
     """
-    with reported(named=True):
+    with console.reported(named=True):
         from ..core import ConfigurationError
         from ..core.text import escaped
         from ..runs.spec_file import run_file

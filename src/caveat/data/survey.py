@@ -16,17 +16,7 @@ from .checks import check_usual
 from .pools import Pool, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
-from .sources import guess, parsed
-from .sources.tables import (
-    TableSource,
-    check_labels,
-    check_names,
-    one_class,
-    row_times,
-    silos_of,
-    warn_of_groups,
-    warn_of_spaces,
-)
+from .sources import guess, parsed, tables
 from .tables.advice import label_refusal
 from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
@@ -55,7 +45,7 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
     check_type(source, str, "source", "a path or a source, as text")
     name = guess(source)
     part, *_ = parsed(name)
-    if isinstance(part, TableSource):
+    if isinstance(part, tables.TableSource):
         # Without a target, a table has no classes yet.
         own = table_settings("csv:any", {"target": target or "any", "silo_column": silo_column, **declared})
         return _table(part, own.reading._replace(target=target))
@@ -83,7 +73,7 @@ def _part(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
+def _table(source: tables.TableSource, reading: Reading) -> dict[str, Any]:
     found_wrong = Refusals()
     sheets = read_sheets(source.paths(), reading.csv_format)
     sheets = surveyed_sheets(sheets, reading.csv_format, reading.target, reading.no_inputs.values(), found_wrong)
@@ -96,18 +86,18 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
         categorical=[name for name in reading.categorical if name not in lacking],
         numeric=[name for name in reading.numeric if name not in lacking],
     )
-    check_names(sheets, reading)
-    check_labels(sheets, reading)
+    tables.check_names(sheets, reading)
+    tables.check_labels(sheets, reading)
     if reading.target is not None and reading.target not in found_wrong:
-        sheets = one_class(sheets, reading)
-    warn_of_groups(sheets, reading)
+        sheets = tables.one_class(sheets, reading)
+    tables.warn_of_groups(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
-    warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
+    tables.warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
     _add_silos(columns, sheets, reading)
     found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
     classes = ordered(sorted(found))
-    counts = Counter(name for sheet in sheets for name in silos_of(sheet, reading))
+    counts = Counter(name for sheet in sheets for name in tables.silos_of(sheet, reading))
     names = ordered(list(counts)) if reading.silo_column else tuple(counts)
     return {
         "source": str(source),
@@ -120,7 +110,7 @@ def _table(source: TableSource, reading: Reading) -> dict[str, Any]:
 
 def _add_silos(columns: list[dict[str, Any]], sheets: Sequence[Sheet], reading: Reading) -> None:
     """Add each silo's values to the columns that can be read, and mark silos that do not fit."""
-    silos = np.array([silo for sheet in sheets for silo in silos_of(sheet, reading)])
+    silos = np.array([silo for sheet in sheets for silo in tables.silos_of(sheet, reading)])
     names = list(dict.fromkeys(silos.tolist()))
     given = {column["name"]: column for column in columns if "refused" not in column and column["distinct"]}
     for name in (*reading.no_inputs.values(), *filter(named_like_id, list(given))):
@@ -146,7 +136,7 @@ def _parts(
 
     def with_silos(column: str) -> Iterator[tuple[str, str]]:
         for sheet in sheets:
-            yield from zip(silos_of(sheet, reading), sheet.column(column), strict=True)
+            yield from zip(tables.silos_of(sheet, reading), sheet.column(column), strict=True)
 
     features = [column for column in sheets[0].columns if column not in reading.no_inputs.values()]
     absent = {column: Counter(silo for silo, text in with_silos(column) if missing(text)) for column in features}
@@ -181,7 +171,7 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
         of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
         if name == reading.time:
             try:
-                found = replace(found, distinct=len(np.unique(row_times(sheets, reading))))
+                found = replace(found, distinct=len(np.unique(tables.row_times(sheets, reading))))
             except Refused as refusal:
                 refused = str(refusal)
         becomes = f"{'label: ' if name == reading.target else ''}{found.distinct} {of[name]}"

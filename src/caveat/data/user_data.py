@@ -11,18 +11,8 @@ from torch import Tensor
 from ..core import ConfigurationError, DataError, SiloId
 from ..core.errors import message_of
 from ..core.settings import check_seed, check_type
+from . import checks
 from .build import make_silos
-from .checks import (
-    check_class_list,
-    check_classes,
-    check_numbers,
-    check_tensor,
-    dtype_name,
-    label_array,
-    paired,
-    plain_array,
-    whole_numbers,
-)
 from .groups import placed
 from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
 from .preparation import SequenceFormat, sequence_format
@@ -121,7 +111,7 @@ def from_arrays(
     check_type(silos, Mapping, "silos", "a mapping from names to arrays, such as {'silo-0': (x, y)}")
     check_seed(seed)
     if classes is not None:
-        classes = check_class_list(classes, "from_arrays")
+        classes = checks.check_class_list(classes, "from_arrays")
     if not silos:
         raise DataError("no silos: expected at least one name with its arrays")
     _check_kind(kind, pad, length)
@@ -212,8 +202,8 @@ def _arrays(
 ) -> tuple[Array, Array, Array | None, Array | None]:
     """Return a silo's parts as arrays. Raise DataError for other values, and for possible ids without a kind."""
     named = [(f"silo {name!r}: {called}", part) for called, part in zip(PARTS, parts, strict=True) if part is not None]
-    x, y, *test = (plain_array(part, where) for where, part in named)
-    if kind is None and whole_numbers(x):
+    x, y, *test = (checks.plain_array(part, where) for where, part in named)
+    if kind is None and checks.whole_numbers(x):
         raise DataError(
             f"silo {name!r}: x of {x.dtype} in two dimensions; set kind='tokens' if these are token ids, "
             "kind='features' if they are numbers"
@@ -252,15 +242,15 @@ class DatasetRows(LazyRows):
         """Return an item's input as a model input."""
         where = f"{self.origin}, item {number}: x"
         x = self.item(number)[0]
-        x = x if isinstance(x, Tensor) else torch.from_numpy(_numeric(plain_array(x, where), where))
-        check_tensor(x, where)
+        x = x if isinstance(x, Tensor) else torch.from_numpy(_numeric(checks.plain_array(x, where), where))
+        checks.check_tensor(x, where)
         x = x.float() if x.dtype == torch.float64 else x
         if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
             raise DataError(
-                f"{where} of shape {tuple(x.shape)}, {dtype_name(x.dtype)}; expected float32, or int64 for token ids, "
-                "with one dimension or more"
+                f"{where} of shape {tuple(x.shape)}, {checks.dtype_name(x.dtype)}; expected float32, or int64 for token "
+                "ids, with one dimension or more"
             )
-        check_numbers(x[None], where)
+        checks.check_numbers(x[None], where)
         return x
 
     def read(self, index: Index) -> Array:
@@ -278,7 +268,9 @@ class DatasetRows(LazyRows):
     def labels(self) -> Array:
         """Return the labels of all items."""
         found = [self.item(number)[1] for number in range(len(self))]
-        return plain_array([y.item() if isinstance(y, Tensor) and y.numel() == 1 else y for y in found], self.origin)
+        return checks.plain_array(
+            [y.item() if isinstance(y, Tensor) and y.numel() == 1 else y for y in found], self.origin
+        )
 
 
 def _length(dataset: Any, origin: str) -> int:
@@ -325,14 +317,14 @@ def from_datasets(
     if not silos:
         raise DataError("no silos: expected at least one name with its data set")
     if classes is not None:
-        classes = check_class_list(classes, "from_datasets")
+        classes = checks.check_class_list(classes, "from_datasets")
     pools = [_pool(name, dataset, columns) for name, dataset in silos.items()]
     for pool in pools:
         if pool.x.dtype != pools[0].x.dtype:
             expected = pools[0].x.dtype
             raise DataError(f"{pool.origin}: inputs of {pool.x.dtype}, expected {expected} as at the first silo")
     labels = [(pool.origin, pool.y) for pool in pools]
-    names = check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
+    names = checks.check_classes(labels, classes, np.concatenate([pool.y[: pool.development] for pool in pools]))
     pools = with_subgroups(placed([replace(pool, classes=names) for pool in pools], groups, time), subgroups)
     settings = DataSettings(positive_class=positive_class, split=split or Split())
     made = make_silos(pools, True, settings, seed, subgrouping=of_arrays(subgroups, subgrouping))
@@ -364,6 +356,6 @@ def _rows(dataset: Any, columns: Columns | None, origin: str) -> tuple[DatasetRo
         raise DataError(f"{origin}: a {type(dataset).__name__}, expected a data set with a length and items")
     _length(dataset, origin)
     rows = DatasetRows(dataset, columns, origin)
-    y = label_array(rows.labels(), origin)
-    paired(cast(Array, rows), y, origin)
+    y = checks.label_array(rows.labels(), origin)
+    checks.paired(cast(Array, rows), y, origin)
     return rows, y

@@ -9,17 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core import AugmentedData, Data, Payload, Silo, SiloId, State, Update
-from ..core.devices import (
-    PartedInputs,
-    StreamedInputs,
-    brought,
-    brought_all,
-    deterministic,
-    free_memory,
-    has_double,
-    home,
-)
+from ..core import AugmentedData, Data, Payload, Silo, SiloId, State, Update, devices
 from ..core.random import seeded
 from ..core.silo import SPLITS, LateData
 from ..training.modules import on_device
@@ -49,11 +39,11 @@ class Workplace:
     def __init__(
         self, device: torch.device, module: nn.Module, own: Mapping[SiloId, nn.Module], sharing: int = 1
     ) -> None:
-        self.device, self.double = device, has_double(device)
+        self.device, self.double = device, devices.has_double(device)
         made = {id(each): on_device(each, device) for each in (module, *own.values())}
         self.module = made[id(module)]
         self.own = {silo: made[id(each)] for silo, each in own.items()}
-        free = free_memory(device)
+        free = devices.free_memory(device)
         self.room = None if free is None else int(free * SHARE) // sharing
         """Remaining bytes for the data of silos; None if unknown."""
         self._kept: dict[int, tuple[weakref.ref[Silo], Silo]] = {}
@@ -62,21 +52,23 @@ class Workplace:
     @contextmanager
     def working(self, *key: object) -> Iterator[None]:
         """Use random numbers of this key and deterministic operations."""
-        with seeded(*key, device=self.device), deterministic(self.device):
+        with seeded(*key, device=self.device), devices.deterministic(self.device):
             yield
 
     def to_device(self, payload: Payload) -> Payload:
         """Return groups of tensors on the device; those of unsupported type stay on the CPU."""
         if self.double:
-            return brought_all(payload, self.device)
+            return devices.brought_all(payload, self.device)
         return {
-            group: {name: t if t.dtype == torch.float64 else brought(t, self.device) for name, t in tensors.items()}
+            group: {
+                name: t if t.dtype == torch.float64 else devices.brought(t, self.device) for name, t in tensors.items()
+            }
             for group, tensors in payload.items()
         }
 
     def to_cpu(self, update: Update, state: State) -> tuple[Update, State]:
         """Return the results of a task on the CPU."""
-        return home(update), home(state)
+        return devices.home(update), devices.home(state)
 
     def silo(self, silo: Silo) -> Silo:
         """Return a silo with its data on the device, or with inputs that are moved there on access."""
@@ -112,20 +104,20 @@ def placed_data(data: Data, device: torch.device, whole: bool = True) -> Data:
     """Return a split on a device, completely or with inputs moved in parts; lazy data are moved on access."""
     if isinstance(data, LateData):
         return LateData.of(lambda: placed_data(data.read(), device, whole))
-    found = Data(placed_inputs(data.x, device, whole), brought(data.y, device))
+    found = Data(placed_inputs(data.x, device, whole), devices.brought(data.y, device))
     return AugmentedData.of(found, data.augment, data.names) if isinstance(data, AugmentedData) else found
 
 
 def placed_inputs(x: Tensor, device: torch.device, whole: bool = True) -> Tensor:
     """Return inputs on a device, or inputs that are moved there in parts, as is always done for lazy data."""
-    if whole and not isinstance(x, PartedInputs):
-        return brought(x, device)
-    return StreamedInputs(x, device)  # type: ignore[return-value]  # supports all operations on inputs
+    if whole and not isinstance(x, devices.PartedInputs):
+        return devices.brought(x, device)
+    return devices.StreamedInputs(x, device)  # type: ignore[return-value]  # supports all operations on inputs
 
 
 def _size(silo: Silo) -> int | None:
     """Return the bytes of a silo's data, or None if some are not in memory."""
     parts = [*(getattr(silo, split) for split in SPLITS), *silo.streams.values()]
-    if any(isinstance(part, LateData) or isinstance(part.x, PartedInputs) for part in parts):
+    if any(isinstance(part, LateData) or isinstance(part.x, devices.PartedInputs) for part in parts):
         return None
     return sum(int(part.x.nbytes + part.y.nbytes) for part in parts)

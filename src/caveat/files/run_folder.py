@@ -11,23 +11,9 @@ from typing import Any
 
 from ..core import DataError
 from ..core.errors import MissingError
+from . import schema
 from .ledger import Sent, read_sent
 from .reading import RUN, checked, lines_of, manifest_of, record_of, text_of
-from .schema import (
-    Failure,
-    Features,
-    FederationFile,
-    Gallery,
-    JoinFile,
-    LeftOut,
-    Metrics,
-    NotedUpdate,
-    RoundRow,
-    RunFile,
-    SiloRecord,
-    Summary,
-    Worst,
-)
 
 _FILES = (RUN, "rounds.jsonl", "summary.json")
 _CHECKED = (
@@ -46,22 +32,22 @@ class RunFolder:
     path: Path
     config: str | None = None
     """config.toml, verbatim; for display only."""
-    record: RunFile | None = None
+    record: schema.RunFile | None = None
     """run.json."""
-    rows: Sequence[RoundRow] = ()
-    left_out: Sequence[LeftOut] = ()
-    noted: Sequence[NotedUpdate] = ()
+    rows: Sequence[schema.RoundRow] = ()
+    left_out: Sequence[schema.LeftOut] = ()
+    noted: Sequence[schema.NotedUpdate] = ()
     """Silos that took part in a round but are not included, and unusual updates."""
-    summary: Summary | None = None
-    failure: Failure | None = None
+    summary: schema.Summary | None = None
+    failure: schema.Failure | None = None
     """The error of a run that failed and was not continued."""
-    gallery: Gallery | None = None
-    features: Features | None = None
+    gallery: schema.Gallery | None = None
+    features: schema.Features | None = None
     sent: Sent | None = None
     """Totals of what left the silos."""
-    greeting: FederationFile | None = None
+    greeting: schema.FederationFile | None = None
     """What silos sent before the first round, if each has its own data."""
-    joined: JoinFile | None = None
+    joined: schema.JoinFile | None = None
     """The finished federation that its silos joined."""
     baselines: Mapping[str, RunFolder] = field(default_factory=dict)
     """The baselines, by the name of their folder."""
@@ -137,21 +123,21 @@ class RunFolder:
         return "test" if self.summary else "validation"
 
     @property
-    def newcomers(self) -> list[SiloRecord]:
+    def newcomers(self) -> list[schema.SiloRecord]:
         """The final metrics of held-out silos."""
         return [silo for silo in self.summary.silos if silo.newcomer] if self.summary else []
 
     @property
-    def silos(self) -> list[SiloRecord]:
+    def silos(self) -> list[schema.SiloRecord]:
         """The final metrics of the other silos; without a summary, those of their last validation rows."""
         if self.summary:
             return [silo for silo in self.summary.silos if not silo.newcomer]
         latest = {row.silo: row for row in self.curve_rows}
         return [
-            SiloRecord(
+            schema.SiloRecord(
                 name=row.silo,
                 domain=row.domain,
-                test=Metrics(**{name: getattr(row, name) for name in Metrics.model_fields}),
+                test=schema.Metrics(**{name: getattr(row, name) for name in schema.Metrics.model_fields}),
                 codewords=row.codewords,
                 perplexity=row.perplexity,
             )
@@ -164,22 +150,22 @@ class RunFolder:
         return self.summary.absent if self.summary else []
 
     @property
-    def mean(self) -> Metrics:
+    def mean(self) -> schema.Metrics:
         """The unweighted mean over silos."""
         if self.summary and self.summary.mean:
             return self.summary.mean
-        return Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
+        return schema.Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
 
     @property
-    def worst(self) -> Worst | None:
+    def worst(self) -> schema.Worst | None:
         """The silo with the lowest accuracy."""
         if self.summary and self.summary.worst:
             return self.summary.worst
         known = [(silo.test.accuracy, silo.name) for silo in self.silos if silo.test.accuracy is not None]
-        return Worst(silo=min(known)[1], accuracy=min(known)[0]) if known else None
+        return schema.Worst(silo=min(known)[1], accuracy=min(known)[0]) if known else None
 
     @property
-    def curve_rows(self) -> list[RoundRow]:
+    def curve_rows(self) -> list[schema.RoundRow]:
         """One validation row per round and silo, in the order of rounds.
 
         If several models have rows (local, global, switched), those of the model with the most rounds are returned.
@@ -212,21 +198,21 @@ def read_run(path: Path) -> RunFolder:
     manifest_of(path).check(*_CHECKED)
     config = text_of(path / "config.toml")
     rows, left_out, noted = read_rows(path / "rounds.jsonl")
-    summary = record_of(path / "summary.json", Summary)
+    summary = record_of(path / "summary.json", schema.Summary)
     return RunFolder(
         path=path.resolve(),  # so "." has a name
         config=config,
-        record=record_of(path / RUN, RunFile),
-        joined=record_of(path / "join.json", JoinFile),
+        record=record_of(path / RUN, schema.RunFile),
+        joined=record_of(path / "join.json", schema.JoinFile),
         rows=rows,
         left_out=left_out,
         noted=noted,
         summary=summary,
-        failure=record_of(path / FAILURE, Failure) if summary is None else None,
-        gallery=record_of(path / "gallery.json", Gallery),
-        features=record_of(path / "features.json", Features),
+        failure=record_of(path / FAILURE, schema.Failure) if summary is None else None,
+        gallery=record_of(path / "gallery.json", schema.Gallery),
+        features=record_of(path / "features.json", schema.Features),
         sent=read_sent(path / "ledger.jsonl"),
-        greeting=record_of(path / "federation.json", FederationFile),
+        greeting=record_of(path / "federation.json", schema.FederationFile),
         baselines={
             folder.name: _beside(folder, path) for folder in sorted(path.glob("baselines/*")) if _is_run(folder)
         },
@@ -248,7 +234,7 @@ def other_kind(folder: Path) -> str:
 
 def _beside(folder: Path, main: Path) -> RunFolder:
     """Read a baseline. Raise DataError if it belongs to another run."""
-    splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, RunFile)
+    splits, found, of_main = "splits.json", read_run(folder), record_of(main / RUN, schema.RunFile)
     if (folder / splits).exists() and text_of(folder / splits) != text_of(main / splits):
         raise DataError(f"{folder / splits} differs from the one in {main}: it belongs to another run")
     if found.record is not None and of_main is not None:
@@ -270,16 +256,16 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*_FILES, FAILURE))
 
 
-def read_rows(path: Path) -> tuple[list[RoundRow], list[LeftOut], list[NotedUpdate]]:
+def read_rows(path: Path) -> tuple[list[schema.RoundRow], list[schema.LeftOut], list[schema.NotedUpdate]]:
     """Read `rounds.jsonl`: metrics, excluded silos, and unusual updates. Raise DataError if damaged."""
-    rows, left_out, noted = list[RoundRow](), list[LeftOut](), list[NotedUpdate]()
+    rows, left_out, noted = list[schema.RoundRow](), list[schema.LeftOut](), list[schema.NotedUpdate]()
     for value, where in lines_of(path):
         if isinstance(value, dict) and "left_out" in value:
-            left_out.append(checked(value, LeftOut, where))
+            left_out.append(checked(value, schema.LeftOut, where))
         elif isinstance(value, dict) and "noted" in value:
-            noted.append(checked(value, NotedUpdate, where))
+            noted.append(checked(value, schema.NotedUpdate, where))
         else:
-            rows.append(checked(value, RoundRow, where))
+            rows.append(checked(value, schema.RoundRow, where))
     return rows, left_out, noted
 
 
@@ -287,6 +273,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _mean(silos: Sequence[SiloRecord], metric: str) -> float | None:
+def _mean(silos: Sequence[schema.SiloRecord], metric: str) -> float | None:
     values = [value for silo in silos if (value := getattr(silo.test, metric)) is not None]
     return fmean(values) if values else None

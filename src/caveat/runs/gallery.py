@@ -17,19 +17,7 @@ from torch import Tensor
 
 from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
 from ..data import Silos
-from ..files.schema import (
-    INSIDE,
-    SCHEMA,
-    Features,
-    FeatureSilo,
-    Gallery,
-    GallerySilo,
-    Item,
-    Point,
-    Quadrant,
-    SureError,
-    as_json,
-)
+from ..files import schema
 
 SHOWN = 6
 """Number of most and of least certain inputs per silo."""
@@ -41,12 +29,14 @@ SILOS = 20
 """Maximum number of silos with examples, to keep reports readable; confident errors come from all silos."""
 
 
-def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[..., Prediction]]) -> Gallery:
+def gallery(
+    silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId], Callable[..., Prediction]]
+) -> schema.Gallery:
     """Return the most and least certain test inputs of silos, some inputs of every stream and quadrant (which model
     answers, and whether it abstains), and the most confident errors of all silos. The result stays on the machine with
     the silos' data.
     """
-    shown, wrong = [], list[SureError]()
+    shown, wrong = [], list[schema.SureError]()
     for i, silo in enumerate(map(silos.named, names)):
         predict = predictor(silo.name)
         prediction = predict(silo.test.x, silo.subgroups.get("test"))
@@ -56,24 +46,24 @@ def gallery(silos: Silos, names: Sequence[SiloId], predictor: Callable[[SiloId],
         order = prediction.total.argsort(stable=True).tolist()
         ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
         items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
-        streams = {INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
+        streams = {schema.INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
         found = _quadrants(silos, streams)
-        shown.append(GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
+        shown.append(schema.GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
     surest = sorted(wrong, key=lambda item: -item.probability)[:SURE_ERRORS]
-    return Gallery(classes=list(silos.classes), silos=shown, sure_errors=surest)
+    return schema.Gallery(classes=list(silos.classes), silos=shown, sure_errors=surest)
 
 
-def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[SureError]:
+def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[schema.SureError]:
     """Return a silo's most confident errors, limited to the number shown for all silos."""
     wrong = (prediction.label != data.y) & (prediction.decision != Decision.ABSTAIN)
     places = wrong.nonzero()[:, 0].tolist()
     surest = sorted(places, key=lambda i: -float(prediction.probs[i].max()))[:SURE_ERRORS]
-    return [SureError(**as_json(_item(silos, data, prediction, i)), silo=silo) for i in surest]
+    return [schema.SureError(**schema.as_json(_item(silos, data, prediction, i)), silo=silo) for i in surest]
 
 
-def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[Quadrant]:
+def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> list[schema.Quadrant]:
     """Return the first inputs of each quadrant of each stream; empty if one model answers every input."""
-    cells: dict[tuple[str, str, int, bool], list[Item]] = {}
+    cells: dict[tuple[str, str, int, bool], list[schema.Item]] = {}
     for stream, (data, prediction) in streams.items():
         decided = zip(prediction.answered_by.tolist(), (prediction.decision == Decision.ABSTAIN).tolist(), strict=True)
         for i, (whose, abstained) in enumerate(decided):
@@ -83,13 +73,13 @@ def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> 
     if len({key[2:] for key in cells}) < 2:
         return []
     return [
-        Quadrant(stream=stream, model=model, abstained=abstained, items=cells[stream, model, whose, abstained])
+        schema.Quadrant(stream=stream, model=model, abstained=abstained, items=cells[stream, model, whose, abstained])
         for stream, model, whose, abstained in sorted(cells)
     ]
 
 
-def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> Item:
-    return Item(
+def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> schema.Item:
+    return schema.Item(
         image=_png(silos, data.x[i]) if silos.images else None,
         label=int(data.y[i]),
         predicted=int(prediction.label[i]),
@@ -115,7 +105,7 @@ Matrix = npt.NDArray[np.float64]
 
 def features(
     silos: Silos, names: Sequence[SiloId], extractor: Callable[[SiloId], Callable[[Tensor], Tensors]]
-) -> Features | None:
+) -> schema.Features | None:
     """Return two coordinates per stage and input of the first silos, and the explained variance ratios.
 
     None if features cannot be projected together: without an encoder, with encoders of different widths, with fewer
@@ -132,8 +122,8 @@ def features(
     with threadpool_limits(1):  # the number of threads affects rounding
         pca = PCA(2, svd_solver="full").fit(np.concatenate([each[first] for each in found]))
         points = [{stage: _rounded(pca.transform(each[stage])) for stage in stages} for each in found]
-    return Features(
-        schema=SCHEMA,
+    return schema.Features(
+        schema=schema.SCHEMA,
         stages=stages,
         explained=[float(share) for share in pca.explained_variance_ratio_],
         silos=[_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],
@@ -161,9 +151,9 @@ def _comparable(found: Sequence[Mapping[str, Matrix]]) -> bool:
     return finite and min(first.shape) > 1 and bool(first.var(0).any())
 
 
-def _rounded(points: Matrix) -> list[Point]:
+def _rounded(points: Matrix) -> list[schema.Point]:
     return [(float(f"{x:.4g}"), float(f"{y:.4g}")) for x, y in points]
 
 
-def _silo(silo: Silo, chosen: Tensor, points: Mapping[str, list[Point]]) -> FeatureSilo:
-    return FeatureSilo(name=silo.name, domain=silo.domain, labels=silo.test.y[chosen].tolist(), points=points)
+def _silo(silo: Silo, chosen: Tensor, points: Mapping[str, list[schema.Point]]) -> schema.FeatureSilo:
+    return schema.FeatureSilo(name=silo.name, domain=silo.domain, labels=silo.test.y[chosen].tolist(), points=points)

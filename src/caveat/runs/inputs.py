@@ -37,21 +37,7 @@ from ..data.subgroups import Subgroups
 from ..data.tables.dictionary import NOTHING, Declared
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.reference import NO_REFERENCE, ColumnReference, Reference
-from ..files import read, write_record
-from ..files.schema import (
-    SCHEMA,
-    ColumnReferenceRecord,
-    DeclaredRecord,
-    ImageRecord,
-    PreparationFile,
-    ReferenceRecord,
-    SequenceRecord,
-    SiloEncoder,
-    SubgroupsRecord,
-    TableColumnRecord,
-    TableRecord,
-    as_json,
-)
+from ..files import read, schema, write_record
 
 
 def check_newcomers(
@@ -143,24 +129,24 @@ def keep_preparation(folder: Path, preparation: Preparation) -> None:
 def kept_preparation(folder: Path) -> Preparation:
     """Read the preparation of a run's inputs. Raises DataError if the file is missing or damaged."""
     path = folder / PREPARATION
-    return from_record(read(path, PreparationFile), str(path))
+    return from_record(read(path, schema.PreparationFile), str(path))
 
 
-def as_record(preparation: Preparation) -> PreparationFile:
+def as_record(preparation: Preparation) -> schema.PreparationFile:
     """Return the contents of the file."""
     names = preparation.names
     found: dict[str, Any] = {"population": len(names)} if isinstance(names, SiloNames) else {"silos": list(names)}
     table, images, sequences = _table(preparation), _images(preparation), preparation.sequence_format
-    return PreparationFile.model_validate({
-        "schema": SCHEMA, **found, "classes": list(preparation.classes),
+    return schema.PreparationFile.model_validate({
+        "schema": schema.SCHEMA, **found, "classes": list(preparation.classes),
         "shape": list(preparation.shape), "dtype": dtype_name(preparation.dtype), "table": table, "images": images,
-        "sequences": None if sequences is None else SequenceRecord(**vars(sequences)),
+        "sequences": None if sequences is None else schema.SequenceRecord(**vars(sequences)),
         "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},
         "subgroups": None if preparation.subgroups is None else vars(preparation.subgroups),
     })  # fmt: skip
 
 
-def from_record(record: PreparationFile, where: str) -> Preparation:
+def from_record(record: schema.PreparationFile, where: str) -> Preparation:
     """Return the inverse of `as_record`. Raises DataError, prefixed with `where`, for inconsistent contents."""
     for name in record.silos:
         check_silo_name(name, f"{where}: ")
@@ -186,11 +172,11 @@ def from_record(record: PreparationFile, where: str) -> Preparation:
     )
 
 
-def _subgroups(record: SubgroupsRecord) -> Subgroups:
+def _subgroups(record: schema.SubgroupsRecord) -> Subgroups:
     return Subgroups(record.column, tuple(record.values), tuple(record.edges))
 
 
-def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:
+def _scalings(record: schema.PreparationFile, where: str) -> dict[SiloId, Scaling]:
     if not record.scalings:
         return {}
     sequences = record.sequences
@@ -202,20 +188,20 @@ def _scalings(record: PreparationFile, where: str) -> dict[SiloId, Scaling]:
     return {name: Scaling(tuple(each.means), tuple(each.scales), masked) for name, each in record.scalings.items()}
 
 
-def _images(preparation: Preparation) -> ImageRecord | None:
+def _images(preparation: Preparation) -> schema.ImageRecord | None:
     constants, image_format = preparation.normalize, preparation.image_format
     if constants is None:
         return None
-    return ImageRecord(mean=list(constants.mean), std=list(constants.std), **vars(image_format))
+    return schema.ImageRecord(mean=list(constants.mean), std=list(constants.std), **vars(image_format))
 
 
-def _table(preparation: Preparation) -> TableRecord | None:
+def _table(preparation: Preparation) -> schema.TableRecord | None:
     if not preparation.encoders:
         return None
     first = next(iter(preparation.encoders.values()))
     tables = list(dict.fromkeys(encoder.table for encoder in preparation.encoders.values()))
     number = {table: i for i, table in enumerate(tables)}
-    return TableRecord(
+    return schema.TableRecord(
         columns=_columns(first.layout.columns),
         flagged=list(first.layout.flagged),
         separator=first.csv_format.separator,
@@ -223,7 +209,7 @@ def _table(preparation: Preparation) -> TableRecord | None:
         declared=_declared(first.csv_format.declared),
         tables=[_columns(table) for table in tables],
         silos={
-            name: SiloEncoder(
+            name: schema.SiloEncoder(
                 table=number[each.table],
                 medians=list(each.medians),
                 means=list(each.means),
@@ -235,13 +221,13 @@ def _table(preparation: Preparation) -> TableRecord | None:
     )
 
 
-def _declared(declared: Declared) -> DeclaredRecord | None:
+def _declared(declared: Declared) -> schema.DeclaredRecord | None:
     if declared == NOTHING:
         return None
-    return DeclaredRecord.model_validate(json.loads(json.dumps(dataclasses.asdict(declared))))
+    return schema.DeclaredRecord.model_validate(json.loads(json.dumps(dataclasses.asdict(declared))))
 
 
-def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
+def _known_declared(record: schema.DeclaredRecord | None, where: str) -> Declared:
     """Return the inverse of `_declared`. Raises DataError for invalid contents."""
     if record is None:
         return NOTHING
@@ -251,36 +237,40 @@ def _known_declared(record: DeclaredRecord | None, where: str) -> Declared:
         raise DataError(f"{where}: table.declared: {message_of(error)}") from None
 
 
-def _reference(reference: Reference) -> ReferenceRecord | None:
+def _reference(reference: Reference) -> schema.ReferenceRecord | None:
     if not reference.columns:
         return None
-    columns = [ColumnReferenceRecord(values=list(each.values), missing=each.missing) for each in reference.columns]
-    return ReferenceRecord(columns=columns)
+    columns = [
+        schema.ColumnReferenceRecord(values=list(each.values), missing=each.missing) for each in reference.columns
+    ]
+    return schema.ReferenceRecord(columns=columns)
 
 
-def _known_reference(record: ReferenceRecord | None) -> Reference:
+def _known_reference(record: schema.ReferenceRecord | None) -> Reference:
     if record is None:
         return NO_REFERENCE
     columns = (ColumnReference(tuple(each.values), each.missing) for each in record.columns)
     return Reference(tuple(columns))
 
 
-def without_references(record: PreparationFile) -> PreparationFile:
+def without_references(record: schema.PreparationFile) -> schema.PreparationFile:
     """Return the same contents without values of the silos' rows."""
-    value = as_json(record)
+    value = schema.as_json(record)
     for silo in (value.get("table") or {"silos": {}})["silos"].values():
         silo.pop("reference", None)
-    return PreparationFile.model_validate(value)
+    return schema.PreparationFile.model_validate(value)
 
 
-def _columns(columns: tuple[TableColumn, ...]) -> list[TableColumnRecord]:
+def _columns(columns: tuple[TableColumn, ...]) -> list[schema.TableColumnRecord]:
     return [
-        TableColumnRecord(name=column.name, categories=None if column.categories is None else list(column.categories))
+        schema.TableColumnRecord(
+            name=column.name, categories=None if column.categories is None else list(column.categories)
+        )
         for column in columns
     ]
 
 
-def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[SiloId, Encoder]:
+def _encoders(record: schema.TableRecord, whole: schema.PreparationFile, where: str) -> dict[SiloId, Encoder]:
     layout = TableLayout(_known(record.columns), tuple(record.flagged))
     tables = [_known(table) for table in record.tables]
     names = {column.name for column in layout.columns}
@@ -305,7 +295,7 @@ def _encoders(record: TableRecord, whole: PreparationFile, where: str) -> dict[S
     return encoders
 
 
-def _known(columns: list[TableColumnRecord]) -> tuple[TableColumn, ...]:
+def _known(columns: list[schema.TableColumnRecord]) -> tuple[TableColumn, ...]:
     return tuple(
         TableColumn(column.name, None if column.categories is None else tuple(column.categories)) for column in columns
     )

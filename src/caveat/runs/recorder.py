@@ -28,6 +28,7 @@ from ..files import (
     forget_parts,
     read_kept,
     read_ledger,
+    schema,
     sum_of,
     sums_of_folder,
     sync,
@@ -35,18 +36,6 @@ from ..files import (
     undone_messages,
     write_bytes,
     write_record,
-)
-from ..files.schema import (
-    SCHEMA,
-    Checkpoint,
-    Failure,
-    KeptState,
-    LeftOut,
-    ModelFile,
-    PrivacyRecord,
-    Reset,
-    RunState,
-    Sums,
 )
 from ..metrics import across, figures
 from ..wrappers.base import find
@@ -73,7 +62,7 @@ class Recorder:
         run: BaseRun,
         engine: Engine,
         store: ServerStore,
-        run_state: RunState,
+        run_state: schema.RunState,
         progress: Progress,
         norms: NormBound | None = None,
     ) -> None:
@@ -84,19 +73,19 @@ class Recorder:
         self.states = AppendLog(run.folder / STATES)
         schedule = list(run.complete_method.schedule())
         self.trained, self.length, self.trained_kept = horizon(schedule), len(schedule), False
-        self.unsynced: dict[SiloId, KeptState] = {}
+        self.unsynced: dict[SiloId, schema.KeptState] = {}
         """States that silos stored since the last durable checkpoint."""
-        self.trained_sum: Sums = {}
+        self.trained_sum: schema.Sums = {}
         """Checksum of the states after the last training round, which later checkpoints include."""
         self.mark = self.synced = time.perf_counter()
 
-    def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, KeptState]]:
+    def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, schema.KeptState]]:
         """Discard the traces of an incomplete round, and reset silos if requested.
 
         Returns the last aggregated round and the stored state of each silo.
         """
         forget_parts(self.run.folder)
-        saved = saved or Saved({}, Checkpoint(t=-1, server=""))
+        saved = saved or Saved({}, schema.Checkpoint(t=-1, server=""))
         files = saved.checkpoint.files
         self.ledger.rewind(files.get(LEDGER))
         self.rows.rewind(files.get(ROWS))
@@ -107,9 +96,9 @@ class Recorder:
                 raise ConfigurationError(f"--reset {silo}: no silo has a state in {self.run.folder}")
             if silo not in kept:
                 raise ConfigurationError(f"--reset {silo}: no such state{one_of(silo, sorted(kept))}")
-        afresh = [KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]
+        afresh = [schema.KeptState(silo=silo, t=saved.checkpoint.t) for silo in self.run.reset]
         self.states.add(afresh)
-        self.run_state.reset += [Reset(silo=each.silo, round=self.run_state.number) for each in afresh]
+        self.run_state.reset += [schema.Reset(silo=each.silo, round=self.run_state.number) for each in afresh]
         return read_ledger(self.ledger.log.path).counted, kept | {each.silo: each for each in afresh}
 
     def check_trained(self, saved: Saved) -> None:
@@ -196,7 +185,7 @@ class Recorder:
             self.trained_sum = {PLACE: sum_of(self.run.folder / PLACE)}
 
     @cached_property
-    def fixed(self) -> Sums:
+    def fixed(self) -> schema.Sums:
         """Checksums of the files that do not change any more."""
         return {name: sum_of(self.run.folder / name) for name in self.run.fixed}
 
@@ -256,8 +245,8 @@ class Recorder:
     def fail(self, error: Exception) -> None:
         """Record the error of a failed run, if possible."""
         number = min(self.run_state.number + 1, max(self.rounds_planned, 1))
-        known = Failure(
-            schema=SCHEMA,
+        known = schema.Failure(
+            schema=schema.SCHEMA,
             error=str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}",
             diverged=isinstance(error, Diverged),
             lost=isinstance(error, StateLost),
@@ -274,12 +263,14 @@ class Recorder:
         """Number of training rounds."""
         return sum(step.trains for step in self.run.complete_method.schedule())
 
-    def _privacy(self) -> PrivacyRecord | None:
+    def _privacy(self) -> schema.PrivacyRecord | None:
         """Return the privacy guarantee, from the messages that were sent."""
         if (private := find(self.run.complete_method, Private)) is None:
             return None
         messages = [*read_ledger(self.ledger.log.path).messages, *undone_messages(self.run.folder, self.run_state)]
-        return PrivacyRecord.model_validate(self.run.spec.privacy.outcome(messages, private.silos, private.covers))
+        return schema.PrivacyRecord.model_validate(
+            self.run.spec.privacy.outcome(messages, private.silos, private.covers)
+        )
 
     def _write_model(self, t: int, server: State) -> None:
         folder, method = self.run.folder, self.run.method
@@ -288,8 +279,8 @@ class Recorder:
         write_bytes(folder / "model" / "model.safetensors", sent, lasting=True)
         write_record(
             folder / "model" / "model.json",
-            ModelFile(
-                schema=SCHEMA,
+            schema.ModelFile(
+                schema=schema.SCHEMA,
                 method=plain(method) | {"name": type(method).__name__},
                 t=t,
                 model=self.run.spec.model.described,
@@ -323,7 +314,7 @@ class Recorder:
             text = f"round {about['round']}, {about.get('split', about['phase'])}: without {silo}: {why}"
             self.progress.note(text)
             logger.warning("%s: %s", self.run.folder, text)
-        self.rows.add([LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
+        self.rows.add([schema.LeftOut(**about, silo=silo, left_out=why) for silo, why in reasons.items()])
 
     def _report_noted(self, about: About, done: FinishedRound) -> None:
         """Report the silos whose updates were scaled down or far from all others."""

@@ -12,19 +12,7 @@ from torch import Tensor
 from .. import metrics
 from ..core import ConfigurationError, Decision, Method, Payload, Prediction, Silo, SiloId, Tensors
 from ..core.errors import short_repr
-from ..files.schema import (
-    INSIDE,
-    ClassificationRecord,
-    Figure,
-    Histogram,
-    Metrics,
-    ModelRecord,
-    OperatingRecord,
-    OwnMetricRecord,
-    Separation,
-    SeparationOverSilos,
-    Stream,
-)
+from ..files import schema
 from ..metrics import OperatingPoint
 from ..metrics.classification import classification
 from ..metrics.custom_metrics import LONGEST, OwnMetric, is_name, number_of
@@ -33,7 +21,7 @@ from ..uncertainty import histograms
 
 SWITCH = "switch"
 """The name, among models, of the choice between the local and the global model."""
-MIXED = {"mix": (INSIDE, "ood_local")}
+MIXED = {"mix": (schema.INSIDE, "ood_local")}
 """Streams that are unions of others."""
 BOTH = ("local", "global")
 """The names of a silo's two models, if it has two."""
@@ -43,12 +31,12 @@ BySilo = Mapping[SiloId, Mapping[str, Tensors]]
 """The sums of each silo by model; the first model is the silo's prediction."""
 
 
-def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str, Tensors]:
+def by_model(method: Method, payload: Payload, stream: str = schema.INSIDE) -> dict[str, Tensors]:
     """Return the sums of the silo's predictions, first, and of each of two models; empty without the stream."""
     if stream in MIXED:
         parts = [by_model(method, payload, part) for part in MIXED[stream]]
         return {name: metrics.merge(part[name] for part in parts) for name in parts[0]} if all(parts) else {}
-    prefix = "" if stream == INSIDE else f"{stream}."
+    prefix = "" if stream == schema.INSIDE else f"{stream}."
     if f"{prefix}sums" not in payload:
         return {}
     others = {name: payload[prefix + name] for name in BOTH if prefix + name in payload}
@@ -56,14 +44,14 @@ def by_model(method: Method, payload: Payload, stream: str = INSIDE) -> dict[str
     return {SWITCH if others else method.models[0].name.lower(): payload[f"{prefix}sums"], **others}
 
 
-def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, Stream]:
+def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, schema.Stream]:
     """Return, per stream that some silo has, metrics of every model over silos, decisions, how well scores separate it
     from known inputs, and the gain of choosing between two models, compared with the best possible choice.
     """
-    names = dict.fromkeys((INSIDE, "ood_local", *MIXED, "ood_global"))
+    names = dict.fromkeys((schema.INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
     found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
-    return {name: _stream(name, each, found[INSIDE], payloads) for name, each in found.items() if each}
+    return {name: _stream(name, each, found[schema.INSIDE], payloads) for name, each in found.items() if each}
 
 
 def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
@@ -79,13 +67,13 @@ def _models(each: BySilo) -> list[str]:
     return list(dict.fromkeys(model for sums in each.values() for model in sums))
 
 
-def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> Stream:
+def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, Payload]) -> schema.Stream:
     decided = metrics.merge(next(iter(found.values())) for found in each.values())
     # A silo that was absent when others trained local models has only the global one.
     names = set(_models(each))
     compared = {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
     choice = _choice(name, compared, payloads)
-    return Stream(
+    return schema.Stream(
         silos=len(each),
         examples=int(decided["examples"]),
         models={model: _model(model, compared, each) for model in _models(each)},
@@ -101,30 +89,30 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
     )
 
 
-def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> Metrics:
+def mean_of_silos(method: Method, payloads: Mapping[SiloId, Payload]) -> schema.Metrics:
     """Return the mean over all silos of their metrics on their test splits, for any models that they have."""
     predicted = [next(iter(by_model(method, payload).values())) for payload in payloads.values()]
-    return Metrics.model_validate(_over_silos(predicted)["mean"])
+    return schema.Metrics.model_validate(_over_silos(predicted)["mean"])
 
 
 def _over_silos(sums: Iterable[Tensors]) -> dict[str, dict[str, float]]:
     return metrics.across({str(i): metrics.figures(s) | metrics.errors(s) for i, s in enumerate(sums)})
 
 
-def _model(name: str, compared: BySilo, each: BySilo) -> ModelRecord:
+def _model(name: str, compared: BySilo, each: BySilo) -> schema.ModelRecord:
     """Return one model's metrics over the compared silos, and pooled over the inputs of all silos with that model."""
     sums = [found[name] for found in compared.values() if name in found]
     over, pooled = _over_silos(sums), metrics.merge(found[name] for found in each.values() if name in found)
-    return ModelRecord(
-        mean=Metrics.model_validate(over["mean"]),
-        worst=Metrics.model_validate(over["worst"]),
+    return schema.ModelRecord(
+        mean=schema.Metrics.model_validate(over["mean"]),
+        worst=schema.Metrics.model_validate(over["worst"]),
         silos=len(sums),
-        pooled=Metrics.model_validate(metrics.figures(pooled) | metrics.errors(pooled)),
+        pooled=schema.Metrics.model_validate(metrics.figures(pooled) | metrics.errors(pooled)),
         log_evidence=_coarse(pooled["score.log_evidence"]) if "score.log_evidence" in pooled else None,
     )
 
 
-def _coarse(histogram: Tensor) -> Histogram:
+def _coarse(histogram: Tensor) -> schema.Histogram:
     """Return a histogram of log-evidence, in steps of some nats."""
     middle = -(histograms.edges("log_evidence")[:-1] + histograms.edges("log_evidence")[1:]) / 2
     found = [(value, count) for value, count in zip(middle.tolist(), histogram.sum(0).tolist(), strict=True)
@@ -136,12 +124,12 @@ def _coarse(histogram: Tensor) -> Histogram:
         start = float(step * math.floor(value / step))
         counts[start] = counts.get(start, 0.0) + count
     count = [counts[start] for start in sorted(counts)]
-    return Histogram.model_validate({"from": sorted(counts), "count": count, "step": float(step)})
+    return schema.Histogram.model_validate({"from": sorted(counts), "count": count, "step": float(step)})
 
 
-def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOverSilos]]:
+def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, schema.SeparationOverSilos]]:
     """Return, per model and score, how well a silo separates the stream's inputs from known ones."""
-    found: dict[str, dict[str, SeparationOverSilos]] = {}
+    found: dict[str, dict[str, schema.SeparationOverSilos]] = {}
     for model in _models(each):
         silos = [silo for silo in each if model in each[silo] and model in inside[silo]]
         known, others = (metrics.merge(part[silo][model] for silo in silos) for part in (inside, each))
@@ -150,9 +138,11 @@ def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOver
             over = metrics.across(
                 {silo: metrics.ood_detection(inside[silo][model], each[silo][model], score) for silo in silos}
             )
-            pooled = Separation.model_validate(metrics.ood_detection(known, others, score))
-            worst = Separation.model_validate(over["worst"])
-            found[model][score] = SeparationOverSilos.model_validate(over["mean"] | {"worst": worst, "pooled": pooled})
+            pooled = schema.Separation.model_validate(metrics.ood_detection(known, others, score))
+            worst = schema.Separation.model_validate(over["worst"])
+            found[model][score] = schema.SeparationOverSilos.model_validate(
+                over["mean"] | {"worst": worst, "pooled": pooled}
+            )
     return found
 
 
@@ -160,13 +150,13 @@ def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, SeparationOver
 class Choice:
     """The accuracy of the best choice between two models, and counts of decisions by which models were right."""
 
-    oracle: Metrics | None = None
+    oracle: schema.Metrics | None = None
     right: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
     """Return the best choice and the decisions; empty if no silo has two models."""
-    groups = ["choice" if part == INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
+    groups = ["choice" if part == schema.INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
     best, counts = [], []
     for silo, sums in each.items():
         if all(group in payloads[silo] for group in groups):
@@ -181,7 +171,7 @@ def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Ch
     total = torch.stack(counts).sum(0)
     cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
     return Choice(
-        Metrics(accuracy=sum(best) / len(best)),
+        schema.Metrics(accuracy=sum(best) / len(best)),
         {name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()},
     )
 
@@ -218,25 +208,25 @@ class Classification:
     def pooled(self) -> dict[str, float]:
         return metrics.classification(self._merged, self.positive) if self._merged else {}
 
-    def of_silo(self, silo: SiloId) -> ClassificationRecord | None:
+    def of_silo(self, silo: SiloId) -> schema.ClassificationRecord | None:
         """Return a silo's record without the metrics."""
         if silo not in self.sums:
             return None
         own = self.sums[silo]
         few = len(own["confusion"]) <= MOST_CLASSES
-        return ClassificationRecord(
+        return schema.ClassificationRecord(
             confusion=own["confusion"].int().tolist() if few else None,
             operating=self._operating(own, self._point(silo), "federation" if self._own(silo) is None else "silo"),
         )
 
     @property
-    def of_all(self) -> ClassificationRecord | None:
+    def of_all(self) -> schema.ClassificationRecord | None:
         """The record of all silos' inputs together, each classified at its silo's threshold."""
         if not self._merged:
             return None
         two = len(self._merged["confusion"]) == 2
         target = f"sensitivity {self.sensitivity:g}" if self.sensitivity is not None else "Youden's J"
-        return ClassificationRecord(
+        return schema.ClassificationRecord(
             positive=self.name if two else "",
             rule=target if two else "",
             confusion=self._merged["confusion"].int().tolist(),
@@ -283,11 +273,11 @@ class Classification:
         return metrics.operating_point(*pair, self.sensitivity)
 
     @staticmethod
-    def _operating(sums: Tensors, point: OperatingPoint | None, whose: str) -> OperatingRecord | None:
+    def _operating(sums: Tensors, point: OperatingPoint | None, whose: str) -> schema.OperatingRecord | None:
         if point is None or "called" not in sums:
             return None
         (right_no, false_yes), (false_no, right_yes) = sums["called"].int().tolist()
-        return OperatingRecord(
+        return schema.OperatingRecord(
             threshold=point.threshold, whose=whose, positives=point.positives, negatives=point.negatives,
             true_positives=right_yes, false_negatives=false_no, false_positives=false_yes, true_negatives=right_no,
         )  # fmt: skip
@@ -299,7 +289,7 @@ OWN = "own"
 """The group of custom metrics in a silo's measurements on its test split."""
 
 
-def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) -> dict[str, OwnMetricRecord]:
+def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) -> dict[str, schema.OwnMetricRecord]:
     """Return custom metrics by name over the silos where they are defined, with equal weights."""
     found = {}
     for own in metrics:
@@ -307,11 +297,11 @@ def own_records(metrics: Iterable[OwnMetric], test: Mapping[SiloId, Payload]) ->
         ends = {} if not values else {
             "mean": math.fsum(values) / len(values), "worst": (min if own.higher_is_better else max)(values)
         }  # fmt: skip
-        found[own.name] = OwnMetricRecord(higher_is_better=own.higher_is_better, silos=len(values), **ends)
+        found[own.name] = schema.OwnMetricRecord(higher_is_better=own.higher_is_better, silos=len(values), **ends)
     return found
 
 
-def own_of_silo(payload: Payload) -> dict[str, Figure]:
+def own_of_silo(payload: Payload) -> dict[str, schema.Figure]:
     """Return the custom metrics of a silo's test split by name."""
     return {name: float(value) for name, value in payload.get(OWN, {}).items()}
 

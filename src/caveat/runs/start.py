@@ -7,22 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import config as configuration
-from .. import data
+from .. import data, files
 from ..config import Config
 from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_device, find_devices
-from ..files import (
-    NEWEST,
-    RUN,
-    TrainedStore,
-    locked,
-    nothing_begun,
-    read,
-    record_of,
-    text_of,
-    write_bytes,
-    write_record,
-)
 from ..files.schema import Checkpoint, GivenConfiguration, RunFile, Summary
 from ..metrics.custom_metrics import check_known as check_metrics
 from .execution import execute
@@ -57,7 +45,7 @@ def start(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot create the folder {out}: {error.strerror}") from error
-    with locked(out / "state"):
+    with files.locked(out / "state"):
         check_empty(out)  # checked again, because another process may have been faster
         run = dataclasses.replace(local_run(config, silos, out), devices=devices, given=given)
         run.keep_description()
@@ -88,19 +76,19 @@ def local_run(config: Config, silos: data.Silos, folder: Path) -> LocalRun:
 
 def check_empty(out: Path) -> None:
     """Raise ConfigurationError unless a run may start in the folder."""
-    if (out / RUN).exists():
+    if (out / files.RUN).exists():
         raise ConfigurationError(
             f"{out} already has a run: continue it with `caveat resume {out}`, or choose another folder with --out"
         )
-    if not nothing_begun(out):
+    if not files.nothing_begun(out):
         raise ConfigurationError(f"{out} exists and is not a run; choose a new folder with --out")
 
 
 def keep_configuration(config: Config, folder: Path, given: GivenConfiguration | None = None) -> None:
     """Write the complete configuration and the user's own file, with its comments, for users to read and reuse."""
-    write_bytes(folder / CONFIG, configuration.dump(config).encode(), lasting=True)
+    files.write_bytes(folder / CONFIG, configuration.dump(config).encode(), lasting=True)
     if given is not None and (file := Path(given.source)).is_file():
-        write_bytes(folder / GIVEN, file.read_bytes(), lasting=True)
+        files.write_bytes(folder / GIVEN, file.read_bytes(), lasting=True)
 
 
 def execute_all(run: LocalRun, progress: Progress) -> Path:
@@ -109,7 +97,7 @@ def execute_all(run: LocalRun, progress: Progress) -> Path:
     The caller holds the lock of the folder.
     """
     execute(run, progress, run.method.name)
-    rounds = read(run.folder / "summary.json", Summary).rounds_run
+    rounds = files.read(run.folder / "summary.json", Summary).rounds_run
     for baseline in run.baselines(rounds):
         baseline.folder.mkdir(parents=True, exist_ok=True)
         execute(baseline, progress, baseline.method.name)
@@ -140,7 +128,7 @@ def resume(
     if rounds is not None or not (folder / "summary.json").exists():
         check_known(spec)
         check_metrics(spec.evaluation.metrics)
-    with locked(folder / "state"):
+    with files.locked(folder / "state"):
         check_begun(folder)
         silos = spec.read_silos() if silos is None else silos
         check_same_data(folder, silos)
@@ -196,9 +184,9 @@ def extended(before: LocalRun, rounds: int) -> LocalRun:
     if rounds != _rounds(before):
         for was, now in parts:
             _extend(was, now, rounds)
-    if text := text_of(after.folder / CONFIG):
+    if text := files.text_of(after.folder / CONFIG):
         text = re.sub(r"(?m)^rounds = \d+$", f"rounds = {rounds}", text, count=1)
-        write_bytes(after.folder / CONFIG, text.encode(), lasting=True)
+        files.write_bytes(after.folder / CONFIG, text.encode(), lasting=True)
     return after
 
 
@@ -228,7 +216,7 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
     """Raise ConfigurationError unless the run in a folder can be extended, before anything is changed."""
     part = before.folder
     now, then = list(before.complete_method.schedule()), list(after.complete_method.schedule())
-    checkpoint = record_of(part / "state" / NEWEST, Checkpoint)
+    checkpoint = files.record_of(part / "state" / files.NEWEST, Checkpoint)
     done, asked = 0 if checkpoint is None else checkpoint.number, f"--rounds {rounds}"
     trained = min(horizon(now), horizon(then))
     if _forms(now[:trained]) != _forms(then[:trained]) or horizon(now) != _rounds(before):
@@ -245,7 +233,7 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
             f"{asked}: early stopping ended training of {part} after round {checkpoint.number}, and would end it again",
             "rounds",
         )
-    if _is_closing(checkpoint, before.complete_method) and TrainedStore(part).load() is None:
+    if _is_closing(checkpoint, before.complete_method) and files.TrainedStore(part).load() is None:
         raise ConfigurationError(
             f"{asked}: the states of {part} at the end of training were not kept; start a new run", "rounds"
         )
@@ -253,7 +241,10 @@ def _check_extension(before: LocalRun, after: LocalRun, rounds: int) -> None:
 
 def _extend(before: LocalRun, after: LocalRun, rounds: int) -> None:
     (after.folder / "summary.json").unlink(missing_ok=True)
-    store, checkpoint = TrainedStore(after.folder), record_of(after.folder / "state" / NEWEST, Checkpoint)
+    store, checkpoint = (
+        files.TrainedStore(after.folder),
+        files.record_of(after.folder / "state" / files.NEWEST, Checkpoint),
+    )
     if _is_closing(checkpoint, before.complete_method):
         store.restore()
     elif checkpoint is not None:
@@ -264,7 +255,7 @@ def _extend(before: LocalRun, after: LocalRun, rounds: int) -> None:
         if record.given is not None:
             changed["given"] = record.given.model_copy(update={"sets": [*record.given.sets, f"rounds={rounds}"]})
         changed["spec"] = described(after.spec)
-        write_record(after.folder / RUN, record.model_copy(update=changed), lasting=True)
+        files.write_record(after.folder / files.RUN, record.model_copy(update=changed), lasting=True)
 
 
 def _is_closing(checkpoint: Checkpoint | None, method: Method) -> bool:

@@ -15,31 +15,7 @@ from ..core.devices import device_model, versions
 from ..core.errors import short_repr
 from ..core.silo import SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
-from ..files.schema import (
-    INSIDE,
-    SCHEMA,
-    DeviceRecord,
-    DomainRecord,
-    Metrics,
-    ModelRecord,
-    Newcomers,
-    Policy,
-    PrivacyRecord,
-    Reliability,
-    RoundRow,
-    RoundTraffic,
-    RunState,
-    Selective,
-    SiloRecord,
-    SiloStream,
-    Stream,
-    SubgroupRecord,
-    Summary,
-    Traffic,
-    VectorizedRecord,
-    Worst,
-    as_json,
-)
+from ..files import schema
 from ..uncertainty import histograms
 from .base import BaseRun
 from .run_metrics import Classification, by_model, mean_of_silos, own_of_silo, own_records, summarize_streams
@@ -55,7 +31,9 @@ def check_vectorized(folder: Path, mode: str, kept: str) -> None:
         )
 
 
-def training_tasks(decided: Mapping[str, VectorizedRecord], method: Method) -> dict[str, VectorizedRecord]:
+def training_tasks(
+    decided: Mapping[str, schema.VectorizedRecord], method: Method
+) -> dict[str, schema.VectorizedRecord]:
     """Return the decisions on batching for tasks that train or were batched, by name and stored groups of silos."""
     training = {step.name for step in method.schedule() if step.trains}
     found = {}
@@ -67,7 +45,7 @@ def training_tasks(decided: Mapping[str, VectorizedRecord], method: Method) -> d
     return found
 
 
-def not_batched(tasks: Mapping[str, VectorizedRecord]) -> list[str]:
+def not_batched(tasks: Mapping[str, schema.VectorizedRecord]) -> list[str]:
     """Return a note for each task that should have been batched but was not."""
     return [
         f"{name}: {'some ' if record.vectorized else ''}silos were trained one after the other: {record.why}"
@@ -84,36 +62,40 @@ FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
 """Entries of a silo that methods and their wrappers provide."""
 
 
-def count(run_state: RunState, done: FinishedRound, phase: str) -> None:
+def count(run_state: schema.RunState, done: FinishedRound, phase: str) -> None:
     """Add a round's traffic to the run's state."""
     up = sum(size(update.payload) for update in done.replies.updates.values())
     down = size(done.sent) * len(done.cohort)
     run_state.last = done.t
-    run_state.traffic.append(RoundTraffic(round=done.number, phase=phase, silos=len(done.cohort), up=up, down=down))
+    run_state.traffic.append(
+        schema.RoundTraffic(round=done.number, phase=phase, silos=len(done.cohort), up=up, down=down)
+    )
 
 
-def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[RoundRow]:
+def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[schema.RoundRow]:
     """Return a silo's rows of rounds.jsonl: for its predictions, and for each of two models.
 
     `about` has the round, phase and split.
     """
     extra = _of_method(method, payload)
     extra.pop("codeword_use", None)  # large, and already in the summary
-    found = list[RoundRow]()
+    found = list[schema.RoundRow]()
     for name, sums in by_model(method, payload).items():
         of = {"silo": silo.name, "domain": silo.domain, "model": name, "examples": int(sums["examples"])}
-        found.append(RoundRow.model_validate({**about, **of, **metrics.figures(sums), **({} if found else extra)}))
+        found.append(
+            schema.RoundRow.model_validate({**about, **of, **metrics.figures(sums), **({} if found else extra)})
+        )
     return found
 
 
 def summarize(
     run: BaseRun,
-    run_state: RunState,
+    run_state: schema.RunState,
     test: Mapping[SiloId, Payload],
     server: State,
-    privacy: PrivacyRecord | None,
+    privacy: schema.PrivacyRecord | None,
     newcomers: Mapping[SiloId, Payload],
-) -> Summary:
+) -> schema.Summary:
     """Return the summary: metrics on the test split after the last round, of the silos that replied.
 
     Newcomers, which did not take part, have marked entries and are excluded from all other metrics.
@@ -130,13 +112,15 @@ def summarize(
         if name in test
     ]
     streams = summarize_streams(method, test)
-    inside = streams[INSIDE] = _stream_with_classes(classes, streams[INSIDE])
+    inside = streams[schema.INSIDE] = _stream_with_classes(classes, streams[schema.INSIDE])
     pooled = metrics.merge(payload["sums"] for payload in test.values())
-    return Summary(
-        schema=SCHEMA,
+    return schema.Summary(
+        schema=schema.SCHEMA,
         version=__version__,
         method=method.name,
-        policy=Policy.model_validate(outcome.pop("policy", {"name": run.spec.uncertainty.policy or method.policy})),
+        policy=schema.Policy.model_validate(
+            outcome.pop("policy", {"name": run.spec.uncertainty.policy or method.policy})
+        ),
         seed=run.spec.seed,
         rounds_run=run_state.number,
         stopped=run_state.stopped,
@@ -148,23 +132,23 @@ def summarize(
         mean=_with(mean_of_silos(method, test), classes.over_silos["mean"]),
         worst=_worst(silos),
         metrics=own_records(run.spec.known_metrics, test),
-        pooled=Metrics.model_validate(
+        pooled=schema.Metrics.model_validate(
             metrics.figures(pooled)
             | metrics.errors(pooled)
             | {"ece_null": metrics.ece_null(pooled) or None}
             | classes.pooled
         ),
         subgroups=_subgroups(test, run.info.subgroups),
-        risk_coverage=Selective.model_validate(metrics.risk_coverage(pooled, "total")),
+        risk_coverage=schema.Selective.model_validate(metrics.risk_coverage(pooled, "total")),
         classification=classes.of_all,
-        models=inside.models | ({"oracle": ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
+        models=inside.models | ({"oracle": schema.ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
         decisions=inside.decisions,
         quadrants=inside.quadrants,
         streams=streams if len(streams) > 1 else {},
         privacy=privacy,
         **outcome,
         milestones=run_state.milestones,
-        traffic=Traffic(
+        traffic=schema.Traffic(
             bytes_up=sum(entry.up for entry in run_state.traffic),
             bytes_down=sum(entry.down for entry in run_state.traffic),
             per_round=run_state.traffic,
@@ -179,20 +163,22 @@ def summarize(
     )
 
 
-def _subgroups(test: Mapping[SiloId, Payload], names: Sequence[str]) -> list[SubgroupRecord]:
+def _subgroups(test: Mapping[SiloId, Payload], names: Sequence[str]) -> list[schema.SubgroupRecord]:
     """Return the metrics by subgroup of the silos' test inputs together."""
     parts = [payload["subgroups"] for payload in test.values() if "subgroups" in payload]
     if not parts or not names:
         return []
     found = metrics.subgroup_figures(metrics.merge(parts), names)
-    return [SubgroupRecord.model_validate({"name": name, **values}) for name, values in found.items()]
+    return [schema.SubgroupRecord.model_validate({"name": name, **values}) for name, values in found.items()]
 
 
-def _device(devices: Sequence[torch.device]) -> DeviceRecord | None:
+def _device(devices: Sequence[torch.device]) -> schema.DeviceRecord | None:
     """Return the record of devices; None for the CPU, whose results depend on the recorded libraries."""
     if devices[0].type == "cpu":
         return None
-    return DeviceRecord(names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0]))
+    return schema.DeviceRecord(
+        names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0])
+    )
 
 
 def _classification(
@@ -203,13 +189,13 @@ def _classification(
     return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity)
 
 
-def _with_classes(classes: Classification, silo: SiloRecord) -> SiloRecord:
+def _with_classes(classes: Classification, silo: schema.SiloRecord) -> schema.SiloRecord:
     """Add classification metrics to a silo's record."""
     figures = _with(silo.test, classes.figures(silo.name))
     return silo.model_copy(update={"test": figures, "classification": classes.of_silo(silo.name)})
 
 
-def _stream_with_classes(classes: Classification, inside: Stream) -> Stream:
+def _stream_with_classes(classes: Classification, inside: schema.Stream) -> schema.Stream:
     """Add classification metrics over silos to the stream of test inputs."""
     (name, chosen), over = next(iter(inside.models.items())), classes.over_silos
     if chosen.silos != inside.silos:  # models are compared over only some silos
@@ -224,37 +210,39 @@ def _stream_with_classes(classes: Classification, inside: Stream) -> Stream:
     return inside.model_copy(update={"models": inside.models | {name: record}})
 
 
-def _with(found: Metrics, more: Mapping[str, float]) -> Metrics:
-    return Metrics.model_validate({**as_json(found), **more})
+def _with(found: schema.Metrics, more: Mapping[str, float]) -> schema.Metrics:
+    return schema.Metrics.model_validate({**schema.as_json(found), **more})
 
 
-def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload], classes: Classification) -> list[SiloRecord]:
+def _newcomers(run: BaseRun, payloads: Mapping[SiloId, Payload], classes: Classification) -> list[schema.SiloRecord]:
     """Return the records of newcomers, marked as such."""
     found = (silo_record(run.complete_method, run.info.silo_infos[name], payload) for name, payload in payloads.items())
     return [_with_classes(classes, record).model_copy(update={"newcomer": True}) for record in found]
 
 
-def _newcomers_mean(method: Method, payloads: Mapping[SiloId, Payload], classes: Classification) -> Newcomers | None:
+def _newcomers_mean(
+    method: Method, payloads: Mapping[SiloId, Payload], classes: Classification
+) -> schema.Newcomers | None:
     if not payloads:
         return None
-    mean = summarize_streams(method, payloads)[INSIDE].chosen.mean
+    mean = summarize_streams(method, payloads)[schema.INSIDE].chosen.mean
     more = metrics.across({silo: classes.figures(silo) for silo in payloads})["mean"]
-    return Newcomers(mean=_with(mean, more))
+    return schema.Newcomers(mean=_with(mean, more))
 
 
-def _worst(silos: Sequence[SiloRecord]) -> Worst:
+def _worst(silos: Sequence[schema.SiloRecord]) -> schema.Worst:
     """Return the silo with the lowest accuracy, the first by name if several."""
     known = [(silo.test.accuracy, silo.name) for silo in silos if silo.test.accuracy is not None]
     accuracy, name = min(known)
-    return Worst(silo=name, accuracy=accuracy)
+    return schema.Worst(silo=name, accuracy=accuracy)
 
 
-def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
+def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> schema.SiloRecord:
     """Return the record of a silo, from its measurements on its test split."""
     sums = payload["sums"]
     streams = summarize_streams(method, {silo.name: payload})
     null = metrics.ece_null(sums) or None
-    return SiloRecord(
+    return schema.SiloRecord(
         name=silo.name,
         domain=silo.domain,
         n_train=silo.examples["train"],
@@ -263,12 +251,12 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> SiloRecord:
         n_test=silo.examples["test"],
         class_counts=list(silo.class_counts),
         dropped=dict(silo.dropped),
-        test=Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
+        test=schema.Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
         entropy_error=entropy_error(sums),
         metrics=own_of_silo(payload),
-        reliability=Reliability.model_validate(metrics.reliability(sums)),
+        reliability=schema.Reliability.model_validate(metrics.reliability(sums)),
         decisions=metrics.decisions(sums),
-        models=_means(streams[INSIDE]).models if len(method.models) > 1 else {},
+        models=_means(streams[schema.INSIDE]).models if len(method.models) > 1 else {},
         streams={name: _means(found) for name, found in streams.items()} if len(streams) > 1 else {},
         **_of_method(method, payload),
     )
@@ -286,10 +274,10 @@ def entropy_error(sums: Tensors) -> float | None:
     return float((counts @ (middles - mean).square() / (n - 1) / n).sqrt())
 
 
-def _means(stream: Stream) -> SiloStream:
+def _means(stream: schema.Stream) -> schema.SiloStream:
     """Return a stream's record for a single silo."""
     means = {name: found.mean for name, found in stream.models.items()}
-    return SiloStream.model_validate(as_json(stream) | {"models": means})
+    return schema.SiloStream.model_validate(schema.as_json(stream) | {"models": means})
 
 
 def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
@@ -298,12 +286,12 @@ def _of_method(method: Method, payload: Payload) -> dict[str, Any]:
 
 def check_outcome(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
     """Check the result of `Method.outcome`. Raises ConfigurationError for a reserved key, or an invalid value."""
-    return _entries(f"{method.name}: outcome()", found, {"schema", *Summary.model_fields} - FREE)
+    return _entries(f"{method.name}: outcome()", found, {"schema", *schema.Summary.model_fields} - FREE)
 
 
 def check_silo_entries(method: Method, found: Mapping[str, object]) -> dict[str, Any]:
     """Check the result of `Method.summarize`. Raises ConfigurationError for a reserved key, or an invalid value."""
-    taken = SiloRecord.model_fields.keys() | RoundRow.model_fields.keys()
+    taken = schema.SiloRecord.model_fields.keys() | schema.RoundRow.model_fields.keys()
     return _entries(f"{method.name}: summarize()", found, taken - FREE_OF_SILOS)
 
 
@@ -319,12 +307,12 @@ def _entries(hook: str, found: Mapping[str, object], taken: set[str]) -> dict[st
     return dict(found)
 
 
-def _domains(silos: Sequence[SiloRecord]) -> list[DomainRecord]:
+def _domains(silos: Sequence[schema.SiloRecord]) -> list[schema.DomainRecord]:
     groups: dict[str, dict[str, dict[str, float]]] = {}
     for silo in silos:
-        figures = {name: value for name, value in as_json(silo.test).items() if name in MEANS}
+        figures = {name: value for name, value in schema.as_json(silo.test).items() if name in MEANS}
         groups.setdefault(silo.domain, {})[silo.name] = figures
     return [
-        DomainRecord.model_validate({"domain": name, "silos": len(group), **metrics.across(group)["mean"]})
+        schema.DomainRecord.model_validate({"domain": name, "silos": len(group), **metrics.across(group)["mean"]})
         for name, group in groups.items()
     ]

@@ -29,18 +29,9 @@ from torch import Tensor
 from ..core import Answers, Decision, Payload, Prediction, Replies, Round, SiloContext, State, SumOver, Tensors, Update
 from ..core.devices import brought
 from ..core.silo import SiloInfo
+from ..uncertainty import sets, temperature
 from ..uncertainty import subgroups as by_subgroup
-from ..uncertainty import temperature
 from ..uncertainty.histograms import BINS
-from ..uncertainty.sets import (
-    merged_threshold,
-    prediction_sets,
-    shifted_threshold,
-    surprise,
-    surprise_by_class,
-    surprise_histogram,
-    threshold,
-)
 from .base import Wrapper, apart, asked, no_histograms
 from .switch_policy import scalar
 
@@ -179,30 +170,30 @@ class Conformal(Wrapper):
 
     def own_limits(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return a silo's own quantile of the surprises of its labels, or quantiles by row with subgroups."""
-        found = surprise(probs, y)
+        found = sets.surprise(probs, y)
         if not self.subgroups:
-            return {"limit": scalar(threshold(found, self.coverage))}
+            return {"limit": scalar(sets.threshold(found, self.coverage))}
         pool = by_subgroup.pools(by_subgroup.sizes(subgroup, len(self.subgroups)), self.least)
         row = by_subgroup.rows(subgroup, pool)
         parts = [found, *(found[row == 1 + g] if row is not None else found[:0] for g in range(len(pool)))]
-        return {"limit": torch.stack([scalar(threshold(each, self.coverage)) for each in parts]), "pools": pool}
+        return {"limit": torch.stack([scalar(sets.threshold(each, self.coverage)) for each in parts]), "pools": pool}
 
     def limits(self, counts: Tensor) -> Tensors:
         """Return the quantile of a histogram (4096,) or, with subgroups, the quantiles by row (R, 4096) of their
         pools."""
         if not self.subgroups:
-            return {"limit": scalar(merged_threshold(counts, self.coverage))}
+            return {"limit": scalar(sets.merged_threshold(counts, self.coverage))}
         pool = by_subgroup.pools(counts[1:].sum(1), self.least)
         merged = by_subgroup.pooled(counts, pool)
-        limit = torch.stack([scalar(merged_threshold(each, self.coverage)) for each in merged])
+        limit = torch.stack([scalar(sets.merged_threshold(each, self.coverage)) for each in merged])
         return {"limit": limit, "pools": pool, "sizes": merged.sum(1)}
 
     def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return the histogram, by row with subgroups; all zeros if the silo has its own quantile."""
-        counts = surprise_histogram(probs, y)
+        counts = sets.surprise_histogram(probs, y)
         if self.subgroups:
             there = [subgroup == g if subgroup is not None else y < 0 for g in range(len(self.subgroups))]
-            counts = torch.stack([counts, *(surprise_histogram(probs[each], y[each]) for each in there)])
+            counts = torch.stack([counts, *(sets.surprise_histogram(probs[each], y[each]) for each in there)])
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
@@ -223,7 +214,7 @@ class Conformal(Wrapper):
             return decided
         subgroup = next(iter(answers.values())).subgroup
         limit = self.limit(down["sets"], state.get("sets", {}), subgroup)
-        return replace(decided, sets=prediction_sets(mean_probs(answers), decided.label, limit))
+        return replace(decided, sets=sets.prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
         """Return the largest surprise in a set, one for all inputs or (N, 1): the silo's own quantile, or the one of
@@ -263,22 +254,22 @@ class ByClass(Conformal):
 
     def own_limits(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return a silo's own quantile for each class, (C,)."""
-        found, classes = surprise(probs, y), probs.shape[1]
+        found, classes = sets.surprise(probs, y), probs.shape[1]
         pool = by_subgroup.pools(torch.bincount(y.cpu(), minlength=classes), self.least)
         of = pool.to(y.device)[y]
-        limit = torch.stack([scalar(threshold(found[of == c], self.coverage)) for c in range(classes)])
+        limit = torch.stack([scalar(sets.threshold(found[of == c], self.coverage)) for c in range(classes)])
         return {"limit": limit[pool]}
 
     def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return the histograms by class (C, 4096); all zeros if the silo has its own quantiles."""
-        counts = surprise_by_class(probs, y)
+        counts = sets.surprise_by_class(probs, y)
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def limits(self, counts: Tensor) -> Tensors:
         """Return the quantile of each class, (C,), from histograms by class (C, 4096)."""
         pool = by_subgroup.pools(counts.sum(1), self.least)
         merged = torch.zeros_like(counts).index_add_(0, pool.to(counts.device), counts)
-        return {"limit": torch.stack([scalar(merged_threshold(each, self.coverage)) for each in merged])[pool]}
+        return {"limit": torch.stack([scalar(sets.merged_threshold(each, self.coverage)) for each in merged])[pool]}
 
     def outcome(self, server: State) -> dict[str, object]:
         about = {"coverage": self.coverage, "least": self.least, "per_class": True}
@@ -297,7 +288,7 @@ class LabelShifted(Conformal):
         return update, state | {"sets": state["sets"] | {"seen": seen}}
 
     def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
-        return super().sent(probs, y, subgroup) | {"surprise_by_class": surprise_by_class(probs, y)}
+        return super().sent(probs, y, subgroup) | {"surprise_by_class": sets.surprise_by_class(probs, y)}
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms of each class."""
@@ -313,7 +304,7 @@ class LabelShifted(Conformal):
         seen = kept.get("seen")
         if "limit" in kept or seen is None or not seen.any():
             return super().limit(agreed, kept, subgroup)
-        return scalar(shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage))
+        return scalar(sets.shifted_threshold(agreed["surprise_by_class"], seen / seen.sum(), self.coverage))
 
     def outcome(self, server: State) -> dict[str, object]:
         about = {"coverage": self.coverage, "least": self.least, "label_shift": True}

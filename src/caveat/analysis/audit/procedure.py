@@ -25,18 +25,9 @@ from ...runs.local import LocalRun
 from ...runs.progress import Progress, Silent
 from ...runs.spec import RunSpec, spec_of
 from ...terminal.tables import Heading, TextTable, text_table, written
+from . import experiments
 from . import findings as promises
 from .calibration import against_chance, calibration, judged
-from .experiments import (
-    RULES,
-    Sweep,
-    copies_are_no_evidence,
-    fused_with_copies,
-    mean_size,
-    no_opinions,
-    observed,
-    with_equal_steps,
-)
 from .findings import about_logits, disagreement
 from .observations import KEPT, LOGITS, Observed, mean_over_silos, rank_shares
 
@@ -125,11 +116,11 @@ def audit_of(
     """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
-        spec, seed=0, evaluation=ONCE, method=with_equal_steps(spec.method, silos), data=None, baselines=()
+        spec, seed=0, evaluation=ONCE, method=experiments.with_equal_steps(spec.method, silos), data=None, baselines=()
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="caveat-") as passing:
         folder = path_of(out, "out") if out is not None else Path(passing)
-        sweep = Sweep(
+        sweep = experiments.Sweep(
             LocalRun(folder=folder, spec=spec, silos=silos, engine_settings=engine, devices=devices),
             python_calls.listed(shares, float, "shares"),
             python_calls.listed(seeds, lambda seed: python_calls.whole(seed, "seeds"), "seeds"),
@@ -142,20 +133,20 @@ def audit_of(
     return result
 
 
-def _examine(sweep: Sweep, progress: Progress) -> Audit:
+def _examine(sweep: experiments.Sweep, progress: Progress) -> Audit:
     """Execute all runs and test them. For runs on a fraction of the data, only means are kept."""
     rows: list[dict[str, int | float]] = []
     full: list[Observed] = []
     summaries: list[Summary] = []
     for share, seed, run in sweep.run(progress):
-        seen = observed(run)
-        rows.append({"share": share, "seed": seed, "n": mean_size(run.silos), **mean_over_silos(seen)})
+        seen = experiments.observed(run)
+        rows.append({"share": share, "seed": seed, "n": experiments.mean_size(run.silos), **mean_over_silos(seen)})
         if share == 1:
             full.append(seen)
             summaries.append(read(run.folder / "summary.json", Summary))
-    why_not = no_opinions(full)
-    fusion = {} if why_not else fused_with_copies(full)
-    copies = [copies_are_no_evidence(name, why_not or fusion[name]) for name in RULES]
+    why_not = experiments.no_opinions(full)
+    fusion = {} if why_not else experiments.fused_with_copies(full)
+    copies = [experiments.copies_are_no_evidence(name, why_not or fusion[name]) for name in experiments.RULES]
     accuracy = against_chance(full)
     found = judged([*_findings(rows, full, summaries), *copies], accuracy)
     common = sweep.common()

@@ -12,24 +12,11 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from ... import data
+from ... import data, files
 from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
 from ...data import Silos
 from ...engines.worker_process import end_with_parent
-from ...files import (
-    RUN,
-    check_version,
-    decoded,
-    forget_parts,
-    locked,
-    nothing_begun,
-    read_comparison,
-    text_of,
-    write_bytes,
-    write_json,
-    write_record,
-)
 from ...files.schema import SCHEMA, as_json, check_seal, grid_record, sealed
 from ...html.comparison.page import render
 from ...html.run.page import write_report
@@ -107,7 +94,7 @@ class Runner:
         for run in filter(self.results.done, self.results.known()):
             place = self.results.place(run)
             if not (place / "report.html").exists():
-                forget_parts(place)  # even if the process id has been reused
+                files.forget_parts(place)  # even if the process id has been reused
                 write_report(place)
             if self._decides(run) and not inputs_file(place).exists():
                 opened_run = open_run(place)
@@ -143,7 +130,7 @@ class Runner:
 
     def _leave(self, note: Path, run: PlannedRun, why: str) -> None:
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(note, why.encode())
+        files.write_bytes(note, why.encode())
         self.progress.note(f"{run.title} failed: {why.splitlines()[-1]}")
 
     def _silos(self, config: Config) -> Silos:
@@ -177,7 +164,7 @@ class Runner:
 def check_folder(results: ComparisonFolder) -> None:
     """Raise ConfigurationError if the folder is not a comparison or has runs with other settings."""
     folder = results.folder
-    if not (folder / "grid.json").exists() and not nothing_begun(folder):
+    if not (folder / "grid.json").exists() and not files.nothing_begun(folder):
         raise ConfigurationError(f"{folder} exists and is not a comparison; choose a new folder with --out")
     for run in results.known():
         results.check_begun(run)
@@ -195,7 +182,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads do not exist here, and OpenMP would wait for them
     try:
-        if (place / RUN).exists():
+        if (place / files.RUN).exists():
             resume(place, silos=silos, device=config.engine.device)
         else:
             start(config, place, silos=silos)
@@ -206,7 +193,7 @@ def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: in
         text = str(error) if isinstance(error, CaveatError | OSError) else f"{type(error).__name__}: {error}"
         with suppress(CaveatError, OSError):  # with a full disk, the comparison itself fails with an error
             note.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(note, text.encode())
+            files.write_bytes(note, text.encode())
 
 
 def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: str | None = None) -> Path:
@@ -226,8 +213,8 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: 
     except OSError as error:
         raise ConfigurationError(f"cannot create the folder {folder}: {error.strerror}") from error
     (folder / "runs").mkdir(exist_ok=True)
-    with locked(folder / "runs"):
-        write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
+    with files.locked(folder / "runs"):
+        files.write_json(folder / "grid.json", sealed({"schema": SCHEMA, **grid_record(grid)}))
         write(results)
         try:
             runner.run()
@@ -239,11 +226,11 @@ def compare(grid: Grid, folder: Path, workers: int, progress: Progress, device: 
 def write(results: ComparisonFolder, out: Path | None = None) -> Path:
     """Write comparison.json, runs.csv, tables.md and the page from the runs so far; return the path of the page."""
     folder, record = results.folder, comparison_of(results)
-    write_record(folder / "comparison.json", record)
-    write_bytes(folder / "runs.csv", per_run(record).encode())
-    write_bytes(folder / "tables.md", markdown(record).encode())
+    files.write_record(folder / "comparison.json", record)
+    files.write_bytes(folder / "runs.csv", per_run(record).encode())
+    files.write_bytes(folder / "tables.md", markdown(record).encode())
     target = out or folder / "report.html"
-    write_bytes(target, render(read_comparison(folder / "comparison.json")).encode())
+    files.write_bytes(target, render(files.read_comparison(folder / "comparison.json")).encode())
     return target
 
 
@@ -254,7 +241,7 @@ def opened(folder: Path) -> ComparisonFolder:
 
 def lacking(folder: Path) -> str:
     """Return how many runs failed or are missing, in words; empty if none."""
-    runs = read_comparison(folder / "comparison.json").cells
+    runs = files.read_comparison(folder / "comparison.json").cells
     failed, missing = (sum(run.status == status for run in runs) for status in ("failed", "missing"))
     return f"{failed} of {len(runs)} runs failed, {missing} are missing" if failed or missing else ""
 
@@ -263,8 +250,8 @@ def grid_of(folder: Path) -> Grid:
     """Read the grid from `grid.json`. Raises DataError if it is damaged or has another version."""
     path = folder / "grid.json"
     try:
-        value = decoded(text_of(path) or "", str(path))
-        check_version(value, str(path))
+        value = files.decoded(files.text_of(path) or "", str(path))
+        files.check_version(value, str(path))
         check_seal(value, str(path))
         return TypeAdapter(Grid).validate_python(value)
     except ValidationError as error:

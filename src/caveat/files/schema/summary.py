@@ -7,20 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .figures import (
-    INSIDE,
-    ORACLE,
-    ClassificationRecord,
-    Codewords,
-    Metrics,
-    ModelRecord,
-    OwnMetricRecord,
-    PrivacyRecord,
-    Reliability,
-    SiloStream,
-    Stream,
-    Traffic,
-)
+from . import figures
 from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 from .record import Count, Figure, File, Record, Size
 
@@ -124,30 +111,30 @@ class SiloRecord(Record):
     n_test: Size | None = None
     class_counts: list[Size] | None = None
     dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
-    test: Metrics = Metrics()
+    test: figures.Metrics = figures.Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
-    reliability: Reliability | None = None
+    reliability: figures.Reliability | None = None
     decisions: dict[str, float] | None = None
-    models: dict[str, Metrics] = {}
-    streams: dict[str, SiloStream] = {}
-    codewords: Codewords | None = None
+    models: dict[str, figures.Metrics] = {}
+    streams: dict[str, figures.SiloStream] = {}
+    codewords: figures.Codewords | None = None
     perplexity: Figure = None
     codeword_use: list[int] | None = None
     model: str = ""  # the architecture of its local model
     newcomer: bool = False  # took no part in training
     metrics: dict[str, Figure] = {}  # custom metrics, on the test split
-    classification: ClassificationRecord | None = None
+    classification: figures.ClassificationRecord | None = None
     promise: GuaranteeRecord | None = None  # the guarantee for its decisions, if silos or domains have their own
 
 
-class SubgroupRecord(Metrics):
+class SubgroupRecord(figures.Metrics):
     """The metrics of a subgroup's test inputs, of all silos together."""
 
     name: str
     examples: Count
 
 
-class DomainRecord(Metrics):
+class DomainRecord(figures.Metrics):
     """The mean metrics of the silos of one domain."""
 
     domain: str
@@ -162,7 +149,7 @@ class Worst(Record):
 class Newcomers(Record):
     """The mean metrics of held-out silos."""
 
-    mean: Metrics
+    mean: figures.Metrics
 
 
 class DeviceRecord(Record):
@@ -196,18 +183,18 @@ class Summary(File):
     silos: list[SiloRecord]
     absent: list[str] = []  # silos without test metrics
     domains: list[DomainRecord] = []
-    mean: Metrics | None = None
+    mean: figures.Metrics | None = None
     worst: Worst | None = None
-    metrics: dict[str, OwnMetricRecord] = {}  # custom metrics
-    pooled: Metrics = Metrics()
+    metrics: dict[str, figures.OwnMetricRecord] = {}  # custom metrics
+    pooled: figures.Metrics = figures.Metrics()
     subgroups: list[SubgroupRecord] = []
     risk_coverage: Selective | None = None
-    classification: ClassificationRecord | None = None  # of all silos' inputs together
-    models: dict[str, ModelRecord] = {}
+    classification: figures.ClassificationRecord | None = None  # of all silos' inputs together
+    models: dict[str, figures.ModelRecord] = {}
     decisions: dict[str, float] | None = None
     quadrants: dict[str, int] = {}
-    streams: dict[str, Stream] = {}
-    privacy: PrivacyRecord | None = None
+    streams: dict[str, figures.Stream] = {}
+    privacy: figures.PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
     alarms: AlarmsRecord | None = None  # None if no silo has too few calibration inputs, or if nothing leaves silos
@@ -215,7 +202,7 @@ class Summary(File):
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
     class_bias: dict[str, float] = {}  # standard deviation of the silos' class biases
     milestones: list[dict[str, Figure]] = []
-    traffic: Traffic | None = None
+    traffic: figures.Traffic | None = None
     seconds: dict[str, float] = {}
     device: DeviceRecord | None = None
     newcomers: Newcomers | None = None
@@ -226,14 +213,14 @@ class Summary(File):
     files: Sums = {}
 
     @property
-    def tested(self) -> dict[str, Stream]:
+    def tested(self) -> dict[str, figures.Stream]:
         """The outcome by stream of test inputs; only of the test split if the run has no others."""
-        models = {name: model for name, model in self.models.items() if name != ORACLE}
+        models = {name: model for name, model in self.models.items() if name != figures.ORACLE}
         if self.streams or not models:
             return self.streams
-        oracle = self.models[ORACLE].mean if ORACLE in self.models else None
-        found = Stream(models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle)
-        return {INSIDE: found}
+        oracle = self.models[figures.ORACLE].mean if figures.ORACLE in self.models else None
+        found = figures.Stream(models=models, decisions=self.decisions or {}, quadrants=self.quadrants, oracle=oracle)
+        return {figures.INSIDE: found}
 
     @model_validator(mode="after")
     def _poolable_bins(self) -> Summary:
