@@ -158,8 +158,7 @@ class Replies:
         }
 
     def stack(self, group: str, name: str) -> Tensor:
-        """Return one tensor of every update, stacked on a new first axis. Raises LookupError if updates were summed on
-        arrival."""
+        """Return one tensor of every update, stacked on a new first axis. Raises LookupError if they were summed."""
         if self.means is not None:
             raise LookupError(f"{group}/{name}: {ADDED_UP}")
         return torch.stack([update.payload[group][name] for update in self.updates.values()])

@@ -29,8 +29,7 @@ def always(server: State) -> bool:
 
 
 def same_names(sent: Payload, reply: Payload) -> Payload:
-    """Return what was sent: the `Round.origin` of rounds in which silos send new values of the tensors that they were
-    sent."""
+    """Return what was sent: the `Round.origin` of rounds in which silos send new values of the tensors sent to them."""
     return sent
 
 

@@ -127,8 +127,7 @@ class SiloContext:
     domain: str = field(default="", kw_only=True)
     """Origin of the silo's data; empty at the server."""
     joins: bool = field(default=False, kw_only=True)
-    """Whether the silo joins a finished federation: its updates are not aggregated, and it took no part in the schema
-    agreement."""
+    """Whether the silo joins a finished federation: it is not aggregated, and took no part in the schema agreement."""
     fitted: frozenset[str] | None = field(default=None, kw_only=True)
     """Names of the parameters of `module` that training may change; None: all."""
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)

@@ -28,8 +28,7 @@ def _code(character: str) -> str:
 
 
 def cut(name: str, most: int) -> str:
-    """Shorten a name in the middle, because names of variants begin alike. The part after the gap starts at a whole
-    word."""
+    """Shorten a name in the middle, because variants begin alike. The part after the gap starts at a whole word."""
     if len(name) <= most:
         return name
     part, space, words = name[-(most // 2) :].partition(" ")

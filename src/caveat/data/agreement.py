@@ -241,8 +241,7 @@ def silos_of(
 
 
 def _lacking(shared: SharedSchema, pool: Pool, schema: DataSchema) -> Iterator[str]:
-    """Yield a sentence for each column in which the silo lacks most categories of the others, maybe by other
-    spellings."""
+    """Yield a sentence for each column without most categories of other silos, maybe by other spellings."""
     agreed = {column.name: column.categories or () for column in shared.columns}
     own = {each.name: each.own for each in pool.csv_format.declared.rename_columns}
     for column in schema.columns:

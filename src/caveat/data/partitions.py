@@ -84,8 +84,7 @@ def _dirichlet(labels: Partition, classes: int, silos: int) -> Callable[[np.rand
 
 
 def _pfllib(labels: Partition, counts: LabelArray, silos: int) -> Callable[[np.random.Generator], Shares]:
-    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among the silos that do not have their even share
-    yet."""
+    """PFLlib's `separate_data(partition="dir")`: Dirichlet shares among silos still without their even share."""
     alpha, even = 0.1 if labels.alpha is None else labels.alpha, counts.sum() / silos
 
     def draw(rng: np.random.Generator) -> Shares:

@@ -173,8 +173,7 @@ def other_unit(name: str, silo: SiloId, own: int, others: int, named: str | None
 
 
 def lacks_most(texts: Collection[str], agreed: Collection[str]) -> bool:
-    """Return whether a silo lacks half or more of the texts of all silos, and at least two, which other spellings
-    cause."""
+    """Return whether a silo lacks half of the texts of all silos, and at least two, as with other spellings."""
     lacking = len(set(agreed) - set(texts))
     return len(texts) > 1 and lacking >= max(2, len(texts)) and not _are_codes(agreed)
 

@@ -247,8 +247,8 @@ class DatasetRows(LazyRows):
         x = x.float() if x.dtype == torch.float64 else x
         if x.dtype not in (torch.float32, torch.int64) or not x.ndim:
             raise DataError(
-                f"{where} of shape {tuple(x.shape)}, {checks.dtype_name(x.dtype)}; expected float32, or int64 for token "
-                "ids, with one dimension or more"
+                f"{where} of shape {tuple(x.shape)}, {checks.dtype_name(x.dtype)}; expected float32, or int64 for "
+                "token ids, with one dimension or more"
             )
         checks.check_numbers(x[None], where)
         return x

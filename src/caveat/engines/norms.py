@@ -42,8 +42,7 @@ class Noted:
     """A report about a silo's update in a round."""
 
     times_bound: float | None = None
-    """Its norm divided by the bound, if above 1. Above `NOTHING` it counts as no change; infinite for an update that is
-    not finite."""
+    """Its norm divided by the bound, if above 1. Above `NOTHING` it counts as no change; infinite if not finite."""
     times_far: float | None = None
     """Its distance from the center of all updates divided by the median silo's, if above `FAR`."""
 

@@ -47,8 +47,7 @@ UNSIGNED = ""
 
 
 class NameRefused(DataError):
-    """A greeting with a name that is not the sender's. `told` is the text for the sender, which reveals nothing about
-    others."""
+    """A greeting with a name that is not the sender's. `told`, for the sender, reveals nothing about others."""
 
     def __init__(self, text: str, told: str) -> None:
         super().__init__(text)

@@ -31,8 +31,7 @@ def curves(rows: Rows) -> dict[str, list[tuple[float, float, float, float]]]:
 
 
 def sweep_chart(rows: Rows) -> Markup | None:
-    """Return mean uncertainties over training examples per silo, both on logarithmic axes; None for a single
-    fraction."""
+    """Return mean uncertainties over training examples per silo, on logarithmic axes; None for one fraction."""
     drawn, sizes = curves(rows), sorted({row["n"] for row in rows})
     if len(sizes) < 2 or not drawn:
         return None

@@ -197,8 +197,7 @@ def classification(sums: Tensors, positive: int = 1) -> dict[str, float]:
 
 
 def by_class(sums: Tensors, positive: int = 1) -> list[tuple[Counts, Counts]]:
-    """Return for each ranked class the (B,) histograms of inputs of other classes and of this class, lowest log-odds
-    first."""
+    """Return per ranked class the (B,) histograms of inputs of other classes and of this one, lowest log-odds first."""
     ranks = sums["ranks"].double().numpy()
     if len(ranks) == 1 and positive == 0:
         return [(ranks[0, 1, ::-1], ranks[0, 0, ::-1])]

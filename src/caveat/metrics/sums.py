@@ -131,8 +131,7 @@ def merge(parts: Iterable[Tensors]) -> Tensors:
 
 
 MOST_CLASSES = 100
-"""Models with more classes have no class sums: histograms grow with the number of classes, the confusion matrix with
-its square."""
+"""Models with more classes have no class sums, which grow with the number of classes, or with its square."""
 BINS_OF_TWO, BINS_OF_MORE, BINS_IN_ALL = 8192, 4096, 131_072
 """Number of bins of the histogram for two classes, of one for several classes, and the maximum of all of the latter
 together."""

@@ -49,8 +49,7 @@ def make_known(name: str, code: Make) -> None:
 
 
 def code_of(code: str | Make, key: str) -> Make:
-    """Return the code for a name in a configuration. Raises ConfigurationError unless the user of this process named
-    it."""
+    """Return the code for a configuration's name. Raises ConfigurationError unless this process's user named it."""
     if not isinstance(code, str):
         return code
     found = KNOWN.get(code, SHIPPED.get(code))
@@ -266,8 +265,7 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
 
 
 def _halved(head: nn.Module, features: Tensor) -> Head:
-    """Return a head on tokens in two halves: up to the units before its last linear layer, and from their dropout
-    on."""
+    """Return a head on tokens in two halves: up to the units before its last linear layer, and from their dropout."""
     shape = tuple(features.shape[1:])
     stages = list(flat(head))
     last = next((i for i in reversed(range(len(stages))) if isinstance(stages[i], nn.Linear)), 0)

@@ -135,8 +135,7 @@ BERNOULLI = (torch.bernoulli, Tensor.bernoulli, Tensor.bernoulli_)
 
 
 class DropoutFunctions(TorchFunctionMode):
-    """Switches dropout functions on or off; if off, masks that code draws with `bernoulli` are replaced by their
-    mean."""
+    """Switches dropout functions on or off; if off, masks that code draws with `bernoulli` become their mean."""
 
     def __init__(self, on: bool) -> None:
         super().__init__()

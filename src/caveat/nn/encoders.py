@@ -156,8 +156,7 @@ class Linear(nn.Sequential):
 
 
 def parts(module: nn.Module, method: str) -> Model:
-    """Return a module that has an encoder and a head. Raises ConfigurationError, naming what is missing, for any other
-    module."""
+    """Return a module with an encoder and a head. Raises ConfigurationError, naming what is missing, for any other."""
     if isinstance(module, Model):
         return module
     if isinstance(module, Linear):

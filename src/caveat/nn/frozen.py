@@ -92,8 +92,7 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
 
 
 def _samples(stage: nn.Module) -> bool:
-    """Return whether a stage without weights drops units in training; parts with frozen weights run in evaluation
-    mode."""
+    """Return whether a stage without weights drops units in training; frozen weights run in evaluation mode."""
     return not any(True for _ in stage.parameters()) and has_dropout(stage)
 
 
@@ -113,8 +112,7 @@ def rows(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _code_of(module: nn.Module) -> bytes:
-    """Yield the compiled code of a module's classes, except torch's: one sample does not reveal all that they
-    compute."""
+    """Yield the compiled code of a module's classes, except torch's: one sample does not show all they compute."""
     kinds = {
         kind for part in module.modules() for kind in type(part).__mro__ if not kind.__module__.startswith("torch.")
     }

@@ -222,8 +222,7 @@ def _mark(module: nn.Module, copy: nn.Module, x: Tensor) -> None:
 
 
 def _only_drops(model: nn.Module, paths: Sequence[str], x: Tensor) -> bool:
-    """Return whether parts compute the same in training, with no units dropped, as in evaluation, and change
-    nothing."""
+    """Return whether parts compute the same in training, without drops, as in evaluation, and change nothing."""
     copy = deepcopy(model)
     for path in paths:
         copy.get_submodule(path).training = True

@@ -168,8 +168,7 @@ def _projection(width: int) -> Tensor:
 
 
 def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
-    """Return the parts of a model's encoder whose outputs are recorded, in order; if `sampled`, only those before
-    dropout."""
+    """Return the encoder's parts whose outputs are recorded, in order; if `sampled`, only those before dropout."""
     encoders = (getattr(part, "encoder", None) for part in module.modules())
     parts = list(flat(next((each for each in encoders if isinstance(each, nn.Module)), module)))
     first = next((i for i, part in enumerate(parts) if sampled and has_dropout(part)), len(parts))

@@ -124,8 +124,7 @@ class AnsweringRun(BaseRun):
         return own if encoder is None else Whole(encoder, own)
 
     def at(self, silo: SiloId) -> AtSilo:
-        """Read what predictions at a silo need. Raises ConfigurationError for an unknown silo, DataError for damaged
-        files."""
+        """Read what predictions at a silo need. Raises ConfigurationError for an unknown silo, DataError if damaged."""
         executor = self.executor()
         self.manifest.check(MODEL, "model/model.json", STATES)
         down = read_payload(self.folder / MODEL)

@@ -24,8 +24,7 @@ FEWEST = 20
 VAGUE = 1 / 8
 """Standard error of an AUROC without skill above which nothing is said about it: few inputs, or a rare class."""
 SLIGHT, SLIGHT_AUROC = 1 / 3, 0.75
-"""Bounds on agreement above chance (Cohen's kappa) and AUROC: a model without proven skill must be significantly
-below."""
+"""Bounds on agreement above chance (Cohen's kappa) and AUROC: without proven skill, a model is significantly below."""
 NONE, NONE_AUROC = 0.02, 0.52
 """The same for a model that is only marginally better than chance."""
 FAR = {"majority": 0.02, "reference": 0.1}

@@ -41,8 +41,7 @@ class LocalRun(AnsweringRun):
 
     silos: data.Silos
     sets: tuple[str, ...] = ()
-    """Keys that the user changed when continuing the run and that do not affect results, such as
-    "data.source=PLACE"."""
+    """Keys, changed when the run was continued, that do not affect results, such as "data.source=PLACE"."""
 
     @cached_property
     def info(self) -> FederationInfo:
@@ -92,8 +91,7 @@ class LocalRun(AnsweringRun):
             self._check_ids()
 
     def _check_ids(self) -> None:
-        """Raise DataError for token ids in memory that the model lacks; of a population, only the first silo is
-        checked."""
+        """Raise DataError for token ids in memory that the model lacks; checks only the first silo of a population."""
         module, population = self.spec.first_module(self.info), isinstance(self.silos.silos, Population)
         for silo in self.silos[:1] if population else self.silos:
             for name, part in ({name: getattr(silo, name) for name in NAMES} | {**silo.streams}).items():

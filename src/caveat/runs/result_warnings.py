@@ -87,9 +87,7 @@ def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
 
 
 def promises(result: RunResult) -> Iterator[tuple[str, int]]:
-    """Yield for each promise about a single silo what to say of silos without it, and the calibration inputs that it
-    takes.
-    """
+    """Yield per promise about a single silo what to say of silos without it, and the calibration inputs it takes."""
     asked, sets = result.run.spec.uncertainty, result.summary.sets
     bound = find(result.run.complete_method, Guaranteed)
     if asked.familiarity and (rate := asked.false_alarm_rate):

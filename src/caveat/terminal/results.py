@@ -85,9 +85,7 @@ def model_table(run: RunFolder) -> TextTable | None:
 
 
 def class_table(run: RunFolder) -> TextTable | None:
-    """Return a table of metrics of the positive class at each silo, with the majority class for comparison. None
-    unless the run has two classes.
-    """
+    """Return the positive class's metrics by silo, beside the majority class; None unless there are two classes."""
     if run.summary is None or run.summary.classification is None or not run.summary.classification.positive:
         return None
     title = (
@@ -180,9 +178,7 @@ def _bytes(total: Total, sent: Sent) -> list[str]:
 
 
 def _headed(title: str, heads: Sequence[str], words: int, rows: Sequence[Sequence[str]]) -> tuple[Text, TextTable]:
-    """Return a heading and a table whose first `words` columns have text. As a title, the heading would be wrapped to
-    the table's width.
-    """
+    """Return a heading, which as a title would be wrapped to the table, and a table with `words` text columns."""
     made = [Heading(name, words=i < words, wraps=i == 0) for i, name in enumerate(heads)]
     return Text(f"\n{title}"), text_table(made, rows)
 

@@ -147,8 +147,7 @@ class VectorizedTask:
     """A client task at silos of one architecture whose states have the same form."""
 
     def __init__(self, task: SiloTask, down: Payload, context: SiloContext) -> None:
-        """`context` is the context of any silo, for its round and its workspaces. Neither `down` nor the workspaces
-        change."""
+        """`context` is any silo's, for its round and workspaces. Neither `down` nor the workspaces change."""
         self.task, self.context = task, context
         self.down = {group: {name: t.clone() for name, t in tensors.items()} for group, tensors in down.items()}
         self.swaps = Swaps(*(module for module in (context.module, context.own) if module is not None))

@@ -51,8 +51,7 @@ def impossible(sent: Tensor, inputs: int, classes: int) -> str:
 
 
 def shared_weight(summed: Tensor) -> float:
-    """Return the weight with the smallest loss for all silos together, from the sum of their curves; 0.5 without
-    inputs."""
+    """Return the weight with the smallest loss for all silos, from the sum of their curves; 0.5 without inputs."""
     return _best(summed, 0.5, 0.0) if bool(summed.any()) else 0.5
 
 

@@ -28,9 +28,7 @@ STEPS = 50
 
 
 def usable(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log-probabilities (n, C) of rows with a label and without NaN, in float64, clipped to `FAINTEST`; and
-    their labels.
-    """
+    """Return log-probabilities (n, C) and labels of rows with a label and no NaN: float64, clipped to `FAINTEST`."""
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     return log_probs[known].double().clamp_min(FAINTEST), y[known]
 

@@ -103,8 +103,7 @@ def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _branches(log_x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log x for x <= 20, 1 / x for x >= 20, and which one applies; elsewhere finite values with finite
-    gradients."""
+    """Return log x for x <= 20, 1 / x for x >= 20, and which applies; elsewhere values and gradients are finite."""
     return log_x.clamp_max(LARGE), _reciprocal(log_x.clamp_min(LARGE)), log_x > LARGE
 
 

@@ -178,9 +178,7 @@ def conformal(calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def conformal_directly(calibration: Tensor, new: Tensor) -> Tensor:
-    """Return the bit-identical result of `conformal` without loops: each new input is compared with all calibration
-    inputs.
-    """
+    """Return the bit-identical result of `conformal` without loops: each new input is compared with all others."""
     return _p_values_directly(_by_stage(calibration), _by_stage(new), LEAST_UNIT, _largest)
 
 

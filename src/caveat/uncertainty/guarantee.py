@@ -73,8 +73,7 @@ def ranks(edges: Tensor, scores: Tensor) -> Tensor:
 
 
 def counts(used_rank: Tensor, wrong: Tensor, size: int = GRID) -> Tensor:
-    """Return (2, J) float64: per limit, the number of inputs with rank (n,) <= limit, and how many of them are `wrong`
-    (n,) bool."""
+    """Return (2, J) float64: per limit, the inputs with rank (n,) <= limit, and those of them `wrong` (n,) bool."""
     return policy_counts(used_rank, None, wrong, None, size)
 
 

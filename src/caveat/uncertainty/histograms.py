@@ -33,9 +33,7 @@ def finite_sample_quantile(scores: Tensor, level: float) -> float:
 
 
 def conformal_index(n: int, level: float) -> int:
-    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new one with that
-    probability.
-    """
+    """Return ceil((n + 1) level), from 1: the position of the ordered score that bounds a new one so probably."""
     # The slack absorbs rounding: 100 * 0.07 is slightly above 7, and must not become 8.
     return max(math.ceil((n + 1) * level * (1 - 1e-12)), 1)
 
@@ -95,9 +93,7 @@ def edges(name: str, classes: int | None = None) -> Tensor:
 
 
 def _bounded(most: float) -> Tensor:
-    """Return edges between 0 and `most`, equally far apart in ln(x / (most - x)) except at its ends, and some above
-    `most`.
-    """
+    """Return edges from 0 to `most`, equally far apart in ln(x / (most - x)) except at its ends, and some above."""
     logit = torch.cat([_steps((1e-24, 1e-8, 1e6), (700, 3000))[:-1], _steps((1e6, 1e12), (250,))])
     # Computed from the nearer end for full precision.
     within = torch.where(logit < 0, most * logit.sigmoid(), most - most * (-logit).sigmoid())

@@ -56,9 +56,7 @@ def mutual_information(samples: Tensor) -> Tensor:
 
 
 def decomposed(samples: Tensor) -> tuple[Tensor, Decomposition]:
-    """Return the (N, C) mean of (S, N, C) sampled class probabilities, and the parts of its uncertainty, (N,) each: no
-    part exceeds the total.
-    """
+    """Return the (N, C) mean of (S, N, C) probabilities, and its uncertainty's parts (N,), each at most the total."""
     samples = samples.double()
     probs = samples.mean(0)
     total = entropy(probs)

@@ -24,8 +24,7 @@ NEGLIGIBLE = -37.0
 
 
 def softplus_log_evidence(logits: Tensor) -> Tensor:
-    """Return ln softplus(logits), elementwise: the evidence of eq. 4; for negative logits, about the logits
-    themselves."""
+    """Return ln softplus(logits), elementwise: the evidence of eq. 4; for negative logits, about the logits."""
     direct = _log1p_exp(logits.clamp_min(NEGLIGIBLE)).log()
     return torch.where(logits < NEGLIGIBLE, logits, direct)
 

@@ -30,8 +30,7 @@ diverged network and probabilities that differ from 1/C only in their eighth dig
 STEP = math.log(2) / 2
 """Their distance in ln b."""
 USUAL = 32.0
-"""Powers from 1/32 to 32 are usual. Others mean that the model's own probabilities are hardly related to its
-accuracy."""
+"""Powers from 1/32 to 32 are usual; others mean that the model's probabilities hardly relate to its accuracy."""
 CONTAMINATION = 1e-3
 """The share e of labels that are assumed to be random."""
 SPREAD = 1.0
@@ -145,9 +144,7 @@ def _optimum(curves: Tensor) -> float:
 
 
 def _lowest(left: list[float], right: list[float]) -> float:
-    """Return the minimum in [0, 1] of the quintic with these values and derivatives at both ends; the left slope points
-    inwards.
-    """
+    """Return the minimum in [0, 1] of the quintic with these end values and derivatives; it falls from the left."""
     f, df, ddf = left[0], STEP * left[1], STEP**2 * left[2]
     rise, slope, bend = right[0] - f - df - ddf / 2, STEP * right[1] - df - ddf, STEP**2 * right[2] - ddf
     cubic, fourth, fifth = (

@@ -79,8 +79,7 @@ class TemperatureScaled(Wrapper):
         return Update(sent, 1), state | kept
 
     def sums(self, log_probs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Payload, Payload]:
-        """Return the groups to send and the groups to keep, from each model's (n, C) log-probabilities and labels
-        (n,)."""
+        """Return the groups to send and to keep, from each model's (n, C) log-probabilities and labels (n,)."""
         found = {model: temperature.curve(*each) for model, each in log_probs.items()}
         sent = {model: temperature.message(each) for model, each in found.items()} if self.shared else {}
         return {"likelihood": sent}, {"likelihood": found}
@@ -179,8 +178,7 @@ class Conformal(Wrapper):
         return {"limit": torch.stack([scalar(sets.threshold(each, self.coverage)) for each in parts]), "pools": pool}
 
     def limits(self, counts: Tensor) -> Tensors:
-        """Return the quantile of a histogram (4096,) or, with subgroups, the quantiles by row (R, 4096) of their
-        pools."""
+        """Return the quantile of a histogram (4096,) or, with subgroups, quantiles by row (R, 4096) of their pools."""
         if not self.subgroups:
             return {"limit": scalar(sets.merged_threshold(counts, self.coverage))}
         pool = by_subgroup.pools(counts[1:].sum(1), self.least)
@@ -217,9 +215,7 @@ class Conformal(Wrapper):
         return replace(decided, sets=sets.prediction_sets(mean_probs(answers), decided.label, limit))
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the largest surprise in a set, one for all inputs or (N, 1): the silo's own quantile, or the one of
-        silos without their own.
-        """
+        """Return the largest surprise in a set, one or (N, 1): the silo's quantile, or that of silos without one."""
         by = kept if "limit" in kept else agreed
         if not self.subgroups:
             return by["limit"]

@@ -99,8 +99,7 @@ class Ensemble(Wrapper):
                 position += 1
 
     def step(self, m: int, begin: int, until: int, step: Round) -> Round:
-        """Convert a round of the base to a round of a member whose schedule begins at position `begin`, with horizon
-        `until`."""
+        """Convert a round of the base to one of a member whose schedule begins at `begin`, with horizon `until`."""
         return replace(
             step,
             broadcast=lambda server: step.broadcast(member_groups(m, server)),
@@ -309,9 +308,7 @@ class Laplace(Wrapper):
     def posterior(
         self, whose: Decision, module: nn.Module, down: Payload, state: State, context: SiloContext
     ) -> Tensors:
-        """Return the posterior of a model's last layer: the one of all silos, or the silo's own, computed now if it was
-        not kept.
-        """
+        """Return the posterior of a model's last layer: of all silos, or the silo's own, computed now if not kept."""
         known = named(whose, down["laplace"]) or named(whose, state.get("laplace", {}))
         if known:
             return known

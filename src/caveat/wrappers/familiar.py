@@ -236,9 +236,7 @@ class Familiar(Wrapper):
         return Observed(answers, numbers, last)
 
     def judged(self, answer: Prediction, whose: Decision, found: Observed, known: Tensors) -> Prediction:
-        """Return an answer with its p-values and the scores of familiarity and novelty, from all stages of input and
-        model that have a density.
-        """
+        """Return an answer with its p-values and scores of familiarity and novelty, from all stages with a density."""
         model, numbers = whose.name.lower(), found.numbers
         scores, uncertainty = known[f"{model}{SCORES}"], answer.score(self.score)
         sureness = familiarity.sureness(scores, uncertainty)

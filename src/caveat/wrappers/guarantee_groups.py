@@ -45,17 +45,13 @@ def domain_code(name: str) -> Tensor:
 
 
 def row_of(code: Tensor, domains: Tensor) -> int:
-    """Return the row of a domain's code (4,) among codes (G, 4), whose first row is the federation's; 0 if it is
-    missing.
-    """
+    """Return the row of a domain's code (4,) among codes (G, 4), the first of the federation; 0 if it is missing."""
     found = (domains.cpu() == code.cpu()).all(-1).nonzero().flatten().tolist()
     return int(found[0]) if found else 0
 
 
 def members(codes: Tensor, domains: Tensor) -> Tensor:
-    """Return (G, K) float64: whether silo k, of codes (K, 4), belongs to group g; all belong to the federation, group
-    0.
-    """
+    """Return (G, K) float64: whether silo k, of codes (K, 4), is in group g; all are in the federation, group 0."""
     belongs = (domains[:, None] == codes[None]).all(-1)
     belongs[0] = True
     return belongs.double()
@@ -73,8 +69,7 @@ FRACTIONS = frozenset({"limit", "upper", "enough_share"})
 
 @dataclass(frozen=True)
 class Rule:
-    """The limits by which a silo decides, from its group of silos, by row: for all inputs, and for each pool of
-    subgroups."""
+    """The limits by which a silo decides, from its group, by row: for all inputs, and for each pool of subgroups."""
 
     whose: Whose
     edges: list[Tensors]

@@ -108,9 +108,7 @@ class Private(Wrapper):
                 yield replace(step, task=partial(self.alike, own.task), linear="silos") if step.linear else step
 
     def honest_norm(self, sent: Payload) -> float:
-        """Return a norm that a clipped update with noise exceeds with probability 1e-8, because scaling it down would
-        reduce the noise.
-        """
+        """Return a norm that a clipped update with noise exceeds with probability 1e-8; scaling would reduce noise."""
         count = sum(t.numel() for tensors in sent.values() for t in tensors.values() if t.is_floating_point())
         return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
 

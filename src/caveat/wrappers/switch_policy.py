@@ -41,8 +41,7 @@ def nowhere(answers: Answers) -> dict[Decision, Tensor]:
 
 
 def scalar(value: float) -> Tensor:
-    """Return a threshold as a float64 scalar, with infinity as the largest number, because stored and sent numbers are
-    finite."""
+    """Return a threshold as a float64 scalar; infinity becomes the largest number, because it is stored and sent."""
     return torch.tensor(value, dtype=torch.float64).nan_to_num()
 
 

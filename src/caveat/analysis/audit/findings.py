@@ -113,8 +113,7 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
 
 
 def _trend(slopes: Spread) -> str:
-    """Return a description of how an uncertainty changes with more data; "hardly" for a small change that may be
-    zero."""
+    """Describe how an uncertainty changes with more data: "hardly" is a small change that may be zero."""
     if f"{slopes.mean:z.2f}" == "0.00":
         return "stays the same"
     verb = "falls" if slopes.mean < 0 else "rises"

@@ -115,8 +115,7 @@ def paired(measure: Measure, a: FinishedRun, b: FinishedRun) -> SeedDifferences 
 
 
 def _strata(runs: tuple[FinishedRun, FinishedRun], silos: list[str] | None, inputs: str, name: str) -> list[Stratum]:
-    """Return the differences in the arrays `name` of these silos, or of all silos that have them; empty if some lack
-    them or have different inputs."""
+    """Return the differences in the arrays `name` of these silos, or of all that have them; empty if inputs differ."""
     ours, theirs = (run.inputs or {} for run in runs)
     names = [silo.name for silo in runs[0].silos if name in ours.get(silo.name, {})] if silos is None else silos
     kept = [(ours.get(silo, {}), theirs.get(silo, {})) for silo in sorted(names)]

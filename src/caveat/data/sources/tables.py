@@ -47,8 +47,7 @@ class TableSource(Source):
         return csv_source([path], settings.reading._replace(silo_column=None), settings.lazy).pools[0]
 
     def paths(self) -> list[Path]:
-        """Return the csv and parquet files, including all files in a folder. Raise DataError for a folder without
-        any."""
+        """Return the csv and parquet files, and those in folders. Raise DataError for a folder without any."""
         paths: list[Path] = []
         for found in super().paths():
             paths += map(_not_special, _tables(found)) if found.is_dir() else [found]
@@ -297,8 +296,7 @@ def _belong(name: str) -> str:
 
 
 def _schema(columns: Sequence[ColumnContent], grouping: str) -> tuple[TableColumn, ...]:
-    """Return the columns of a table. Raise Refused with a line per refused column; `grouping` is a possible group
-    column."""
+    """Return a table's columns. Raise Refused with a line per refused column; `grouping` is a possible group column."""
     refused = [column for column in columns if column.refused]
     if refused:
         belong = {grouping: f"; {_belong(grouping)}"}

@@ -194,8 +194,7 @@ def _others_advice(rest: Sequence[_Cells], cells: Sequence[_Cells], name: str, r
 
 
 def _different(marks: Collection[tuple[str, str]], cells: _Cells) -> list[tuple[str, str]]:
-    """Return the marks that give cells different values, thousands first, preferring those close to the declared
-    ones."""
+    """Return the marks that give cells different values, thousands first, close to the declared ones if possible."""
     found: dict[tuple[float | None, ...], tuple[str, str]] = {}
     for option in sorted(marks, key=lambda each: (not each[1], each[0] != cells.format.decimal, MARKS.index(each))):
         found.setdefault(tuple(number(text, *option) for text in cells.known), option)

@@ -69,8 +69,7 @@ def _parts(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Iterator[Ar
 
 
 class Codes(dict[str, int]):
-    """The codes of texts: -1 if missing, the same for equal numbers and truth values, and the code after the last if
-    unknown."""
+    """The codes of texts: -1 if missing, one for equal numbers and truth values, the code after the last if unknown."""
 
     def __init__(self, categories: Sequence[str]) -> None:
         super().__init__({text: code for code, text in enumerate(categories)})

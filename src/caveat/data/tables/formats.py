@@ -99,8 +99,7 @@ class CellFormat:
             return None
 
     def __call__(self, text: str) -> str:
-        """Return a cell in standard form: a number with a decimal point, "" if it is missing, or other text
-        unchanged."""
+        """Return a cell in standard form: a number with a decimal point, "" if missing, or other text unchanged."""
         if text in self.missing or (plain := dict(self.codes).get(text)) == "":
             return ""
         if plain is not None:
@@ -146,8 +145,7 @@ def reader(cell_format: CellFormat) -> Callable[[str], str]:
 
 
 def same_value(text: str) -> object:
-    """Return a key that is equal for texts of the same number or truth value; a code with a leading zero is not a
-    number."""
+    """Return a key, the same for texts of one number or truth value; a code with a leading zero is not a number."""
     if CODE.fullmatch(text):
         return text
     if (truth := TRUTH.get(text.lower())) is not None:

@@ -100,8 +100,7 @@ def _values(column: TableColumn, new: Array, known: Array) -> UnlikeColumn:
 
 
 def _numbers(new: Array, known: Array) -> float:
-    """Return the p-value of numbers by ranks or, if one number is frequent, by its share and by the ranks of the
-    others."""
+    """Return the p-value of numbers by ranks or, if one is frequent, by its share and the ranks of the others."""
     numbers, counts = np.unique(np.concatenate([new, known]), return_counts=True)
     ps = [rank_test(new, known)]
     if len(counts) and counts.max() >= FREQUENT * counts.sum():

@@ -209,8 +209,7 @@ class Past:
 
 
 def pasts_of(run: Entries, delivered: Entries, method: Method) -> dict[SiloId, Past]:
-    """Return the rounds that silos have run, from the ledgers of a run and of its deliveries, with the method of the
-    run."""
+    """Return the rounds that silos have run, from the ledgers of a run and its deliveries, with the run's method."""
     trains = [step.trains for step in method.schedule()]
     pasts = defaultdict[SiloId, Past](Past)
     for message in run.messages:

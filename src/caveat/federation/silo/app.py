@@ -126,8 +126,7 @@ def without_details() -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """Return the text for the silo's own log: a sentence for refusals and mistakes at the silo, otherwise the
-    traceback."""
+    """Return the text for the silo's own log: a sentence for refusals and the silo's mistakes, else the traceback."""
     found: list[BaseException] = [error]
     while (cause := found[-1].__cause__) is not None:
         found.append(cause)

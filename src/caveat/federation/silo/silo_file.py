@@ -349,9 +349,7 @@ def read_silo_file(path: Path) -> SiloFile:
 
 
 def _declared(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Read `[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError naming the file if they are
-    invalid.
-    """
+    """Read `[data.label_codes]` and `[data.rename_columns]`. Raises ConfigurationError if invalid."""
     given = {key: data[key] for key in ("label_codes", "rename_columns") if key in data}
     kinds: dict[str, Any] = {"label_codes": tuple[LabelCode, ...], "rename_columns": tuple[OwnColumn, ...]}
     made = {}

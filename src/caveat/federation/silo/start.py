@@ -97,8 +97,7 @@ class JoiningCheck:
         return self.file.dictionary or tuple(self.dictionary)
 
     def _assumed(self, found: Mapping[str, Any]) -> Config:
-        """Return a configuration that accepts whatever some server's configuration accepts, except for fractions of
-        splits."""
+        """Return a configuration that accepts whatever a server's configuration may accept, except split fractions."""
         return Config(
             data=DataSettings(
                 source="on_site", target=self.file.target, classes=self._classes(found), dictionary=self._dictionary

@@ -241,9 +241,7 @@ def unknown(names: Sequence[SiloId]) -> dict[SiloId, SiloInfo]:
 
 
 def own_manifest(folder: Path) -> Manifest:
-    """Return the checksums in a silo's own records. Raises DataError if they are missing, damaged or older than its
-    model.
-    """
+    """Return the checksums in a silo's own records. Raises DataError if missing, damaged or older than its model."""
     own = read(folder / KEPT, OwnState)
     for place, what in (("silo.json", "the model"), (PREPARATION, PREPARATION)):
         if (folder / place).exists() and place not in own.files:

@@ -77,8 +77,7 @@ class TuningPlan:
     key: str
     values: tuple[Any, ...]
     model: str = ""
-    """The model whose accuracy decides if a method has several, "global" or "local"; by default the one that
-    predicts."""
+    """The model whose accuracy decides if a method has several: "global", "local", or by default the predicting one."""
     seeds: int = 1
     """Number of the comparison's first seeds on which every value is tried."""
     on: tuple[int, ...] = ()

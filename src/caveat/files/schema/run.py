@@ -299,8 +299,7 @@ class DataFile(File):
 
 
 class HeldOutRows(Record):
-    """Rows of a silo that were used to test or calibrate a model for a target column, as keyed hashes of their
-    content."""
+    """Rows of a silo that tested or calibrated a model for a target column, as keyed hashes of their content."""
 
     target: str  # the column that was predicted; "" if the source is not a table
     columns: list[str] = []  # the hashed columns

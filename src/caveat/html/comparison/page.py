@@ -60,8 +60,7 @@ def _rows(record: Comparison, setting: Setting, measure: Measure) -> list[Method
 
 
 def differences(record: Comparison, setting: Setting, measure: Measure) -> list[Chart]:
-    """Return every pair; if there are many, the pairs of the leading method come first, the others in a second
-    figure."""
+    """Return every pair; if there are many, the leading method's come first, the others in a second figure."""
     results = record.results(setting, measure)
     pairs = list(results.pairs)
     parts = [pairs]

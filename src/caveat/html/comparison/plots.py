@@ -175,8 +175,7 @@ class Course:
 
 
 def course(name: str, series: int, runs: Sequence[ComparedRun], which: Literal[1, 2]) -> Course | None:
-    """Return a method's metric over the rounds that all `runs` have, at most 150; `which` is 1 for accuracy, 2 for
-    entropy."""
+    """Return a method's metric over rounds of all `runs`, at most 150; `which` is 1 for accuracy, 2 for entropy."""
     curves = [[(row[0], row[which]) for row in run.curve] for run in runs]
     found = [known for curve in curves if (known := {at: value for at, value in curve if value is not None})]
     shared = sorted(set.intersection(*map(set, found))) if found else []

@@ -248,8 +248,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
 
 
 def leaders(record: Comparison) -> str:
-    """Return in how many settings each method has the best mean; empty for one setting, or if neither direction is
-    better."""
+    """Count settings in which each method has the best mean; empty for one setting, or without a better direction."""
     measure = record.measures[0]
     orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
     first = [order[0].row for order in orders if order]

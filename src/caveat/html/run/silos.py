@@ -246,8 +246,7 @@ MODELS = {"local": "own\nmodel", "global": "federation's\nmodel"}
 
 
 def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the silos' architectures, and the accuracy of local and global models; cells are empty if there are
-    none."""
+    """Return the silos' architectures, and the accuracy of local and global models; empty cells without them."""
     about = [("model", (*(silo.model for silo in silos), "", ""))]
     both = [silo for silo in silos if MODELS.keys() <= silo.models.keys()]
     for name, header in MODELS.items():
