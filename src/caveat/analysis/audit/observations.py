@@ -134,7 +134,7 @@ class Jackknifed:
 
     @property
     def half(self) -> float:
-        """Half the width of Student's 95 % interval with one degree of freedom less than seeds; infinite below three."""
+        """Half the width of Student's 95 % interval with a degree of freedom less than seeds; infinite below three."""
         count = len(self.without)
         if count < 3:
             return math.inf
