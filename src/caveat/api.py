@@ -23,8 +23,7 @@ from .runs import python_calls
 from .runs.base import FIXED
 from .runs.execution import execute
 from .runs.joining import join as join_run
-from .runs.local import LocalRun, Run
-from .runs.opening import allow_code, open_run
+from .runs.local import LocalRun, Run, allow_code, open_run
 from .runs.plan.estimate import Plan
 from .runs.plan.estimate import plan as plan_run
 from .runs.progress import Callback, Progress, ProgressWithCallbacks, check_callbacks, progress_of

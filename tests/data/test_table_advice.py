@@ -9,14 +9,13 @@ import pytest
 from caveat import data
 from caveat.config import loads
 from caveat.core import ConfigurationError, DataError, Refused
-from caveat.data.pools import CsvFormat, TableColumn
+from caveat.data.pools import CsvFormat, Reading, TableColumn
 from caveat.data.settings import DataSettings
 from caveat.data.sources.tables import csv_source, rows_of
 from caveat.data.tables.advice import advised
 from caveat.data.tables.dictionary import Declared, DictionaryColumn, LabelCode
 from caveat.data.tables.files import read_sheet
 from caveat.data.tables.harmonize import declared_labels
-from caveat.data.tables.reading import Reading
 
 CHOL = DictionaryColumn(name="chol", unit="mg/dl", range=(80, 700))
 SEX = DictionaryColumn(name="sex", type="category", values=("0", "1"))

@@ -46,14 +46,13 @@ from caveat.testing.federation import small_silo as silo
 from caveat.testing.federation import small_silos as silos
 from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
-from caveat.wrappers.choice_policies import Best, Blended, Surer
+from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switch_policy import Switched
 
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 ADAM = Training(batch_size=16, lr=0.01)

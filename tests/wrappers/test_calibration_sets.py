@@ -18,7 +18,7 @@ from caveat.core.errors import ConfigurationError
 from caveat.metrics import figures, measure
 from caveat.uncertainty import sets
 from caveat.wrappers.calibration import ByClass, Conformal
-from caveat.wrappers.switch_policy import Switched
+from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 
 COVERAGE = 0.9

@@ -14,6 +14,7 @@ from caveat.core import Data, Decision, Method, Prediction, Reason, Silo
 from caveat.methods import FML, UEFL, FedAvg, FedBABU, FedBN, FedPN, Local, TrFedDis
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import familiarity, novelty
+from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.familiar import (
     GROUP,
     INPUT,
@@ -27,7 +28,6 @@ from caveat.wrappers.familiar import (
 )
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.uncertainty import Uncertainty
 
 

@@ -17,7 +17,7 @@ from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
 from caveat.wrappers.base import Wrapper
 from caveat.wrappers.calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
-from caveat.wrappers.choice_policies import Best, Blended, Surer
+from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.estimators import Ensemble, Laplace
 from caveat.wrappers.evaluation import Evaluated
@@ -26,7 +26,6 @@ from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
-from caveat.wrappers.switch_policy import Switched
 from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]

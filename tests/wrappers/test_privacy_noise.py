@@ -17,8 +17,8 @@ from scipy.stats import kstest, norm
 from caveat.core import ConfigurationError, Method, Payload, Replies, Round, SiloContext, State, Update
 from caveat.methods import FML, FMLU, FedAvg, FedBABU, FedBN, Local, TrFedDis
 from caveat.wrappers.calibration import TemperatureScaled
+from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.privacy import Private, epsilon, epsilon_against_server, normal
-from caveat.wrappers.switch_policy import Switched
 
 PLAIN = FedAvg(rounds=3, training=ADAM)
 SECRET = 2**127 + 12345

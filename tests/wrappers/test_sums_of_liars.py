@@ -14,9 +14,9 @@ from caveat.methods import FedAvg
 from caveat.uncertainty import familiarity, laplace, temperature
 from caveat.uncertainty.guarantee import GRID, policy_counts
 from caveat.wrappers.calibration import Conformal, TemperatureScaled
+from caveat.wrappers.choice_policies import Switched
 from caveat.wrappers.estimators import Laplace, prefixed
 from caveat.wrappers.guarantee_policy import Guaranteed
-from caveat.wrappers.switch_policy import Switched
 
 N, C = 40, 3
 CARD = SiloInfo("hill", "", {"train": N, "validation": N, "calibration": N, "test": N}, (20, 15, 5))

@@ -29,9 +29,9 @@ from caveat.core import (
 from caveat.methods import FedAvg, FedBABU
 from caveat.metrics import measure
 from caveat.wrappers.calibration import TemperatureScaled
+from caveat.wrappers.choice_policies import Switched, choose
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.pooled_alarms import PooledAlarms
-from caveat.wrappers.switch_policy import Switched, choose
 from caveat.wrappers.uncertainty import Uncertainty
 
 NONE = torch.nn.Identity()

@@ -208,7 +208,7 @@ def ood(
     """
     with reported(named=True):
         from ..analysis.ood import of_runs, prepare, result_tables, write
-        from ..runs.opening import allow_code
+        from ..runs.local import allow_code
 
         if out is not None:
             prepare(out)

@@ -1,11 +1,13 @@
 """Pools: the samples of a source, in memory or read on access."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ class CsvFormat:
     declared: Declared = NOTHING
     """The declarations of columns and labels."""
 
-    def of(self, *names: str) -> "CsvFormat":
+    def of(self, *names: str) -> CsvFormat:
         """Return the format of the first of these files that has its own, else the common one."""
         own, common = self.declared.own_file(*names), replace(self.declared, files=())
         if own is None:
@@ -274,3 +276,43 @@ def row_parts(rows: Array) -> Iterator[Array]:
     """Yield rows (N, ...) in order, in parts that fit into memory."""
     count = max(AT_ONCE // max(math.prod(rows.shape[1:]), 1), 1)
     return (rows[start : start + count] for start in range(0, len(rows), count))
+
+
+class Reading(NamedTuple):
+    """The keys of `[data]` for reading tables."""
+
+    target: str | None
+    silo_column: str | None
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    decimal: str
+    separator: str | None
+    declared: Declared = NOTHING
+    groups: str | None = None
+    time: str | None = None
+    subgroups: str | None = None
+    subgroup_input: bool = True
+
+    @property
+    def no_inputs(self) -> dict[str, str]:
+        """The keys that name a column that is not an input, and the column."""
+        keys = ("target", "silo_column", "groups", "time", *(() if self.subgroup_input else ("subgroups",)))
+        return {key: name for key in keys if (name := getattr(self, key)) is not None}
+
+    @classmethod
+    def of(cls, settings: object) -> Reading:
+        """Return the keys of a `DataSettings`, with the column types of its dictionary."""
+        own = cls(*(getattr(settings, key) for key in cls._fields))
+        return own._replace(
+            categorical=own.with_declared(own.categorical, "category"), numeric=own.with_declared(own.numeric, "number")
+        )
+
+    @property
+    def csv_format(self) -> CsvFormat:
+        """The format of the files."""
+        return CsvFormat(self.separator, self.decimal, self.declared)
+
+    def with_declared(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
+        """Return names of features plus the dictionary's columns of a type."""
+        others = [name for name in self.declared.of_type(kind) if name not in self.no_inputs.values()]
+        return tuple(dict.fromkeys([*names, *others]))

@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator
 
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
-from .pools import Kind
+from .pools import Kind, Reading
 from .sources import HELP, SOURCES, parsed
 from .subgroups import Subgrouping
 from .tables.dictionary import (
@@ -22,7 +22,6 @@ from .tables.dictionary import (
     Thousands,
     check_declared,
 )
-from .tables.reading import Reading
 
 ImageChange = Literal["flip", "crop", "rotate", "erase", "brightness"]
 """Random changes of training images."""

@@ -13,7 +13,7 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .pools import Pool, TableColumn, ordered
+from .pools import Pool, Reading, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed, tables
@@ -22,7 +22,6 @@ from .tables.columns import ColumnContent, column_of
 from .tables.encoding import encoded_rows
 from .tables.files import Sheet, missing, read_sheets
 from .tables.harmonize import Refusals, check_same_columns, surveyed_sheets
-from .tables.reading import Reading
 from .tables.unusual import missing_marks, named_like_id
 from .user_tables import table_settings
 

@@ -3,7 +3,7 @@
 Kotelevskii et al., Dirichlet-Based Uncertainty Quantification for Personalized Federated Learning with Improved
 Posterior Networks, IJCAI 2024, Algorithm 1 and appendix A.3. First, encoder, head and one density per class are
 trained together; then every silo freezes the encoder and trains a local head and local densities. The switch between
-the two models is in `caveat.wrappers.switch_policy`.
+the two models is in `caveat.wrappers.choice_policies`.
 
 Where paper and released code differ: the encoder is averaged, too (code; Algorithm 1 omits it), weighted by n_k,
 and the density of a class over the silos that have the class, weighted by n_kc; training uses the density of the true

@@ -24,12 +24,11 @@ from ..wrappers.estimators import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
 from .execution import execute
-from .local import LocalRun, Run
+from .local import JOINED, LocalRun, Run
 from .progress import Progress, Silent
 from .python_calls import check_call, check_folder
 from .spec import RunSpec
 
-JOINED = "join.json"
 DEFAULT_ROUNDS = 5
 """Default number of training rounds for joining."""
 

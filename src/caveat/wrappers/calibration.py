@@ -33,7 +33,7 @@ from ..uncertainty import sets, temperature
 from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.histograms import BINS
 from .base import Wrapper, apart, asked, no_histograms
-from .switch_policy import scalar
+from .choice_policies import scalar
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..core import Decision, Payload, Replies, SiloContext, State
 from ..core.silo import SiloInfo
 from ..uncertainty import class_bias, temperature
 from .calibration import TemperatureScaled
-from .switch_policy import scalar
+from .choice_policies import scalar
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ..uncertainty import subgroups as by_subgroup
 from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_sequence, policy_counts, ranks, score_edges
 from ..uncertainty.histograms import BINS, histogram
 from .base import Wrapper, apart, asked, no_counts, no_histograms
+from .choice_policies import choose, nowhere, scalar
 from .guarantee_groups import (
     ABOUT,
     FRACTIONS,
@@ -45,7 +46,6 @@ from .guarantee_groups import (
     members,
     row_of,
 )
-from .switch_policy import choose, nowhere, scalar
 
 GuaranteeScope = Literal["federation", "domain", "silo"]
 """The smallest group that gets its own guarantee."""

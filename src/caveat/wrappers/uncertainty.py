@@ -13,14 +13,13 @@ from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
 from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
-from .choice_policies import Best, Blended, Surer
+from .choice_policies import Best, Blended, Surer, Switched
 from .class_biased import ClassBiased
 from .estimators import Ensemble, Laplace
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
 from .pooled_alarms import PooledAlarms
 from .privacy import Private
-from .switch_policy import Switched
 
 OWNERS = {
     "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),

@@ -17,8 +17,7 @@ from ...core import ConfigurationError, DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
 from ..groups import placed
-from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, Pool
-from ..tables.reading import Reading
+from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, Pool, Reading
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .image_folders import resized
 

@@ -12,14 +12,13 @@ import numpy as np
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..groups import numbered, times
-from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, TableColumn, ordered, shown, some_rows
+from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, Reading, TableColumn, ordered, shown, some_rows
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces
 from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
-from ..tables.reading import Reading
 from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 
