@@ -98,9 +98,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
         """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
-
-        Raises ValueError, with the silo, for unsuitable data.
-        """
+        Raises ValueError, with the silo, for unsuitable data."""
         self.table_ = not is_numeric(X) if is_frame(X) else _has_nan(X)
         if self.table_:
             validate_data(self, X, skip_check_array=True)

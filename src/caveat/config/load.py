@@ -86,10 +86,8 @@ def read_dictionary(file: Path) -> tuple[DictionaryColumn, ...]:
 
 
 def dictionary_text(source: str | None, sets: Sequence[str], config: Config) -> str:
-    """Return the data dictionary of a configuration as the text of a file, or "".
-
-    This is the text of the named file, with comments, or else the output of `dump_dictionary`.
-    """
+    """Return the data dictionary of a configuration as the text of a file, or "". This is the text of the named file,
+    with comments, or else the output of `dump_dictionary`."""
     columns, file = config.data.declared.dictionary, find(source)
     named = _section(_merged(read(file, str(file), sets)), ("data",)).get("dictionary")
     if not columns or not isinstance(named, str):
@@ -226,11 +224,8 @@ def _checked(table: Table, source: ConfigText) -> Config:
 
 
 def _validated(kind: Any, value: Any) -> tuple[Any, list[Problem]]:
-    """Return a value as settings, or None and its problems.
-
-    The value passes through JSON, because strict Python mode does not accept a list for a tuple, and lax mode accepts
-    True for 1.
-    """
+    """Return a value as settings, or None and its problems. The value passes through JSON, because strict Python mode
+    does not accept a list for a tuple, and lax mode accepts True for 1."""
     try:
         return TypeAdapter(kind).validate_json(json.dumps(value), strict=True), []
     except ValidationError as error:

@@ -36,10 +36,8 @@ _READING = ContextVar("reading", default=False)
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Allow configurations to name methods that are not installed, for reports of runs with plugins.
-
-    The `[method]` section of such a method is not checked, and the method cannot be built.
-    """
+    """Allow configurations to name methods that are not installed, for reports of runs with plugins. The `[method]`
+    section of such a method is not checked, and the method cannot be built."""
     token = _READING.set(True)
     try:
         yield
@@ -261,9 +259,7 @@ class Config:
 
     def build_method(self, name: str | None = None) -> Method:
         """Return the configured method, or another one with its defaults and the same rounds, training and MC samples.
-
-        Raises ConfigurationError if its hyperparameters cannot be combined.
-        """
+        Raises ConfigurationError if its hyperparameters cannot be combined."""
         own, training = self.method.parameters, self.training
         if name not in (None, self.method.name):
             own, training = {}, dataclasses.replace(training, **own_training(name, training.optimizer))
@@ -309,9 +305,7 @@ def check_personal(method: Method | type[Method], personal: Sequence[PersonalMod
 
 def own_training(name: object, optimizer: object = None) -> dict[str, Any]:
     """Return the optimizer and learning rate of a method's default training, if they differ from the general defaults.
-
-    Empty for an unknown method, or if its optimizer is the given one.
-    """
+    Empty for an unknown method, or if its optimizer is the given one."""
     if not isinstance(name, str) or name not in METHODS:
         return {}
     own, usual = getattr(method_class(name), "training", None), dataclasses.asdict(Training())

@@ -66,10 +66,8 @@ def _of_lists(problems: list[Problem]) -> Iterator[Problem]:
 
 
 def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
-    """Parse a file with overrides; `called` names it in messages.
-
-    Raises ConfigurationError if the file or an override is not TOML, or has values that no key takes.
-    """
+    """Parse a file with overrides; `called` names it in messages. Raises ConfigurationError if the file or an override
+    is not TOML, or has values that no key takes."""
     if file.exists() and not file.is_file():  # reading a pipe could block
         raise ConfigurationError(f"{called}: a folder, a pipe or a device, expected a file")
     try:
@@ -79,10 +77,8 @@ def read(file: Path, called: str, sets: Sequence[str]) -> ConfigText:
 
 
 def parse(text: str, called: str, sets: Sequence[str] = ()) -> ConfigText:
-    """Parse a TOML text with overrides; `called` names it in messages.
-
-    Raises ConfigurationError if the text or an override is not TOML, or has values that no key takes.
-    """
+    """Parse a TOML text with overrides; `called` names it in messages. Raises ConfigurationError if the text or an
+    override is not TOML, or has values that no key takes."""
     source = ConfigText(called, text, toml_of(text, called), dict(leaf for item in sets for leaf in _override(item)))
     given: list[tuple[KeyPath, Any]] = [((), source.table), *source.overrides.items()]
     if problems := [problem for path, value in given for problem in _senseless(value, path)]:

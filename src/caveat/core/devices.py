@@ -85,10 +85,8 @@ def device_count(kind: str) -> int:
 
 
 def find_devices(name: str, workers: int = 1, key: str = KEY) -> tuple[torch.device, ...]:
-    """Return the devices for a number of workers: all of a type if the name has no index, such as "cuda".
-
-    With several workers, no device is initialized, because each worker does that. Raises what `find_device` raises.
-    """
+    """Return the devices for a number of workers: all of a type if the name has no index, such as "cuda". With several
+    workers, no device is initialized, because each worker does that. Raises what `find_device` raises."""
     first = find_device(name, workers == 1, key)
     if first.type == "cpu" or ":" in name:
         return (first,)
@@ -137,10 +135,8 @@ def free_memory(device: torch.device) -> int | None:
 
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """Make computations on a device bitwise reproducible, as on the CPU.
-
-    Inside the context, torch raises RuntimeError for operations that have no deterministic implementation.
-    """
+    """Make computations on a device bitwise reproducible, as on the CPU. Inside the context, torch raises RuntimeError
+    for operations that have no deterministic implementation."""
     if device.type == "cpu":
         yield
         return

@@ -231,10 +231,7 @@ class Method:
 
     def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterable[Caution]:
         """Return warnings about a finished run, from every silo's sums of `describe`'s numbers on its validation split
-        and the number of classes.
-
-        A warning needs enough inputs that chance hardly ever causes it.
-        """
+        and the number of classes. A warning needs enough inputs that chance hardly ever causes it."""
         return ()
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:

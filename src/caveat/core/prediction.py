@@ -224,19 +224,15 @@ class Prediction:
 
     @property
     def alarms(self) -> Tensor:
-        """(N,) bool: inputs with an alarm, typicality at most `false_alarm_rate`; none without typicality.
-
-        Of inputs like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` has an alarm.
-        """
+        """(N,) bool: inputs with an alarm, typicality at most `false_alarm_rate`; none without typicality. Of inputs
+        like the silo's calibration inputs, an expected fraction of at most `false_alarm_rate` has an alarm."""
         if self.typicality is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return self.typicality <= self.false_alarm_rate
 
     def unfamiliar_at(self, rate: float) -> Tensor:
-        """(N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995).
-
-        An expected share of at most `rate` of them is like the silo's calibration inputs; none without familiarity.
-        """
+        """(N,) bool: inputs that are unfamiliar at a false discovery rate (Benjamini & Hochberg, 1995). An expected
+        share of at most `rate` of them is like the silo's calibration inputs; none without familiarity."""
         if self.familiarity is None:
             return torch.zeros_like(self.decision, dtype=torch.bool)
         return benjamini_hochberg(self.familiarity, rate)

@@ -23,10 +23,8 @@ def key(*parts: object) -> int:
 
 @contextmanager
 def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
-    """Make random numbers a function of the key, e.g. (seed, purpose, round, silo).
-
-    Seeds the global generators of torch (also a device's, which differ from the CPU's), `random` and `numpy.random`.
-    """
+    """Make random numbers a function of the key, e.g. (seed, purpose, round, silo). Seeds the global generators of
+    torch (also a device's, which differ from the CPU's), `random` and `numpy.random`."""
     number = key(*parts)
     # nn.Dropout draws from the global generator, so a separate generator would not cover it.
     # Do not fork generators of unnamed devices: that would initialize CUDA, and workers could no longer be forked.

@@ -264,10 +264,8 @@ class SiloInfo:
 
 
 def positive_class(positive: str | None, classes: Sequence[str]) -> int:
-    """Return the index of the positive class: that of the given name, or the second of two.
-
-    Raises ConfigurationError for an unknown name, or if there are more than two classes.
-    """
+    """Return the index of the positive class: that of the given name, or the second of two. Raises ConfigurationError
+    for an unknown name, or if there are more than two classes."""
     if positive is None:
         return 1
     if len(classes) != 2:

@@ -51,10 +51,8 @@ def own_settings(
     groups: str | None = None,
     time: str | None = None,
 ) -> DataSettings:
-    """Return the federation's settings with a silo's own source and overrides.
-
-    Raises ConfigurationError unless a single silo can read that source.
-    """
+    """Return the federation's settings with a silo's own source and overrides. Raises ConfigurationError unless a
+    single silo can read that source."""
     source_of_silo(source)
     own: dict[str, Any] = {
         "target": target, "categorical": categorical and tuple(categorical), "numeric": numeric and tuple(numeric),
@@ -179,10 +177,8 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
 
 
 def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
-    """Raise DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks.
-
-    A category that the shared schema lacks becomes zeros; images get the shared size and channels.
-    """
+    """Raise DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks. A
+    category that the shared schema lacks becomes zeros; images get the shared size and channels."""
     unknown = [label for label in schema.labels if label not in shared.classes]
     if unknown:
         raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected the agreed ones: {_listed(shared.classes)}")
@@ -204,11 +200,8 @@ def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
 
 
 def own_silos(settings: DataSettings, seed: int, name: SiloId, shared: SharedSchema) -> Silos:
-    """Read one silo's own data and encode it with the shared schema.
-
-    Splits and tensors are bit-identical to those of `caveat.data.load` with the files of all silos.
-    Raises DataError if the data do not fit the shared schema.
-    """
+    """Read one silo's own data and encode it with the shared schema. Splits and tensors are bit-identical to those of
+    `caveat.data.load` with the files of all silos. Raises DataError if the data do not fit the shared schema."""
     return silos_of(read_silo(settings, name), settings, seed, shared).silos
 
 

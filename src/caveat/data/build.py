@@ -32,10 +32,8 @@ from .transforms import apply_shift, augmented, check_lazy, check_noise, domain_
 
 
 def load(settings: DataSettings, seed: int) -> Silos:
-    """Make the silos that a configuration describes; they depend on the files, the settings and the seed only.
-
-    Raises DataError for unusable data, ConfigurationError for settings that do not fit the data.
-    """
+    """Make the silos that a configuration describes; they depend on the files, the settings and the seed only. Raises
+    DataError for unusable data, ConfigurationError for settings that do not fit the data."""
     check_seed(seed)
     source = read(settings)
     return make_silos(source.pools, source.given, settings, seed, read_outside(settings))
@@ -52,10 +50,8 @@ def read(settings: DataSettings) -> DataSource:
 
 
 def read_outside(settings: DataSettings) -> tuple[Pool, ...]:
-    """Read the pools of `ood.global_source`; none if it is not set.
-
-    Raises ConfigurationError if it shares a file or folder with the silos' own source.
-    """
+    """Read the pools of `ood.global_source`; none if it is not set. Raises ConfigurationError if it shares a file or
+    folder with the silos' own source."""
     name = settings.ood.global_source
     if not name:
         return ()
@@ -158,10 +154,8 @@ def one_silo(
     seed: int,
     outside: Sequence[Pool] = (),
 ) -> Silos:
-    """Make the silo of one pool, with the classes, image format and table layout shared with silos elsewhere.
-
-    Without shifts it is bit-identical to the silo that `make_silos` makes from the pools of all silos.
-    """
+    """Make the silo of one pool, with the classes, image format and table layout shared with silos elsewhere. Without
+    shifts it is bit-identical to the silo that `make_silos` makes from the pools of all silos."""
     check_normalize(own.pool.images, settings.normalize)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     check_standardize(own.pool, settings.standardize)

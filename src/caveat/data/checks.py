@@ -143,10 +143,8 @@ def paired(x: Array, y: LabelArray, origin: str) -> None:
 def check_classes(
     ys: Sequence[tuple[str, LabelArray]], classes: Sequence[str] | None, trained: LabelArray
 ) -> tuple[str, ...]:
-    """Return the class names: those given, or "0", "1", ... up to the largest label in `trained`.
-
-    Raises DataError for a label outside the classes, and for gaps in the labels if no names are given.
-    """
+    """Return the class names: those given, or "0", "1", ... up to the largest label in `trained`. Raises DataError for
+    a label outside the classes, and for gaps in the labels if no names are given."""
     if classes is not None:
         check_class_names(classes, ys[0][0])
     else:

@@ -91,10 +91,8 @@ def check_groups(pool: Pool) -> None:
 
 
 def own_parts(pool: Pool) -> tuple[Index, Index]:
-    """Return the units in the source's training part, and the units in its test part.
-
-    Raises DataError for a group in both parts.
-    """
+    """Return the units in the source's training part, and the units in its test part. Raises DataError for a group in
+    both parts."""
     if pool.groups is None:
         development, test = np.split(np.arange(len(pool.y)), [pool.development])
         return development, test
@@ -113,9 +111,7 @@ def _named(pool: Pool) -> str:
 
 def times(texts: Sequence[object], decimal: str = ".") -> Array | int:
     """Return times (N,) float64 from numbers, or from ISO 8601 dates such as 2024-03-31, with or without a time of day.
-
-    If a text is neither, or not of the same kind as the first one, return its position.
-    """
+    If a text is neither, or not of the same kind as the first one, return its position."""
     found = np.empty(len(texts))
     read = _date if number(str(texts[0]), decimal) is None else partial(number, decimal=decimal)
     for row, text in enumerate(texts):
@@ -158,10 +154,8 @@ def _times(values: Array, origin: str) -> Array:
 def per_sample(
     pools: Sequence[Pool], given: Mapping[SiloId, Any], called: str, missing_allowed: bool = False
 ) -> list[Array]:
-    """Return (N,) texts, one per sample, for each pool, or the values if they may be missing.
-
-    Raises DataError for another number of values, and for missing ones.
-    """
+    """Return (N,) texts, one per sample, for each pool, or the values if they may be missing. Raises DataError for
+    another number of values, and for missing ones."""
     check_type(given, Mapping, called, "a mapping from the silos' names to a value for each sample")
     if differing := sorted({pool.domain for pool in pools} ^ set(given), key=str):
         raise DataError(

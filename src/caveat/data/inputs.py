@@ -42,10 +42,8 @@ def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId)
 
 
 def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Inputs:
-    """Read a file as `read_inputs` does, with a note on each input that is unlike the training inputs.
-
-    A silo's predictor accepts the result and copies the notes to its prediction.
-    """
+    """Read a file as `read_inputs` does, with a note on each input that is unlike the training inputs. A silo's
+    predictor accepts the result and copies the notes to its prediction."""
     preparation = silos.preparation if isinstance(silos, Silos) else silos
     preparation.check_name(silo_name)
     found = locate(str(path))
@@ -139,10 +137,8 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
 
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:
-    """Return labels as (N,) int64 class indices, from indices or names.
-
-    Raises DataError, naming the first wrong label, if one is neither.
-    """
+    """Return labels as (N,) int64 class indices, from indices or names. Raises DataError, naming the first wrong label,
+    if one is neither."""
     array = np.asarray(labels)
     if array.ndim != 1 or not len(array):
         raise DataError(f"{origin}: labels of shape {array.shape}, expected (N,), N > 0")

@@ -120,10 +120,8 @@ def _elsewhere(silos: Silos, what: Unknown) -> list[Tensor]:
 
 
 def hold_out(pools: Sequence[Pool], names: Sequence[str]) -> Sequence[Pool]:
-    """Return pools in which the classes `names` have label -1 and the other classes are renumbered from 0.
-
-    Raises ConfigurationError for an unknown class, or if fewer than two classes are left.
-    """
+    """Return pools in which the classes `names` have label -1 and the other classes are renumbered from 0. Raises
+    ConfigurationError for an unknown class, or if fewer than two classes are left."""
     if not names:
         return pools
     classes = pools[0].classes

@@ -59,9 +59,7 @@ def deal(
     y: LabelArray, silos: int, per_silo: int | None, shares: Shares | None, rng: np.random.Generator
 ) -> list[Index]:
     """Return disjoint positions in `y` for each silo, by the shares of each class, or equally without shares.
-
-    `per_silo` is the number of samples per silo, on average if there are shares; None uses all samples.
-    """
+    `per_silo` is the number of samples per silo, on average if there are shares; None uses all samples."""
     order = rng.permutation(len(y))
     if shares is not None:
         order = order[shares[y[order]].sum(axis=1) > 0]

@@ -43,10 +43,8 @@ class SequenceFormat:
     """Whether longer sequences are truncated; otherwise they are refused."""
 
     def __call__(self, rows: Any, origin: str) -> Array:
-        """Return tokens (N, T) int64 or series (N, T, C) float32, from such an array or a list of sequences.
-
-        Raises DataError for other rows, and for longer sequences unless they are truncated.
-        """
+        """Return tokens (N, T) int64 or series (N, T, C) float32, from such an array or a list of sequences. Raises
+        DataError for other rows, and for longer sequences unless they are truncated."""
         sequences = whole_or_rows(rows, self.kind, origin)
         if isinstance(sequences, np.ndarray) and sequences.shape[1] == self.length and not self.masked:
             return sequences
@@ -73,10 +71,8 @@ class SequenceFormat:
 def sequence_format(
     given: Sequence[tuple[str, Any]], kind: SequenceKind, pad: int = 0, length: int | None = None
 ) -> SequenceFormat:
-    """Return the format that fits all sequences, from (origin, rows): as long as the longest, or `length`.
-
-    Series get a mask if their lengths differ. Raises DataError for rows that are not sequences.
-    """
+    """Return the format that fits all sequences, from (origin, rows): as long as the longest, or `length`. Series get a
+    mask if their lengths differ. Raises DataError for rows that are not sequences."""
     lengths = {n for origin, rows in given for n in _lengths(whole_or_rows(rows, kind, origin))}
     count = sum(len(rows) for _, rows in given)
     found = SequenceFormat(kind, length or max(lengths), pad, kind == "series" and len(lengths) > 1, length is not None)
@@ -308,10 +304,8 @@ def _check_any(inputs: Any) -> None:
 
 
 def normalized(images: Array, normalize: Normalize) -> Tensor:
-    """Return model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8.
-
-    Raises ConfigurationError unless there is one constant for all channels, or one per channel.
-    """
+    """Return model inputs (N, C, H, W) float32 from images (N, H, W, C) uint8. Raises ConfigurationError unless there
+    is one constant for all channels, or one per channel."""
     channels = images.shape[-1]
     x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float().div_(255)
     return x.sub_(_constants(normalize.mean, channels)).div_(_constants(normalize.std, channels))

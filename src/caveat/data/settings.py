@@ -123,9 +123,7 @@ class Split:
 
     def sizes(self, samples: int) -> tuple[int, int, int]:
         """Return the numbers of samples for train, validation and calibration, given the number of non-test samples.
-
-        The number for training is below 1 if there are too few.
-        """
+        The number for training is below 1 if there are too few."""
         validation = max(1, round(samples * self.validation))
         share = self.calibration or (round(1 - self.validation - self.train, 9) if self.train else None)
         if share is None:

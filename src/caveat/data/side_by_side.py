@@ -72,10 +72,8 @@ def _at(column: TableColumn, silo: SiloId, values: Array) -> ColumnAtSilo:
 
 
 def unlike(found: Sequence[ColumnAtSilo]) -> list[SiloId]:
-    """Return the silos whose values differ from those of more than half of the others, in units or spellings.
-
-    Texts are compared only with silos that mostly share theirs: if every silo has its own texts, none is odd.
-    """
+    """Return the silos whose values differ from those of more than half of the others, in units or spellings. Texts are
+    compared only with silos that mostly share theirs: if every silo has its own texts, none is odd."""
     compared = [each for each in found if each.rows - each.missing >= FEWEST]
     if not 1 < len(compared) <= MOST_SILOS or _are_codes({text for each in compared for text in each.counts}):
         return []
@@ -133,10 +131,8 @@ def spelled_apart(
     label: bool = False,
     own: str | None = None,
 ) -> str:
-    """Return a sentence on the texts of a silo that others lack, with the key that converts them.
-
-    `own` is the column's name in the silo's file, if it has another.
-    """
+    """Return a sentence on the texts of a silo that others lack, with the key that converts them. `own` is the column's
+    name in the silo's file, if it has another."""
     mine, theirs = sorted(set(texts) - set(others)) or sorted(texts), sorted(set(others) - set(texts))
     # The likely meaning of a text is the only text of others with the same initial.
     codes = dict[str, str]()
@@ -183,10 +179,8 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def remarks(pools: Sequence[Pool]) -> Iterator[str]:
-    """Yield a sentence for each column in which some silo does not fit the others, and for the labels.
-
-    Columns with names of identifiers are skipped, because ids differ between silos.
-    """
+    """Yield a sentence for each column in which some silo does not fit the others, and for the labels. Columns with
+    names of identifiers are skipped, because ids differ between silos."""
     some = [sampled(len(pool.y)) for pool in pools]
     for i, column in enumerate(pools[0].table):
         if named_like_id(column.name) or len(column.categories or ()) > TELLING:

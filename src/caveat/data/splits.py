@@ -91,9 +91,7 @@ def hashes(silo: Silo) -> dict[str, str]:
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
     """Return the content of `splits.json`: each silo's domain, and size, class counts and hash of splits and streams.
-
-    Counts cover at least `classes` classes, and all classes that some silo has.
-    """
+    Counts cover at least `classes` classes, and all classes that some silo has."""
     silos = list(silos)
     largest = (int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
     classes = max(classes, 1 + max(largest))
@@ -194,10 +192,8 @@ def _hashes(rows: Array, odd: Array) -> Array:
 
 
 def contents(pool: Pool, columns: Sequence[str] = ()) -> list[bytes]:
-    """Return the content of each sample without its label, independent of its position and of other samples.
-
-    A table row consists of its cells in the order of column names (all, or `columns`); numbers are as models see them.
-    """
+    """Return the content of each sample without its label, independent of its position and of other samples. A table
+    row consists of its cells in the order of column names (all, or `columns`); numbers are as models see them."""
     if not pool.table:
         return [f"{x.dtype.str}{x.shape}".encode() + np.ascontiguousarray(x).tobytes() for x in map(np.asarray, pool.x)]
     at = {column.name: i for i, column in enumerate(pool.table)}

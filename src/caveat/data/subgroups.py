@@ -60,10 +60,8 @@ class Subgrouping:
             raise ConfigurationError(f"data.subgroups: expected at most {MOST} subgroups", "data.subgroups")
 
     def fitted(self, pools: Sequence[Pool], training: Iterable[tuple[Pool, Index]] = ()) -> "Subgroups":
-        """Return the subgroups of all pools; quantiles are computed over the training samples of all silos.
-
-        Raises DataError for too many values, and for values that are not numbers if edges or quantiles are set.
-        """
+        """Return the subgroups of all pools; quantiles are computed over the training samples of all silos. Raises
+        DataError for too many values, and for values that are not numbers if edges or quantiles are set."""
         if self.values or self.edges:
             return Subgroups(self.column, self.values, self.edges)
         if self.quantiles:
@@ -106,10 +104,8 @@ class Subgroups:
         return (f"{self.column} < {ends[0]}", *inner, f"{self.column} >= {ends[-1]}")
 
     def codes(self, texts: Array, where: str = "") -> LabelArray:
-        """Return the subgroup (N,) of each text, -1 for a missing or unknown one.
-
-        Raises DataError for text instead of a number.
-        """
+        """Return the subgroup (N,) of each text, -1 for a missing or unknown one. Raises DataError for text instead of
+        a number."""
         if self.edges:
             numbers = _numbers(texts, where, self.column)
             known = np.searchsorted(np.array(self.edges), numbers, side="right")
@@ -143,9 +139,7 @@ class Subgroups:
 
 def given(subgroups: Subgroups | None, values: Any, count: int) -> Tensor:
     """Return the subgroup (N,) int64 of each of `count` inputs, from an array or list of values (None if unknown).
-
-    Raises DataError for another number of values, and without subgroups.
-    """
+    Raises DataError for another number of values, and without subgroups."""
     if subgroups is None:
         raise DataError("subgroups were passed, but the silos were trained without data.subgroups")
     array = np.asarray(values, dtype=object)

@@ -97,9 +97,7 @@ def domain_name(shift: Shift, angle: float, std: float, source: str) -> str:
 
 def spread(values: tuple[float, ...], silos: int, name: str) -> list[float]:
     """Return the value of each silo; each entry applies to a block of silos, and all values are 0 without entries.
-
-    Raises ConfigurationError with the key if the number of entries does not divide the number of silos.
-    """
+    Raises ConfigurationError with the key if the number of entries does not divide the number of silos."""
     if not values:
         return [0.0] * silos
     if silos % len(values):

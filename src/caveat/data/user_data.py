@@ -39,10 +39,8 @@ def rotated(
     split: Split | None = None,
     normalize: Normalize | None = None,
 ) -> Silos:
-    """Make silos whose parts of the pool are rotated by one of the angles, in degrees counter-clockwise.
-
-    `noise_std` has one entry per silo, or a number of entries that divides the number of silos.
-    """
+    """Make silos whose parts of the pool are rotated by one of the angles, in degrees counter-clockwise. `noise_std`
+    has one entry per silo, or a number of entries that divides the number of silos."""
     check_type(pool, Pool, "pool", "a Pool, such as caveat.data.digits()")
     check_type(angles, (Sequence, np.ndarray), "angles", "a list of degrees")
     check_type(noise_std, (Sequence, np.ndarray), "noise_std", "a list of numbers")

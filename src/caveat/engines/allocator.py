@@ -14,10 +14,8 @@ KEPT = 1 << 30
 
 
 def use_huge_pages() -> None:
-    """Let torch request huge pages for large tensors; call it before the process creates a tensor.
-
-    Requesting 4 kB at a time takes three times as long as filling the pages. An existing setting is kept.
-    """
+    """Let torch request huge pages for large tensors; call it before the process creates a tensor. Requesting 4 kB at a
+    time takes three times as long as filling the pages. An existing setting is kept."""
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 

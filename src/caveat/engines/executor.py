@@ -89,10 +89,8 @@ class Executor:
         return sorted(names) if isinstance(names, list) else names
 
     def state(self, silo: SiloId, kept: KeptState | None) -> State:
-        """Return the stored private state of a silo, or its initial one.
-
-        Raises StateLost if the stored state is missing or differs.
-        """
+        """Return the stored private state of a silo, or its initial one. Raises StateLost if the stored state is
+        missing or differs."""
         if kept is not None and kept.sha256 is not None:
             return self.states.load(kept)
         if self.empty_state is None:
@@ -128,11 +126,8 @@ class Executor:
         return list(self.method.schedule())
 
     def find_task(self, t: int, address: str) -> tuple[str, SiloTask]:
-        """Return the name and the task for an address in round t.
-
-        Raises RunError if it is neither a round's task nor an evaluation, so a request cannot name, for example, the
-        unprotected task inside a wrapper.
-        """
+        """Return the name and the task for an address in round t. Raises RunError if it is neither a round's task nor
+        an evaluation, so a request cannot name, for example, the unprotected task inside a wrapper."""
         if address in self.method.evaluations:
             return address, self.method.evaluations[address]
         # A silo may know fewer rounds than its server, but not fewer tasks.

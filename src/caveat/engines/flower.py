@@ -141,10 +141,8 @@ class FlowerEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let the silos of the cohort run the task; the replies name the excluded silos, with reasons.
-
-        Replies of linear rounds are stored too, because each is compared with the others before it is aggregated.
-        """
+        """Let the silos of the cohort run the task; the replies name the excluded silos, with reasons. Replies of
+        linear rounds are stored too, because each is compared with the others before it is aggregated."""
         measures = address in self.method.evaluations
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}

@@ -125,10 +125,8 @@ class SingleMachineEngine:
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let every silo of the cohort run the task; in a linear round, keep only means.
-
-        Raises SiloError if a task fails.
-        """
+        """Let every silo of the cohort run the task; in a linear round, keep only means. Raises SiloError if a task
+        fails."""
         chunks, vectorized = self.vectorization.plan(
             self.batched, t, address, payload, cohort, self.examples, self.states
         )

@@ -31,10 +31,8 @@ class ReplyCollector(Protocol):
         """The cohort in groups, in the order in which they are asked."""
 
     def ready(self, group: int) -> bool:
-        """Return whether silos of a group may be asked, which requires the replies of an earlier group.
-
-        Waits until those are summed and raises errors of the sums, but does not wait for replies.
-        """
+        """Return whether silos of a group may be asked, which requires the replies of an earlier group. Waits until
+        those are summed and raises errors of the sums, but does not wait for replies."""
 
     def take(self, silo: SiloId, update: Update) -> None:
         """Take the reply of a silo."""
@@ -179,10 +177,8 @@ class ChunkReplies:
         count: int,
         admission: Admission | None = None,
     ) -> None:
-        """`examples` are n_k, if known, and `count` is the number of chunks.
-
-        With an `admission`, chunks arrive without sums. In a round in which it waits, all are stored.
-        """
+        """`examples` are n_k, if known, and `count` is the number of chunks. With an `admission`, chunks arrive without
+        sums. In a round in which it waits, all are stored."""
         self.linear, self.examples, self.admission = linear, examples, admission
         self.parts: list[Sequence[ChunkPart | SummedPart]] = [()] * count
 

@@ -45,10 +45,8 @@ class Transport(Protocol):
         linear: Weights | None = None,
         admission: Admission | None = None,
     ) -> Replies:
-        """Let the silos of the cohort run the task with that address in round t; `linear` is `Round.linear`.
-
-        Updates are admitted by `admission`, if given.
-        """
+        """Let the silos of the cohort run the task with that address in round t; `linear` is `Round.linear`. Updates
+        are admitted by `admission`, if given."""
 
 
 @dataclass(frozen=True)

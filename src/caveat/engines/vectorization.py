@@ -182,9 +182,7 @@ class Vectorization:
         kept: Mapping[SiloId, KeptState],
     ) -> tuple[list[list[SiloId]], dict[str, bool]]:
         """Return the chunks of round t, and the names of its batched tasks with whether their batches are padded.
-
-        Without chunks, silos are asked one by one.
-        """
+        Without chunks, silos are asked one by one."""
         executor = batched.executor
         if self.mode == "off" or address in executor.method.evaluations:
             return [], {}

@@ -353,10 +353,8 @@ def check_respawn(rebuild: Rebuild | None, workers: int) -> None:
 def respawn(
     rebuild: Rebuild, executor: Executor, down: SharedBuffer, buffers: Sequence[SharedBuffer], pipe: Connection
 ) -> int:
-    """Start a new Python process that serves the other end of a pipe; return its process id.
-
-    It gets the data to reconstruct the run as JSON, and inherits the buffers.
-    """
+    """Start a new Python process that serves the other end of a pipe; return its process id. It gets the data to
+    reconstruct the run as JSON, and inherits the buffers."""
     descriptors = [pipe.fileno(), down.descriptor, *(buffer.descriptor for buffer in buffers)]
     about = {
         "rebuild": dict(rebuild), "path": sys.path, "parent": os.getpid(), "device": str(executor.device),

@@ -112,10 +112,8 @@ class NameKeys:
         return {path.name.removesuffix(".pub"): path for path in paths}
 
     def check(self, silo: SiloId, words: Words, asked: Asked) -> str:
-        """Return the key with which a greeting is signed; UNSIGNED if there is none and the name is not bound.
-
-        Raises NameRefused for an invalid signature, and for a name that is bound to another key or unknown.
-        """
+        """Return the key with which a greeting is signed; UNSIGNED if there is none and the name is not bound. Raises
+        NameRefused for an invalid signature, and for a name that is bound to another key or unknown."""
         expected = self.given_to(silo) or self.bound.get(silo)
         if self._files() and not expected:
             told = f"the server has no key for the name {silo!r}: register it with ./admit.sh {silo}.pub"
@@ -218,10 +216,8 @@ def admit(path: Path, folder: Path) -> str:
 
 
 def admitted(folder: Path) -> Iterator[Admitted]:
-    """Yield the recorded registered keys, the newest of each name last.
-
-    Raises ConfigurationError, naming the file, for other content.
-    """
+    """Yield the recorded registered keys, the newest of each name last. Raises ConfigurationError, naming the file, for
+    other content."""
     for path in sorted(folder.glob(f"*{FILE}")):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             node, _, key = line.partition(" ")

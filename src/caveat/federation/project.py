@@ -148,10 +148,8 @@ def deliver_models(folder: Path, project: Path, silos: Sequence[str], rounds: in
 
 
 def _check_known(folder: Path, project: Path, silos: Sequence[str]) -> None:
-    """Raise ConfigurationError for a silo that never took part and has no key at the project's server.
-
-    If the project has no keys of silos, any silo may still join under any name.
-    """
+    """Raise ConfigurationError for a silo that never took part and has no key at the project's server. If the project
+    has no keys of silos, any silo may still join under any name."""
     files = [path for path in (folder / "federation.json", folder / "delivered" / "federation.json") if path.exists()]
     known = {name for path in files for name in read(path, FederationFile).silos}
     if not (admitted := {path.name.removesuffix(".pub") for path in (project / SILO_KEYS).glob("*.pub")}):

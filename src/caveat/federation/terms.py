@@ -76,10 +76,8 @@ MOST_KEYS = 5
 
 
 def differing(began: Mapping[str, Any], given: Config) -> str:
-    """Return the keys in which a configuration differs from the description of a run, with both values, or "".
-
-    Keys that may change are ignored: the server's waiting times, quorum, and number of checkpoints.
-    """
+    """Return the keys in which a configuration differs from the description of a run, with both values, or "". Keys
+    that may change are ignored: the server's waiting times, quorum, and number of checkpoints."""
     found = [*differences(deciding(began, WAITS), deciding(described_config(given, began), WAITS))]
     told = [f"{key} = {_shown(now)}, was {_shown(was)}" for key, was, now in found[:MOST_KEYS]]
     more = len(found) - MOST_KEYS

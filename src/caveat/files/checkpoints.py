@@ -264,10 +264,8 @@ class ServerStore:
     def save(
         self, t: int, server: State, run_state: RunState, files: Sums, durable: bool = False, trains: bool = False
     ) -> None:
-        """Save the checkpoint after round t, from which a run resumes; sync it to disk if `durable`.
-
-        `files` are the other files of the run's folder that belong to it; `trains` says whether it is a training round.
-        """
+        """Save the checkpoint after round t, from which a run resumes; sync it to disk if `durable`. `files` are the
+        other files of the run's folder that belong to it; `trains` says whether it is a training round."""
         name, data = server_place(t), to_bytes(server)
         self.root.mkdir(parents=True, exist_ok=True)
         write_bytes(self.root / name, data, durable)
@@ -301,10 +299,8 @@ class ServerStore:
                 old.unlink()
 
     def load(self) -> Saved | None:
-        """Load the newest checkpoint, or the last durable one if a file of the newest is damaged.
-
-        Returns None before the first checkpoint. Raises RunError, naming the file, if both are damaged.
-        """
+        """Load the newest checkpoint, or the last durable one if a file of the newest is damaged. Returns None before
+        the first checkpoint. Raises RunError, naming the file, if both are damaged."""
         found: list[Saved] = []
         damage: list[CaveatError] = []
         for name in (NEWEST, DURABLE):

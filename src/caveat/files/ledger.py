@@ -95,10 +95,8 @@ class Entries:
 
 
 def read_ledger(path: Path) -> Entries:
-    """Read a ledger's complete lines; empty without a file.
-
-    Raises RunError, naming file and line, for invalid lines, DataError for files of another version of caveat.
-    """
+    """Read a ledger's complete lines; empty without a file. Raises RunError, naming file and line, for invalid lines,
+    DataError for files of another version of caveat."""
     found, where = Entries(), str(path)
     try:
         text = path.read_text() if path.exists() else ""

@@ -58,11 +58,8 @@ def read_plain(path: Path) -> Any:
 
 
 def lines_of(path: Path) -> Iterator[tuple[Any, str]]:
-    """Yield the values of a JSON lines file, each with its place; nothing without a file.
-
-    A partial last line without a newline, left by a killed process, is skipped. Raises DataError, naming file and line,
-    for other invalid JSON.
-    """
+    """Yield the values of a JSON lines file, each with its place; nothing without a file. A partial last line without a
+    newline, left by a killed process, is skipped. Raises DataError, naming file and line, for other invalid JSON."""
     if not _is_there(path):
         return
     try:
@@ -88,10 +85,8 @@ def decoded(text: str | bytes, where: str) -> Any:
 
 
 def checked(value: Any, kind: type[RecordType], where: str) -> RecordType:
-    """Validate a value of a file as a record.
-
-    Raises DataError, naming its place, for another version, an invalid value or a wrong checksum.
-    """
+    """Validate a value of a file as a record. Raises DataError, naming its place, for another version, an invalid value
+    or a wrong checksum."""
     check_version(value, where)
     if kind.SEALED:
         check_seal(value, where)
@@ -189,10 +184,8 @@ class Manifest:
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return the file hashes in a finished run's summary, or in an interrupted run's newest checkpoint.
-
-    Empty for a run without either. Raises DataError if the summary or checkpoint is damaged.
-    """
+    """Return the file hashes in a finished run's summary, or in an interrupted run's newest checkpoint. Empty for a run
+    without either. Raises DataError if the summary or checkpoint is damaged."""
     if (summary := record_of(folder / "summary.json", Summary)) is not None:
         return Manifest(folder, summary.files)
     checkpoint = record_of(folder / "state" / "checkpoint.json", Checkpoint)
@@ -221,10 +214,8 @@ STATES = "state/states.jsonl"
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read a comparison from the file `path`, or from comparison.json in that folder.
-
-    Raises DataError if it is missing or invalid.
-    """
+    """Read a comparison from the file `path`, or from comparison.json in that folder. Raises DataError if it is missing
+    or invalid."""
     file = path / "comparison.json" if path.is_dir() else path
     record = record_of(file, Comparison)
     if record is None:

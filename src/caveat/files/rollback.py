@@ -69,10 +69,8 @@ def roll_back(run: Path, to: int) -> Rollback:
 
 
 def undone_messages(run: Path, run_state: RunState) -> list[Message]:
-    """Return the messages of undone rounds, with a distinct `t` for each rollback.
-
-    Raises DataError if the undone lines are damaged or missing.
-    """
+    """Return the messages of undone rounds, with a distinct `t` for each rollback. Raises DataError if the undone lines
+    are damaged or missing."""
     found = list[Message]()
     for number, back in enumerate(run_state.rollbacks, 1):
         path = run / UNDONE / str(number) / LEDGER

@@ -166,10 +166,8 @@ class RunFolder:
 
     @property
     def curve_rows(self) -> list[schema.RoundRow]:
-        """One validation row per round and silo, in the order of rounds.
-
-        If several models have rows (local, global, switched), those of the model with the most rounds are returned.
-        """
+        """One validation row per round and silo, in the order of rounds. If several models have rows (local, global,
+        switched), those of the model with the most rounds are returned."""
         validation = [row for row in self.rows if row.split == "validation"]
         match_rounds: dict[str, set[int]] = {}
         for row in validation:

@@ -19,10 +19,8 @@ from .schema import FileSum, Record, as_json, sealed
 
 
 def refuse_links(folder: Path, unread: Collection[str] = ()) -> None:
-    """Raise RunError for a link in a folder, at any depth except in folders called `unread`.
-
-    The path of the folder itself may contain links.
-    """
+    """Raise RunError for a link in a folder, at any depth except in folders called `unread`. The path of the folder
+    itself may contain links."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             refuse_link(Path(place, name))
@@ -162,10 +160,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def as_text(cell: str) -> str:
-    """Escape a cell so a spreadsheet does not evaluate it: prefix formulas with an apostrophe.
-
-    Plain numbers such as -1 do not change; a carriage return becomes a space.
-    """
+    """Escape a cell so a spreadsheet does not evaluate it: prefix formulas with an apostrophe. Plain numbers such as -1
+    do not change; a carriage return becomes a space."""
     safe = cell if not cell.startswith(FORMULA) or _plain(cell) else f"'{cell}"
     return safe.replace("\r", " ")  # Python's csv before 3.13 does not quote it
 
@@ -269,11 +265,8 @@ _mutex = threading.Lock()
 
 @contextmanager
 def held(lock: Path, busy: str, wait: float = 0.0) -> Iterator[None]:
-    """Hold a lock file; create it and its folder if missing.
-
-    Raises RunError with the message `busy` if another process still holds it after `wait` seconds, or if it is a link
-    or cannot be created.
-    """
+    """Hold a lock file; create it and its folder if missing. Raises RunError with the message `busy` if another process
+    still holds it after `wait` seconds, or if it is a link or cannot be created."""
     refuse_link(lock)
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -311,10 +304,8 @@ def _pause(busy: str, until: float) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run or a comparison by a file in its subfolder `folder`.
-
-    Raises RunError if another process holds the lock, and for links in the folder, before anything is written.
-    """
+    """Lock a run or a comparison by a file in its subfolder `folder`. Raises RunError if another process holds the
+    lock, and for links in the folder, before anything is written."""
     refuse_links(folder.parent, unread={"silos"})  # may have a million files, checked one by one later
     with held(folder / "lock", f"{folder.parent} is being run by another process"):
         yield

@@ -226,10 +226,8 @@ def _cell(at: Point, width: float, height: float, shade: float, title: str) -> M
 
 
 def rank_plane(counts: Sequence[Sequence[int]], names: tuple[str, str], label: str) -> Markup:
-    """Draw the number of inputs by ranks of two scores, called `names`, darker for more.
-
-    A row of `counts` is a band of ranks of the second score, the lowest first; a column is a band of the first score.
-    """
+    """Draw the number of inputs by ranks of two scores, called `names`, darker for more. A row of `counts` is a band of
+    ranks of the second score, the lowest first; a column is a band of the first score."""
     cells = len(counts)
     frame, side = svg.Axes(46, 10, 300, 300, (0, cells), (0, cells)), 300 / cells
     most = max(max(row) for row in counts) or 1

@@ -45,10 +45,8 @@ def ece(sums: Tensors) -> float:
 
 
 def ece_classwise(sums: Tensors) -> float:
-    """Return the classwise calibration error: the ECE of each class's own probability, averaged over all classes.
-
-    Kull et al., NeurIPS 2019, Eq. 3. Defined if `known` > 0.
-    """
+    """Return the classwise calibration error: the ECE of each class's own probability, averaged over all classes. Kull
+    et al., NeurIPS 2019, Eq. 3. Defined if `known` > 0."""
     gaps = (sums["class_bin_confidence"] - sums["class_bin_correct"]).abs().sum(-1)
     return float(gaps.mean() / sums["known"])
 

@@ -94,10 +94,8 @@ def ood_detection(inside_sums: Tensors, outside_sums: Tensors, score: str) -> di
 
 
 def risk_coverage(sums: Tensors, score: str) -> dict[str, list[float]]:
-    """Return the selective risk over coverage, for plots: at most 100 points; empty lists without examples.
-
-    Points are the first thresholds at or above each percent of coverage; the last has a coverage of 1.
-    """
+    """Return the selective risk over coverage, for plots: at most 100 points; empty lists without examples. Points are
+    the first thresholds at or above each percent of coverage; the last has a coverage of 1."""
     correct, wrong = _occupied(sums, score)
     if not len(correct):
         return {"coverage": [], "risk": []}
@@ -297,10 +295,7 @@ def operating_point(negative: Counts, positive: Counts, sensitivity: float | Non
 
 def called(point: OperatingPoint, negative: Counts, positive: Counts) -> Tensors:
     """Return `called` (2, 2): how many inputs of either class (rows, the negative first) are predicted negative and
-    positive.
-
-    From their (B,) histograms. The counts of silos with different thresholds can be merged.
-    """
+    positive. From their (B,) histograms. The counts of silos with different thresholds can be merged."""
     counts = [[each[: point.cut].sum(), each[point.cut :].sum()] for each in (negative, positive)]
     return {"called": torch.tensor(np.array(counts), dtype=torch.float64)}
 

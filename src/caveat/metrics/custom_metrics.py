@@ -107,10 +107,8 @@ def check_known(names: Sequence[str], given: Iterable[OwnMetric] = ()) -> None:
 
 
 def own_values(metrics: Iterable[OwnMetric], prediction: Prediction, y: Tensor) -> Tensors:
-    """Return the values of metrics of N predictions for labels `y` (N,), by name, () float64, without NaN.
-
-    Raises ConfigurationError, naming the metric, if one fails or returns neither a finite number nor NaN.
-    """
+    """Return the values of metrics of N predictions for labels `y` (N,), by name, () float64, without NaN. Raises
+    ConfigurationError, naming the metric, if one fails or returns neither a finite number nor NaN."""
     found = {}
     for own in metrics:
         labels, probs = y.detach().cpu().clone().numpy(), prediction.probs.detach().cpu().double().clone().numpy()

@@ -62,10 +62,8 @@ def skill(prediction: Prediction, data: Data, train: Data) -> Tensors:
 
 
 def _permuted(values: Array, y: npt.NDArray[np.int64]) -> Array:
-    """Return the sum over inputs of `values` (N, C) of their classes, with its mean and variance over permutations.
-
-    The variance of a linear permutation statistic is from Hoeffding (1951).
-    """
+    """Return the sum over inputs of `values` (N, C) of their classes, with its mean and variance over permutations. The
+    variance of a linear permutation statistic is from Hoeffding (1951)."""
     n = len(y)
     if n < 2:
         return np.zeros(3)
@@ -81,10 +79,8 @@ def _agreement(y: npt.NDArray[np.int64], label: npt.NDArray[np.int64]) -> Array:
 
 
 def _ranking(scores: Array, y: npt.NDArray[np.int64]) -> Array:
-    """Return the pairs of an input of a class and another input that scores (N, C) rank correctly, ties half.
-
-    The Mann-Whitney statistics of all classes, of two that of the second one, with the variance of their sum.
-    """
+    """Return the pairs of an input of a class and another input that scores (N, C) rank correctly, ties half. The
+    Mann-Whitney statistics of all classes, of two that of the second one, with the variance of their sum."""
     if scores.shape[1] == 2:
         return _ranked(scores[:, 1], y == 1)
     present = [k for k in np.unique(y) if (y == k).sum() < len(y)]
@@ -132,10 +128,8 @@ def ridge_labels(train: Data, x: Tensor, classes: int) -> npt.NDArray[np.int64] 
 
 
 def predictable(train: Data, classes: int) -> Array:
-    """Return how well each half of the training inputs is ranked by the ridge classifier of the other half.
-
-    Without skill, the two halves give almost the same result, so the variance is twice the sum of both.
-    """
+    """Return how well each half of the training inputs is ranked by the ridge classifier of the other half. Without
+    skill, the two halves give almost the same result, so the variance is twice the sum of both."""
     if not train.x.is_floating_point() or len(train) < 4:
         return np.zeros(3)
     known, y = _known(train)

@@ -110,10 +110,8 @@ def _proper_scores(probs: Tensor, y: Tensor) -> Tensors:
 
 
 def merge(parts: Iterable[Tensors]) -> Tensors:
-    """Return the merged sums of several silos. The parts are not modified.
-
-    Raises ValueError without parts, and for parts that differ in names or in the number of classes.
-    """
+    """Return the merged sums of several silos. The parts are not modified. Raises ValueError without parts, and for
+    parts that differ in names or in the number of classes."""
     total: Tensors = {}
     for part in parts:
         if not total:
@@ -239,10 +237,7 @@ def decisions(sums: Tensors) -> dict[str, float]:
 
 def across(per_silo: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return metrics over silos: `mean`, with equal weights, and `worst`, for metrics that are better if higher or
-    lower.
-
-    A silo for which a metric is undefined is excluded from that metric only.
-    """
+    lower. A silo for which a metric is undefined is excluded from that metric only."""
     names = dict.fromkeys(name for found in per_silo.values() for name in found)
     values = {name: [found[name] for found in per_silo.values() if name in found] for name in names}
     ends = dict.fromkeys(HIGHER_IS_BETTER, min) | dict.fromkeys(LOWER_IS_BETTER, max)

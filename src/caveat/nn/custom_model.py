@@ -72,9 +72,7 @@ def name_of(code: str | Make | None) -> str | None:
 
 def made(code: str | Make, shape: tuple[int, ...], dtype: torch.dtype, classes: int, seed: int, key: str) -> nn.Module:
     """Return a module made by custom code, or a copy if the code is a module; initial tensors are marked (`remember`).
-
-    Raises ConfigurationError if the code fails or returns no module.
-    """
+    Raises ConfigurationError if the code fails or returns no module."""
     make = code_of(code, key)
     given = None if isinstance(make, nn.Module) else _takes(make, key)
 
@@ -174,10 +172,8 @@ def _takes(make: Make, key: str) -> int:
 
 
 def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, classes: int, key: str) -> nn.Module:
-    """Return a module as a `Model` if it has an encoder and a head, otherwise unchanged.
-
-    Raises ConfigurationError for a module that does not return logits (N, classes) float32 for inputs of this shape.
-    """
+    """Return a module as a `Model` if it has an encoder and a head, otherwise unchanged. Raises ConfigurationError for
+    a module that does not return logits (N, classes) float32 for inputs of this shape."""
     x = sample(shape, dtype)
     logits = probe_output(module, x, key)
     if logits.shape != (len(x), classes) or logits.dtype != torch.float32:
@@ -221,10 +217,8 @@ def _alike(encoder: nn.Module, head: nn.Module, x: Tensor, logits: Tensor, key: 
 
 
 def _lay_out(module: nn.Module, x: Tensor) -> None:
-    """Convert images to channels-first memory before a module whose code cannot take them otherwise.
-
-    Silos store images with channels last, which is the fastest format for convolutions.
-    """
+    """Convert images to channels-first memory before a module whose code cannot take them otherwise. Silos store images
+    with channels last, which is the fastest format for convolutions."""
     if x.ndim != 4:
         return
     try:

@@ -61,10 +61,8 @@ def lenet5(shape: tuple[int, ...], features: int) -> nn.Sequential:
 
 
 def cnn(channels: int, width: int) -> nn.Sequential:
-    """Return two 3x3 convolutions, each with ReLU and 2x2 pooling, as in FMLU's CNN: 28x28 images become 49 tokens.
-
-    The widths are `width` and 2 `width`, because the paper does not state them.
-    """
+    """Return two 3x3 convolutions, each with ReLU and 2x2 pooling, as in FMLU's CNN: 28x28 images become 49 tokens. The
+    widths are `width` and 2 `width`, because the paper does not state them."""
     stages: list[nn.Module] = []
     for out in (width, 2 * width):
         stages += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
@@ -73,10 +71,8 @@ def cnn(channels: int, width: int) -> nn.Sequential:
 
 
 def normed(channels: int, width: int) -> nn.Sequential:
-    """Return three 5x5 convolutions with BatchNorm, as FedBN's for digits: 28x28 images become 49 tokens.
-
-    The widths are `width`, `width`, 2 `width` (64 in the authors' code); the first two are followed by 2x2 pooling.
-    """
+    """Return three 5x5 convolutions with BatchNorm, as FedBN's for digits: 28x28 images become 49 tokens. The widths
+    are `width`, `width`, 2 `width` (64 in the authors' code); the first two are followed by 2x2 pooling."""
     stages: list[nn.Module] = []
     for out, pooling in ((width, True), (width, True), (2 * width, False)):
         stages += [nn.Conv2d(channels, out, 5, padding=2), nn.BatchNorm2d(out), nn.ReLU()]

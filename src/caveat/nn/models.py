@@ -130,10 +130,8 @@ class PersonalModel(ModelSettings):
 
 
 def assign(personal: Sequence[PersonalModel], usual: ModelSettings, silos: Sequence[str]) -> dict[str, ModelSettings]:
-    """Return the architecture of each silo's local model: the usual one unless another is configured.
-
-    Raises ConfigurationError for a silo that does not exist or is named twice.
-    """
+    """Return the architecture of each silo's local model: the usual one unless another is configured. Raises
+    ConfigurationError for a silo that does not exist or is named twice."""
     named = [(silo, model) for model in personal for silo in model.silos]
     for silo, _ in named:
         if silo not in silos:
@@ -244,10 +242,8 @@ def own_encoder(
     code: str | Make, weights: str | None, frozen: bool, shape: tuple[int, ...], dtype: torch.dtype, classes: int,
     seed: int,
 ) -> nn.Sequential:  # fmt: skip
-    """Return a custom encoder from inputs to tokens (N, T, D).
-
-    Raises ConfigurationError for code that returns no encoder, and for weights of another module.
-    """
+    """Return a custom encoder from inputs to tokens (N, T, D). Raises ConfigurationError for code that returns no
+    encoder, and for weights of another module."""
     encoder = made(code, shape, dtype, classes, seed, "model.encoder")
     if weights is not None:
         begin_with(encoder, weights)

@@ -205,10 +205,8 @@ def _wrong_in_training(model: nn.Module, x: Tensor, whole: Tensor, constants: Se
 
 @torch.no_grad()
 def _mark(module: nn.Module, copy: nn.Module, x: Tensor) -> None:
-    """Mark the parts that do more in training than drop units, with whether they call functions of dropout.
-
-    All parts of a class are marked, because they have the same code.
-    """
+    """Mark the parts that do more in training than drop units, with whether they call functions of dropout. All parts
+    of a class are marked, because they have the same code."""
     kinds: dict[type, list[str]] = {}
     for path, part in copy.named_modules():
         if reads_training(part):
@@ -247,9 +245,7 @@ def _held(model: nn.Module) -> list[object]:
 
 def said_of(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Said, Said]:
     """Return a model's outputs for fixed inputs in evaluation, then in training; empty if it fails or draws at random.
-
-    They are computed by a perturbed copy (`_waved`).
-    """
+    They are computed by a perturbed copy (`_waved`)."""
     x = sample(shape, dtype)
     more = 4 * x if x.is_floating_point() else (torch.arange(x.numel()) % 2).reshape(x.shape).to(dtype)
     x = torch.cat([x, more])

@@ -193,10 +193,8 @@ def _within(part: nn.Module) -> list[nn.Module]:
 
 
 def before_last(module: nn.Module) -> list[nn.Module]:
-    """Return the part of a model whose output its last linear layer takes, or the last one before dropout.
-
-    None if the model's own code runs the layer, or if nothing precedes it.
-    """
+    """Return the part of a model whose output its last linear layer takes, or the last one before dropout. None if the
+    model's own code runs the layer, or if nothing precedes it."""
     parts = list(flat(module))
     last = max((i for i, part in enumerate(parts) if isinstance(part, nn.Linear)), default=0)
     first = next((i for i, part in enumerate(parts) if has_dropout(part)), last)
@@ -225,10 +223,8 @@ def recording(parts: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
 
 
 def by_answer(passes: Sequence[Tensor], inputs: int, answers: int) -> list[Tensor]:
-    """Return the (N, d) features of a stage for each answer, from all its passes.
-
-    Answers that share a pass share its features; if there are more passes than answers, the last ones count.
-    """
+    """Return the (N, d) features of a stage for each answer, from all its passes. Answers that share a pass share its
+    features; if there are more passes than answers, the last ones count."""
     each = torch.split(torch.cat(list(passes)), max(inputs, 1))
     return [each[0]] * answers if len(each) < answers else list(each[-answers:])
 
@@ -315,9 +311,7 @@ class LastLayer(NamedTuple):
 @torch.no_grad()
 def last_layer(module: nn.Module, x: Tensor) -> LastLayer:
     """Pass (N, ...) inputs through a module, without dropout, and return inputs and outputs of its last linear layer.
-
-    Raises ConfigurationError unless the module's output is the output of a linear layer with inputs (N, H).
-    """
+    Raises ConfigurationError unless the module's output is the output of a linear layer with inputs (N, H)."""
     calls: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
     def keep(layer: nn.Module, given: tuple[Any, ...], said: Tensor) -> None:

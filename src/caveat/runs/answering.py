@@ -111,10 +111,8 @@ class AnsweringRun(BaseRun):
         return self._predicting(silo, self.complete_method.answer)
 
     def module(self, silo: SiloId) -> nn.Module:
-        """Return a copy of a silo's network with its weights, for inputs (N, ...) as `predictor` takes.
-
-        Raises ConfigurationError for an ensemble, which has several networks.
-        """
+        """Return a copy of a silo's network with its weights, for inputs (N, ...) as `predictor` takes. Raises
+        ConfigurationError for an ensemble, which has several networks."""
         if find(self.complete_method, Ensemble) is not None:
             raise ConfigurationError(f"{self.folder}: an ensemble has several networks")
         down, state, context = self.at(silo)

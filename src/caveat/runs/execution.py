@@ -59,10 +59,8 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
 
 
 def finish(run: BaseRun, progress: Progress) -> None:
-    """Run the remaining rounds, from the newest checkpoint, and write the result.
-
-    Raises RunError if the folder is damaged or a round fails, StateLost if a silo's state is damaged.
-    """
+    """Run the remaining rounds, from the newest checkpoint, and write the result. Raises RunError if the folder is
+    damaged or a round fails, StateLost if a silo's state is damaged."""
     began = time.perf_counter()
     store = ServerStore(run.folder / "state", run.keep_checkpoints)
     context, saved = run.server_context(), store.load()

@@ -95,10 +95,8 @@ _TEXTS = dict[type[Method], str | None]()
 
 
 def text_of(method: Method) -> str | None:
-    """Return SHA-256 of the source of a method's classes outside caveat, without comments and empty lines.
-
-    None if all are built in, or if the source is unavailable, as in an interactive session.
-    """
+    """Return SHA-256 of the source of a method's classes outside caveat, without comments and empty lines. None if all
+    are built in, or if the source is unavailable, as in an interactive session."""
     kind = type(method)
     if kind not in _TEXTS:
         _TEXTS[kind] = _text_of(kind)
@@ -148,10 +146,8 @@ def check_code(folder: Path, known: CodeFingerprint | None, made: CodeMade | Non
 
 
 def data_fingerprint(silos: data.Silos, measured: Collection[SiloId]) -> DataFingerprint:
-    """Return the fingerprint of a run's data, in addition to the splits of evaluated silos.
-
-    Silos of a population are created on demand, so those not evaluated are not covered.
-    """
+    """Return the fingerprint of a run's data, in addition to the splits of evaluated silos. Silos of a population are
+    created on demand, so those not evaluated are not covered."""
     columns = [
         (name, [(column.name, column.categories) for column in encoder.table])
         for name, encoder in sorted(silos.encoders.items())

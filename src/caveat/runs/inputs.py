@@ -47,10 +47,8 @@ def check_newcomers(
     context: Callable[[], SiloContext],
     seed: int,
 ) -> None:
-    """Raise ConfigurationError for newcomers that are unknown, all silos, or left without a trained model.
-
-    `context` returns the server's context.
-    """
+    """Raise ConfigurationError for newcomers that are unknown, all silos, or left without a trained model. `context`
+    returns the server's context."""
     if unknown := sorted({*newcomers} - {*names}):
         shown = f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         raise ConfigurationError(

@@ -111,10 +111,8 @@ class JoinRun(LocalRun):
             write_record(self.folder / JOINED, JoinFile.model_validate(record), lasting=True)
 
     def before(self) -> dict[str, dict[str, float]]:
-        """Return metrics of the silos' test splits for a silo that has only the broadcast model.
-
-        No decision depends on them.
-        """
+        """Return metrics of the silos' test splits for a silo that has only the broadcast model. No decision depends on
+        them."""
         executor, down = self.executor(), self.complete_method.broadcast(self.finished.server)
         t = horizon(self.complete_method.schedule())
         with one_thread():
@@ -238,10 +236,8 @@ def _layout(preparation: data.Preparation) -> Any:
 
 
 def spec_of_joining(spec: RunSpec) -> RunSpec:
-    """Return the specification for joining silos: the federation's, with all silos in all rounds.
-
-    A guarantee covers the silo only, because a guarantee for the federation was calibrated without it.
-    """
+    """Return the specification for joining silos: the federation's, with all silos in all rounds. A guarantee covers
+    the silo only, because a guarantee for the federation was calibrated without it."""
     uncertainty = spec.uncertainty
     if (uncertainty.policy or spec.method.policy) == "guaranteed":
         uncertainty = dataclasses.replace(uncertainty, guarantee_scope="silo", familywise=None)

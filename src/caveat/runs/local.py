@@ -178,9 +178,7 @@ class Run:
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """The rows of `rounds.jsonl`: the metrics of every silo after every evaluated round, in order.
-
-        `pandas.DataFrame(run.rounds)` is a table of them.
-        """
+        `pandas.DataFrame(run.rounds)` is a table of them."""
         self.experiment.manifest.check(ROUNDS)
         rows, _, _ = read_rows(self.folder / ROUNDS)
         return [as_json(row) for row in rows]
@@ -263,11 +261,8 @@ def _about(inputs: data.Inputs) -> dict[str, Any]:
 
 
 def open_run(folder: Path, device: str = "cpu") -> Run:
-    """Open a finished run, to predict on a device; its data are read on access.
-
-    Raises ConfigurationError if the run is not finished, or its method or the device is unknown; DataError for a
-    damaged file.
-    """
+    """Open a finished run, to predict on a device; its data are read on access. Raises ConfigurationError if the run is
+    not finished, or its method or the device is unknown; DataError for a damaged file."""
     check_files(folder, RUN)
     record = run_file(folder)
     if not (folder / "summary.json").exists():
@@ -319,10 +314,8 @@ def codes_in(folder: Path) -> list[str]:
 
 
 def allow_code(folders: Sequence[Path], model: Make | str | Sequence[str] | None) -> None:
-    """Allow the custom code that folders name: `model` is the code itself, its name, or several names.
-
-    Code that a folder names is only imported if the user names it, too. Raises ConfigurationError for other code.
-    """
+    """Allow the custom code that folders name: `model` is the code itself, its name, or several names. Code that a
+    folder names is only imported if the user names it, too. Raises ConfigurationError for other code."""
     named = [model] if isinstance(model, str) else model if isinstance(model, Sequence) else []
     given = model if callable(model) and not named else None
     allow([code for folder in folders for code in codes_in(folder)], named, given)

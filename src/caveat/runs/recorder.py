@@ -80,10 +80,8 @@ class Recorder:
         self.mark = self.synced = time.perf_counter()
 
     def rewind(self, saved: Saved | None) -> tuple[dict[SiloId, int], dict[SiloId, schema.KeptState]]:
-        """Discard the traces of an incomplete round, and reset silos if requested.
-
-        Returns the last aggregated round and the stored state of each silo.
-        """
+        """Discard the traces of an incomplete round, and reset silos if requested. Returns the last aggregated round
+        and the stored state of each silo."""
         forget_parts(self.run.folder)
         saved = saved or Saved({}, schema.Checkpoint(t=-1, server=""))
         files = saved.checkpoint.files
@@ -175,10 +173,8 @@ class Recorder:
             )
 
     def keep_trained(self, t: int) -> None:
-        """Keep the states after round t if it is the last training round and later rounds change them.
-
-        Only runs with a configuration can be extended by more training rounds.
-        """
+        """Keep the states after round t if it is the last training round and later rounds change them. Only runs with a
+        configuration can be extended by more training rounds."""
         if t + 1 == self.trained < self.length and self.run.can_be_extended and not self.trained_kept:
             TrainedStore(self.run.folder).keep(read_kept(self.states.path).values())
             self.trained_kept = True

@@ -310,9 +310,7 @@ def own_figures(
     metrics: Mapping[str, Metric], silos: Iterable[Silo], predictor: Callable[[SiloId], Callable[..., Prediction]]
 ) -> dict[str, Any]:
     """Return "silos": custom metrics of test splits by silo and name; and "mean": their means over silos by name.
-
-    Raises ConfigurationError for invalid names and functions, and for results that are not finite numbers.
-    """
+    Raises ConfigurationError for invalid names and functions, and for results that are not finite numbers."""
     _check(metrics)
     found: dict[SiloId, dict[str, float]] = {}
     for silo in silos:
@@ -351,10 +349,8 @@ def _number(value: Any, name: str, silo: SiloId) -> float:
 
 
 def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str, Any]:
-    """Return metrics by name, and "confusion" (C, C), rows are labels, unless there are too many classes.
-
-    `positive` is the index of the positive class of two.
-    """
+    """Return metrics by name, and "confusion" (C, C), rows are labels, unless there are too many classes. `positive` is
+    the index of the positive class of two."""
     sums = metrics.measure(prediction, y)
     found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}
     if null := metrics.ece_null(sums):

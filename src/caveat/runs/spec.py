@@ -227,10 +227,8 @@ class RunSpec:
         return SiloContext("server", none, none, none, self.build(info))
 
     def init_server(self, info: FederationInfo, context: SiloContext, method: Method) -> State:
-        """Return the server's state before the first round, of the method or of its wrappers.
-
-        Raises ConfigurationError if the model cannot be initialized from the other run.
-        """
+        """Return the server's state before the first round, of the method or of its wrappers. Raises ConfigurationError
+        if the model cannot be initialized from the other run."""
         if self.init_from is not None:
             context = replace(context, module=self._warm(info, context.module, read_model(Path(self.init_from))))
         with seeded(self.seed, "init_server"):

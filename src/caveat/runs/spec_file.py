@@ -53,11 +53,8 @@ def described(spec: RunSpec) -> dict[str, Any]:
 
 
 def described_config(config: Config, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description of a configuration, to compare with a known one.
-
-    A plugin's method that is not imported in this process cannot be built; then the configuration's hyperparameters
-    replace those of the known description.
-    """
+    """Return the description of a configuration, to compare with a known one. A plugin's method that is not imported in
+    this process cannot be built; then the configuration's hyperparameters replace those of the known description."""
     if not any(map(is_unavailable, (config.method.name, *config.baselines))):
         return described(spec_of(config))
     given = {"rounds": config.rounds, "training": _plain(config.training), "mc_samples": config.uncertainty.mc_samples}
@@ -106,10 +103,8 @@ def run_file(folder: Path) -> RunFile:
 
 
 def spec_in(folder: Path, record: RunFile) -> RunSpec:
-    """Return the specification of a description; custom code is a name.
-
-    Raises ConfigurationError for an unknown method, or invalid settings.
-    """
+    """Return the specification of a description; custom code is a name. Raises ConfigurationError for an unknown
+    method, or invalid settings."""
     kept, where = record.spec, folder / RUN
     try:
         spec = RunSpec(
@@ -212,10 +207,8 @@ def _below(table: Any, sections: Sequence[str | int]) -> Any:
 
 
 def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
-    """Raise ConfigurationError, with key and values, unless the run in a folder has this specification.
-
-    Baselines follow the rounds of their run.
-    """
+    """Raise ConfigurationError, with key and values, unless the run in a folder has this specification. Baselines
+    follow the rounds of their run."""
     followed = {"rounds"} if folder.parent.name == "baselines" else set[str]()
     found = differences(deciding(record.spec), deciding(described(spec)))
     for key, was, now in (each for each in found if each.key not in followed):
@@ -228,10 +221,8 @@ def check_spec(folder: Path, record: RunFile, spec: RunSpec) -> None:
 
 
 def check_initial_model(folder: Path, init: str | None) -> None:
-    """Raise RunError if the model of `init_from` has changed since the run in a folder, or its main run, started.
-
-    A run that has trained does not need that model any more.
-    """
+    """Raise RunError if the model of `init_from` has changed since the run in a folder, or its main run, started. A run
+    that has trained does not need that model any more."""
     if init is None or (folder / "state" / "checkpoint.json").exists():
         return
     now = initial_model_fingerprint(init)

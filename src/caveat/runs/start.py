@@ -92,10 +92,8 @@ def keep_configuration(config: Config, folder: Path, given: GivenConfiguration |
 
 
 def execute_all(run: LocalRun, progress: Progress) -> Path:
-    """Run the method, then its baselines with the same number of training rounds.
-
-    The caller holds the lock of the folder.
-    """
+    """Run the method, then its baselines with the same number of training rounds. The caller holds the lock of the
+    folder."""
     execute(run, progress, run.method.name)
     rounds = files.read(run.folder / "summary.json", Summary).rounds_run
     for baseline in run.baselines(rounds):

@@ -73,10 +73,8 @@ def count(run_state: schema.RunState, done: FinishedRound, phase: str) -> None:
 
 
 def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[schema.RoundRow]:
-    """Return a silo's rows of rounds.jsonl: for its predictions, and for each of two models.
-
-    `about` has the round, phase and split.
-    """
+    """Return a silo's rows of rounds.jsonl: for its predictions, and for each of two models. `about` has the round,
+    phase and split."""
     extra = _of_method(method, payload)
     extra.pop("codeword_use", None)  # large, and already in the summary
     found = list[schema.RoundRow]()
@@ -96,10 +94,8 @@ def summarize(
     privacy: schema.PrivacyRecord | None,
     newcomers: Mapping[SiloId, Payload],
 ) -> schema.Summary:
-    """Return the summary: metrics on the test split after the last round, of the silos that replied.
-
-    Newcomers, which did not take part, have marked entries and are excluded from all other metrics.
-    """
+    """Return the summary: metrics on the test split after the last round, of the silos that replied. Newcomers, which
+    did not take part, have marked entries and are excluded from all other metrics."""
     method = run.complete_method
     outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}

@@ -65,10 +65,8 @@ def check_known(config: Models) -> None:
 
 
 def import_code(code: str) -> None:
-    """Import code by its name, "package.module:name" or "file.py:name"; the current folder is searched, too.
-
-    Raises ConfigurationError if it does not exist or cannot be imported.
-    """
+    """Import code by its name, "package.module:name" or "file.py:name"; the current folder is searched, too. Raises
+    ConfigurationError if it does not exist or cannot be imported."""
     if code in KNOWN:
         return
     place, name = split_name(code)

@@ -64,10 +64,8 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
 
 
 def model_table(run: RunFolder) -> TextTable | None:
-    """Return a table of the accuracy of every model per stream of test inputs, and of abstention.
-
-    None if there was nothing to decide. Accuracies are means over silos; the last two rows cover all inputs.
-    """
+    """Return a table of the accuracy of every model per stream of test inputs, and of abstention. None if there was
+    nothing to decide. Accuracies are means over silos; the last two rows cover all inputs."""
     tested = streams(run)
     if not tested:
         return None

@@ -104,10 +104,8 @@ def small_executor(
     model: Callable[[], nn.Module] | None = None,
     device: torch.device = CPU,
 ) -> Executor:
-    """Return an executor of a method's client tasks at the small silos, with silo states below a folder.
-
-    `model` builds a model for two features and three classes, by default the small one.
-    """
+    """Return an executor of a method's client tasks at the small silos, with silo states below a folder. `model` builds
+    a model for two features and three classes, by default the small one."""
     module, silos = channels_last(method.build((model or small_model)())), dict(data or small_silos())
     own = _own_models(method, module, silos, model) if innermost(method).personal else {}
     return Executor(Evaluated(method), module, silos, SiloStore(folder), seed, own, device=device)

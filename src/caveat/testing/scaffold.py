@@ -19,10 +19,8 @@ FILES = {"method.txt": "{}.py", "manifest.txt": "{}.toml", "test_method.txt": "t
 
 
 def write_method(name: str, base: str, folder: Path) -> list[Path]:
-    """Write a method that starts from another one, its manifest and its test; return the three files.
-
-    Raises ConfigurationError for an invalid name or base, and if one of the files exists.
-    """
+    """Write a method that starts from another one, its manifest and its test; return the three files. Raises
+    ConfigurationError for an invalid name or base, and if one of the files exists."""
     if not re.fullmatch(r"[a-z][a-z0-9]{0,39}", name):
         raise ConfigurationError(
             f"NAME = {short_repr(name)}: expected at most 40 lower-case letters and digits, such as ditto"

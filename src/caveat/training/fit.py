@@ -268,10 +268,8 @@ class Training:
     def batches(
         self, examples: int, device: torch.device = CPU, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
-        """Return one round's index batches on a device, reshuffled every epoch by a generator on the CPU.
-
-        The generator is torch's global one by default, so examples come in the same order on all devices.
-        """
+        """Return one round's index batches on a device, reshuffled every epoch by a generator on the CPU. The generator
+        is torch's global one by default, so examples come in the same order on all devices."""
         if self.local_steps is not None:
             endless = chain.from_iterable(self._epoch(examples, device, generator) for _ in iter(int, 1))
             return islice(endless, self.local_steps)

@@ -32,11 +32,8 @@ def expect(kind: type[Kind], module: nn.Module | None) -> Kind:
 
 
 def frozen(module: nn.Module) -> frozenset[str]:
-    """Return names of tensors that are never trained, sent or kept.
-
-    These are parameters that require no gradient, and all tensors of parts in which no parameter requires one,
-    including statistics of normalization.
-    """
+    """Return names of tensors that are never trained, sent or kept. These are parameters that require no gradient, and
+    all tensors of parts in which no parameter requires one, including statistics of normalization."""
     named = list(module.named_parameters(remove_duplicate=False))
     names = {name for name, p in named if not _requires(p)}
     if not names:
@@ -81,10 +78,8 @@ def learning(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def current(module: nn.Module) -> Callable[[str], Tensor]:
-    """Return a function from names to a module's present parameters, without gradients.
-
-    They are looked up once, because training changes them in place; in vectorized tasks they are replaced.
-    """
+    """Return a function from names to a module's present parameters, without gradients. They are looked up once,
+    because training changes them in place; in vectorized tasks they are replaced."""
     if _SWAPS.get() is not None:
         return lambda name: attrgetter(name)(module).detach()
     return {name: p.detach() for name, p in learning(module).items()}.__getitem__
@@ -189,10 +184,8 @@ class Swaps:
         self.put(module, tensors)
 
     def put(self, module: nn.Module, tensors: Tensors) -> None:
-        """Replace the tensors of these names, and the tensors tied to them.
-
-        Each new tensor records whether the parameter that it replaces requires a gradient.
-        """
+        """Replace the tensors of these names, and the tensors tied to them. Each new tensor records whether the
+        parameter that it replaces requires a gradient."""
         placed: Tensors = {}
         for where, key, name, learns in self._places(module).places:
             if name in tensors:
@@ -211,10 +204,8 @@ class Swaps:
 
 
 def reset(module: nn.Module) -> None:
-    """Initialize all parts of a module again, from torch's global generator or with given weights (`GIVEN`).
-
-    Frozen parts are not changed.
-    """
+    """Initialize all parts of a module again, from torch's global generator or with given weights (`GIVEN`). Frozen
+    parts are not changed."""
     given: Tensors | None = getattr(module, GIVEN, None)
     if given is not None:
         there = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))

@@ -184,10 +184,8 @@ class VectorizedOptimizer:
         self, silos: Sequence[int], index: Tensor | None, parameters: Mapping[str, Tensor],
         gradients: Mapping[str, Tensor | None],
     ) -> None:  # fmt: skip
-        """Update the parameters (G, ...) of these silos, in the order of `order`, in place.
-
-        `index` is None for all silos. Parameters without a gradient do not change.
-        """
+        """Update the parameters (G, ...) of these silos, in the order of `order`, in place. `index` is None for all
+        silos. Parameters without a gradient do not change."""
         moved = [name for name in self.names if gradients[name] is not None]
         for name, part in product(moved, self.parts):
             if f"{part}.{name}" not in self.memory:

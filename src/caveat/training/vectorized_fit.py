@@ -55,11 +55,8 @@ class VectorizedData:
         self.begins = [sum(counts[:k]) for k in range(len(counts))]
 
     def batches(self, silos: Sequence[int], index: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the inputs (G, B, ...) and labels (G, B) of a step, from G index batches.
-
-        Smaller batches are padded with the silo's first example and the label `IGNORED`, which a mean cross-entropy
-        skips.
-        """
+        """Return the inputs (G, B, ...) and labels (G, B) of a step, from G index batches. Smaller batches are padded
+        with the silo's first example and the label `IGNORED`, which a mean cross-entropy skips."""
         sizes = torch.tensor([each.numel() for each in index])
         begins = torch.tensor([self.begins[silo] for silo in silos])[:, None]
         if int(sizes.min()) == int(sizes.max()):
@@ -218,10 +215,8 @@ class VectorizedFit:
 
 
 def _groups(turns: Sequence[Iterator[Tensor]], padded: bool) -> Iterator[tuple[list[int], dict[int, Tensor]]]:
-    """Yield silos that take a step together, and their index batches.
-
-    If `padded`, these are all silos with a batch left, otherwise the silos whose next batch has the most frequent size.
-    """
+    """Yield silos that take a step together, and their index batches. If `padded`, these are all silos with a batch
+    left, otherwise the silos whose next batch has the most frequent size."""
     batch = {silo: each for silo, turn in enumerate(turns) if (each := next(turn, None)) is not None}
     while batch:
         sizes = Counter(map(Tensor.numel, batch.values()))

@@ -44,10 +44,8 @@ def message(log_probs: Tensor, y: Tensor) -> Tensor:
 
 
 def impossible(sent: Tensor, inputs: int) -> str:
-    """Return why this cannot be a `message` of at most `inputs` inputs; "" if it can.
-
-    An input's derivatives have a squared norm of at most 2, and its curvatures sum to at most 1, each at most 1 / 4.
-    """
+    """Return why this cannot be a `message` of at most `inputs` inputs; "" if it can. An input's derivatives have a
+    squared norm of at most 2, and its curvatures sum to at most 1, each at most 1 / 4."""
     if sent.shape != (2,) or not sent.isfinite().all():
         return "invalid sums over classes"
     excess, curvature = sent.tolist()

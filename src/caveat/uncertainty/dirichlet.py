@@ -83,18 +83,14 @@ class Dirichlet:
 
 
 def kl_to_uniform(log_alpha: Tensor) -> Tensor:
-    """Return the KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0.
-
-    The error is K ln K times the precision of float64, so rounding dominates only at alpha = 1 itself.
-    """
+    """Return the KL divergence from the uniform Dirichlet distribution, KL(Dir(alpha) || Dir(1)), at least 0. The error
+    is K ln K times the precision of float64, so rounding dominates only at alpha = 1 itself."""
     return (-Dirichlet(log_alpha).dirichlet_entropy - math.lgamma(log_alpha.shape[-1])).clamp_min(0)
 
 
 def _normalize(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logarithms of the mean (..., K) and of alpha0 (...).
-
-    The sum leaves out the largest parameter, which makes the logarithm of a probability close to one exact.
-    """
+    """Return the logarithms of the mean (..., K) and of alpha0 (...). The sum leaves out the largest parameter, which
+    makes the logarithm of a probability close to one exact."""
     log_alpha = log_alpha.double()
     top, index = log_alpha.max(-1, keepdim=True)
     others = (log_alpha - top).exp().scatter(-1, index, 0.0)
@@ -114,9 +110,7 @@ def _reciprocal(log_x: Tensor) -> Tensor:
 
 def _excess(log_x: Tensor, digamma: Tensor) -> Tensor:
     """g(x) = psi(x + 1) - ln x, which falls from infinity at 0 like -ln x and to 0 at infinity like 1 / (2 x).
-
-    `digamma` is that of x + 1, needed up to x = 20.
-    """
+    `digamma` is that of x + 1, needed up to x = 20."""
     small, r, is_large = _branches(log_x)
     square = r * r
     series = r * (1 / 2 - r * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240))))

@@ -59,11 +59,8 @@ SORTED = 4
 
 
 def grouped(y: Tensor, classes: int) -> Tensor:
-    """Return (N,) the class that each of (N,) labels is counted with.
-
-    It is the label, or C, "other", if a silo has fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST`
-    together.
-    """
+    """Return (N,) the class that each of (N,) labels is counted with. It is the label, or C, "other", if a silo has
+    fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST` together."""
     few = torch.bincount(y, minlength=classes) < LEAST
     other = few[y]
     return torch.where(other, classes if int(other.sum()) >= LEAST else -1, y)
@@ -106,10 +103,8 @@ def impossible(added: Tensors, class_counts: Sequence[int]) -> str:
 
 
 def moments(added: Tensors) -> tuple[Tensor, Tensor]:
-    """Return (K, d) means of the K classes with inputs, and (d, d) their common covariance.
-
-    From the sums of all silos or any multiple of them. Raises ValueError if no input was counted.
-    """
+    """Return (K, d) means of the K classes with inputs, and (d, d) their common covariance. From the sums of all silos
+    or any multiple of them. Raises ValueError if no input was counted."""
     counts, totals = added["counts"], added["totals"]
     if not counts.any():
         raise ValueError("no inputs were counted")
@@ -152,10 +147,8 @@ def density(added: Tensors, inputs: float) -> Tensors:
 
 
 def log_distances(found: Tensors, h: Tensor) -> Tensor:
-    """Return (N,) float64 logarithms of the squared distances of features h (N, d) to the nearest class.
-
-    Infinite for features that are not finite.
-    """
+    """Return (N,) float64 logarithms of the squared distances of features h (N, d) to the nearest class. Infinite for
+    features that are not finite."""
     z = (h.float() - found["centre"]) @ found["whiten"]
     means = found["means"]
     square = torch.sub(z.square().sum(1, keepdim=True), z @ means.T, alpha=2) + means.square().sum(1)
@@ -210,9 +203,7 @@ def typicality_directly(
 
 def sureness(scores: Tensor, new: Tensor) -> Tensor:
     """Return (N,) float64 p-values in (0, 1] of uncertainties (N,), low for those above most of n calibration inputs.
-
-    The rank among (n,) `scores` of the same model, higher for less certain. NaN is the least certain.
-    """
+    The rank among (n,) `scores` of the same model, higher for less certain. NaN is the least certain."""
     ordered = settled_scores(scores).sort().values
     less = torch.searchsorted(ordered, settled_scores(new))
     return (1 + len(ordered) - less).double() / (len(ordered) + 1)
@@ -224,11 +215,8 @@ def least(rate: float) -> int:
 
 
 def score(calibration: Tensor, new: Tensor) -> Tensor:
-    """Return (N,) float64 scores, larger for inputs less like the calibration inputs.
-
-    0 is their median at every stage, and 1 their 90 % quantile. Unlike a p-value, the score keeps growing beyond all
-    calibration inputs.
-    """
+    """Return (N,) float64 scores, larger for inputs less like the calibration inputs. 0 is their median at every stage,
+    and 1 their 90 % quantile. Unlike a p-value, the score keeps growing beyond all calibration inputs."""
     calibration, new = settled(calibration), settled(new)
     if not len(calibration):
         return new.amax(1).double()
@@ -237,10 +225,8 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
 
 
 def left_out_distances(h: Tensor, group: Tensor, classes: int, folds: int) -> Tensor:
-    """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the others' folds.
-
-    Row i is in fold i % `folds`. Rows for which the others have no counted input are left out.
-    """
+    """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the others' folds. Row i is
+    in fold i % `folds`. Rows for which the others have no counted input are left out."""
     fold = torch.arange(len(h)) % folds
     parts = [sums(h[beside(fold == k, h)], group[fold == k], classes) for k in range(min(folds, len(h)))]
     total = {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
@@ -270,10 +256,7 @@ def joint(distances: Sequence[Tensor], nearest: Tensor, score: Tensor) -> tuple[
 
 def settled(distances: Tensor) -> Tensor:
     """Return log-distances, float32 and finite, without the digits that depend on how many inputs are processed at
-    once.
-
-    An input that equals a calibration input in all its features has to tie with it, whatever the batch.
-    """
+    once. An input that equals a calibration input in all its features has to tie with it, whatever the batch."""
     finite = distances.nan_to_num(nan=FARTHEST, posinf=FARTHEST, neginf=-FARTHEST).clamp(-FARTHEST, FARTHEST)
     return ((finite.double() / STEP).round() * STEP).float()
 
@@ -381,9 +364,7 @@ def _units(ordered: Tensor) -> tuple[Tensor, Tensor]:
 
 def _units_with(calibration: Tensor, new: Tensor, least: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     """Return (S, N) medians and units of (S, n) calibration inputs with each new input, as `_units` of both together.
-
-    And (N,) marks that are equal only for new inputs with the same units.
-    """
+    And (N,) marks that are equal only for new inputs with the same units."""
     stages, n = calibration.shape
     ordered = torch.cat([calibration, torch.tensor([[-math.inf, math.inf]]).expand(stages, 2)], 1)
     ordered = ordered.sort(1).values  # padded: the k-th of n + 1 lies between the k-1-th and the k-th of n

@@ -34,9 +34,7 @@ CELLS = 1 << 15
 
 def sums(hidden: Tensor, logits: Tensor) -> dict[str, Tensor]:
     """Return sums over inputs for a last layer: A "inputs" (D, D), B "outputs" (C, C) and n "examples" (), float64.
-
-    `hidden` (N, D) are the inputs of the layer, with a 1 for its bias; `logits` (N, C) are its outputs.
-    """
+    `hidden` (N, D) are the inputs of the layer, with a 1 for its bias; `logits` (N, C) are its outputs."""
     phi, p = hidden.double(), logits.double().softmax(-1)
     examples = torch.tensor(len(phi), dtype=torch.float64)
     return {"inputs": phi.T @ phi, "outputs": p.sum(0).diag() - p.T @ p, "examples": examples}
@@ -73,10 +71,8 @@ def contrasts(classes: int) -> Tensor:
 
 
 def direction_variances(found: dict[str, Tensor], hidden: Tensor) -> Tensor:
-    """Return (N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs".
-
-    Along these directions logits are independent: their covariance is outputs diag(variances) outputs'.
-    """
+    """Return (N, C - 1) float64: the variances of the logits of `hidden` (N, D) along the columns of "outputs". Along
+    these directions logits are independent: their covariance is outputs diag(variances) outputs'."""
     # In the precision of the model, which suffices because all terms are positive: the rotation is most of the cost.
     turned = hidden @ found["inputs"].to(hidden.dtype)
     return (turned.square() @ found["variances"].to(hidden.dtype)).double()

@@ -32,10 +32,8 @@ def expected_entropy(samples: Tensor) -> Tensor:
 
 
 def plug_in_mutual_information(samples: Tensor) -> Tensor:
-    """Return the entropy of the mean sample minus the mean entropy: (S, ..., C) to (...), at least 0.
-
-    Biased down by O(1 / S), so values for different S are not comparable; see `mutual_information`.
-    """
+    """Return the entropy of the mean sample minus the mean entropy: (S, ..., C) to (...), at least 0. Biased down by
+    O(1 / S), so values for different S are not comparable; see `mutual_information`."""
     return (entropy(samples.double().mean(0)) - expected_entropy(samples)).clamp_min(0)
 
 
@@ -74,10 +72,8 @@ def decomposed_logits(logits: Tensor) -> tuple[Tensor, Decomposition]:
 
 
 def decomposed_logits_directly(logits: Tensor) -> tuple[Tensor, Decomposition]:
-    """Return `decomposed_logits` up to rounding, with few operators on all samples at once, for export.
-
-    The entropy of a softmax is ln sum exp(d) - sum p d, which takes no logarithm of a probability.
-    """
+    """Return `decomposed_logits` up to rounding, with few operators on all samples at once, for export. The entropy of
+    a softmax is ln sum exp(d) - sum p d, which takes no logarithm of a probability."""
     count, classes = logits.shape[0], logits.shape[2]
     z = logits.transpose(1, 2)
     # Finite, so that a probability of 0 times its logarithm is 0.

@@ -40,9 +40,7 @@ def directions(h: Tensor) -> Tensor:
 @wrap_torch_function(lambda rows, h: (rows, h))
 def log_distances(rows: Tensor, h: Tensor) -> Tensor:
     """Return (N,) float64 logarithms of the distances of features h (N, d) to the nearest of `directions` (m, d).
-
-    Infinite for features that are not finite, and without rows.
-    """
+    Infinite for features that are not finite, and without rows."""
     parts = torch.split(h, max(1, BLOCK // max(1, len(rows))))
     return torch.cat([log_distances_directly(rows, part) for part in parts])
 
@@ -59,9 +57,7 @@ def log_distances_directly(rows: Tensor, h: Tensor) -> Tensor:
 
 def left_out_log_distances(rows: Tensor, folds: int) -> Tensor:
     """Return (m,) log-distances of rows (m, d), each to the nearest row of another fold: row i is in fold i % `folds`.
-
-    Finite with two rows or more; otherwise there are none.
-    """
+    Finite with two rows or more; otherwise there are none."""
     fold = torch.arange(len(rows)) % folds
     parts = [beside(fold == k, rows) for k in range(min(folds, len(rows)))] if len(rows) > 1 else []
     return torch.cat([rows.new_zeros(0).double(), *(log_distances(rows[~part], rows[part]) for part in parts)])

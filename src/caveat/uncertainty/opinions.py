@@ -61,18 +61,14 @@ def dempster(a: Tensor, b: Tensor) -> Tensor:
 
 
 def additive(a: Tensor, b: Tensor) -> Tensor:
-    """Fuse two opinions on disjoint data (cumulative fusion): ln(e1 + e2).
-
-    Commutative and associative; the vacuous opinion is neutral.
-    """
+    """Fuse two opinions on disjoint data (cumulative fusion): ln(e1 + e2). Commutative and associative; the vacuous
+    opinion is neutral."""
     return _infinite(torch.logaddexp(_finite(a), _finite(b)))
 
 
 def averaging(a: Tensor, b: Tensor) -> Tensor:
-    """Fuse two opinions on the same data by averaging: ln((e1 + e2) / 2).
-
-    Commutative and idempotent, but not associative; the vacuous opinion halves the evidence.
-    """
+    """Fuse two opinions on the same data by averaging: ln((e1 + e2) / 2). Commutative and idempotent, but not
+    associative; the vacuous opinion halves the evidence."""
     return additive(a, b) - math.log(2)
 
 
@@ -98,10 +94,7 @@ def discounted(a: Tensor, b: Tensor, trust: float | Tensor) -> Tensor:
 
 def conflict(a: Tensor, b: Tensor) -> Tensor:
     """Return C = sum_{i != j} b1_i b2_j (...), in [0, 1]: the belief that two opinions assign to different classes (eq.
-    8).
-
-    Exact even if small, because nothing is subtracted.
-    """
+    8). Exact even if small, because nothing is subtracted."""
     return (belief(a) * _sums_of_others(belief(b))).sum(-1).clamp_max(1)
 
 

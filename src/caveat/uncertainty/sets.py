@@ -33,9 +33,7 @@ def surprise_histogram(probs: Tensor, y: Tensor) -> Tensor:
 
 def threshold(scores: Tensor, coverage: float) -> float:
     """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few scores.
-
-    Includes a tolerance for rounding, so equal inputs have equal sets in any batch.
-    """
+    Includes a tolerance for rounding, so equal inputs have equal sets in any batch."""
     limit = finite_sample_quantile(scores, coverage)
     return limit + SLACK * (1 + limit)
 

@@ -47,10 +47,8 @@ def pools(counts: Tensor, least: int) -> Tensor:
 
 
 def pooled(numbers: Tensor, pool: Tensor) -> Tensor:
-    """Return numbers by row (1 + G, ...), with the sum over each pool in the row of its first subgroup.
-
-    The rows of its other subgroups are zero.
-    """
+    """Return numbers by row (1 + G, ...), with the sum over each pool in the row of its first subgroup. The rows of its
+    other subgroups are zero."""
     found = torch.zeros_like(numbers)
     found[0] = numbers[0]
     found[1:].index_add_(0, pool.to(numbers.device), numbers[1:])

@@ -71,10 +71,8 @@ def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
 
 
 def message(own: Tensor) -> Tensor:
-    """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos.
-
-    Rows: the likelihood, its two derivatives, the square of the first minus its variance, and the square of the second.
-    """
+    """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos. Rows: the likelihood,
+    its two derivatives, the square of the first minus its variance, and the square of the second."""
     nll, first, second, squares = own
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
@@ -105,10 +103,8 @@ def impossible(sent: Tensor, inputs: int, classes: int) -> str:
 
 
 def agreed(sums: Tensor) -> Tensor:
-    """Return (2,) float64: the best power b for all silos together, and the standard deviation of silos' ln b.
-
-    Raises ValueError for sums that are not finite, or not of a message's shape.
-    """
+    """Return (2,) float64: the best power b for all silos together, and the standard deviation of silos' ln b. Raises
+    ValueError for sums that are not finite, or not of a message's shape."""
     if sums.shape != (5, len(POWERS)) or not sums.isfinite().all():
         raise ValueError(f"sums are {tuple(sums.shape)}, expected (5, {len(POWERS)}) and finite, as from `message`")
     sums = sums.cpu()
@@ -121,11 +117,8 @@ def agreed(sums: Tensor) -> Tensor:
 
 
 def near(own: Tensor, common: float, spread: float) -> float:
-    """Return the best b for a `curve` or the first three rows of a sum of messages, from 2^-16 to 2^32.
-
-    The prior of ln b is normal around ln `common` with standard deviation `spread`. Without inputs the result is
-    `common`.
-    """
+    """Return the best b for a `curve` or the first three rows of a sum of messages, from 2^-16 to 2^32. The prior of ln
+    b is normal around ln `common` with standard deviation `spread`. Without inputs the result is `common`."""
     own = own.cpu()
     away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
     curves = own[:3] + torch.stack([away.square() / 2, away, torch.ones_like(away)]) / spread**2

@@ -156,9 +156,7 @@ class ServerOptimizer:
 
     def around(self, method: Method) -> Method:
         """Return the method with this optimizer at its server; the method itself without an optimizer or a federation.
-
-        Raises ConfigurationError for a method whose server needs more than means.
-        """
+        Raises ConfigurationError for a method whose server needs more than means."""
         if self.optimizer == "none" or not method.federated:
             return method
         for t, step in enumerate(method.schedule()):

@@ -97,10 +97,7 @@ def not_within(name: str, numbers: Tensor, low: Tensor | float, high: Tensor | f
 
 def no_scatter(name: str, squares: Tensor, total: Tensor | None = None) -> str:
     """Return why (d, d) `squares` about their means cannot be sums of products, if a variance is negative; "" if they
-    can.
-
-    The tolerance is relative to the largest entry of `total`, from which the means were subtracted.
-    """
+    can. The tolerance is relative to the largest entry of `total`, from which the means were subtracted."""
     squares = squares.double()
     largest = float((squares if total is None else total).diagonal().abs().max()) if len(squares) else 0.0
     symmetric = bool(((squares - squares.T).abs() <= SLACK * (1 + largest)).all())

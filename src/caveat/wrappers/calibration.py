@@ -228,10 +228,8 @@ class Conformal(Wrapper):
 
 
 def mean_probs(answers: Answers) -> Tensor:
-    """Return the mean (N, C) of the models' probabilities.
-
-    The choice between two models may depend on calibration labels, but the probabilities for prediction sets must not.
-    """
+    """Return the mean (N, C) of the models' probabilities. The choice between two models may depend on calibration
+    labels, but the probabilities for prediction sets must not."""
     return torch.stack([answer.probs.double() for answer in answers.values()]).mean(0)
 
 
@@ -293,10 +291,8 @@ class LabelShifted(Conformal):
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:
-        """Return the silo's own quantile, or the quantile of all silos, weighted by its class frequencies.
-
-        A silo that missed the round, or has no training labels, uses the unweighted quantile.
-        """
+        """Return the silo's own quantile, or the quantile of all silos, weighted by its class frequencies. A silo that
+        missed the round, or has no training labels, uses the unweighted quantile."""
         seen = kept.get("seen")
         if "limit" in kept or seen is None or not seen.any():
             return super().limit(agreed, kept, subgroup)

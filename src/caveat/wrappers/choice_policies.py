@@ -43,10 +43,7 @@ from .base import Wrapper, no_histograms
 
 def choose(answers: Answers, within: Mapping[Decision, Tensor], reason: Reason = Reason.UNCERTAIN) -> Prediction:
     """Return the local answer if it is `within`, (N,) bool, else the global one if it is; otherwise abstain for
-    `reason`.
-
-    With one model, return its answer or abstain.
-    """
+    `reason`. With one model, return its answer or abstain."""
     if len(answers) == 1:
         (whose,) = answers
         chosen, trusted = answers[whose], within[whose]

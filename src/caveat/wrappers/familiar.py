@@ -184,10 +184,8 @@ class Familiar(Wrapper):
     def among_its_own(
         self, answer: Prediction, whose: Decision, found: Observed, known: Tensors, subgroup: Tensor
     ) -> Prediction:
-        """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,).
-
-        The scores of familiarity and novelty stay those among all calibration inputs.
-        """
+        """Return a judged answer with the p-values among calibration inputs of each input's pool of subgroups (N,). The
+        scores of familiarity and novelty stay those among all calibration inputs."""
         sizes, least = by_subgroup.sizes(known[SUBGROUP], self.subgroups), familiarity.least(self.false_alarm_rate)
         pool = by_subgroup.pools(sizes, least)
         theirs, own = by_subgroup.rows(known[SUBGROUP], pool), by_subgroup.rows(subgroup, pool)

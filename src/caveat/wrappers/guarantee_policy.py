@@ -196,10 +196,7 @@ class Guaranteed(Wrapper):
 
     def without_own(self, belongs: Tensor, sizes: Tensor) -> Tensor:
         """Return the silos on which each group's guarantee is tested, (G, K), given their numbers (K,) of calibration
-        inputs.
-
-        The federation's guarantee is tested on the silos that will have it, not on domains with their own.
-        """
+        inputs. The federation's guarantee is tested on the silos that will have it, not on domains with their own."""
         rest = 1 - belongs[1:][(belongs @ sizes)[1:] >= self.least].sum(0)
         return torch.cat([rest[None], belongs[1:]])
 
@@ -254,10 +251,7 @@ class Guaranteed(Wrapper):
 
     def rank(self, edges: Tensors, whose: Decision, answer: Prediction) -> Tensor:
         """Return (N,) ranks of a model's answers, to compare with limits; infinite for inputs with an alarm, which no
-        limit answers.
-
-        Counts and decisions both use this function, so they are consistent.
-        """
+        limit answers. Counts and decisions both use this function, so they are consistent."""
         rank = ranks(edges[whose.name.lower()], answer.score(self.score))
         return rank.masked_fill(answer.alarms, torch.inf)
 

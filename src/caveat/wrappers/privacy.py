@@ -113,10 +113,8 @@ class Private(Wrapper):
         return self.clip_norm + self.deviation * (math.sqrt(count) + 6)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        """Run the base's client task of the round, and clip and noise its update.
-
-        Raises ConfigurationError if it sends anything except new values of tensors that it was sent.
-        """
+        """Run the base's client task of the round, and clip and noise its update. Raises ConfigurationError if it sends
+        anything except new values of tensors that it was sent."""
         step = next(islice(self.base.schedule(), context.round, None))
         update, after = step.task(down, state, context)
         down, update = home(down), home(update)  # clipped and noised on the CPU for any device
@@ -181,10 +179,7 @@ def check_sent(method: str, down: Payload, sent: Payload) -> None:
 
 def clip(down: Payload, sent: Payload, bound: float) -> Payload:
     """Return the change of every floating-point tensor, float64, scaled down to a norm of at most `bound` over all of
-    them.
-
-    Not finite if any change is not.
-    """
+    them. Not finite if any change is not."""
     change = {
         group: {name: t.double() - down[group][name].double() for name, t in tensors.items() if t.is_floating_point()}
         for group, tensors in sent.items()
@@ -303,10 +298,8 @@ class Privacy:
                 )
 
     def around(self, method: Method, silos: int) -> Method:
-        """Return the method with clipping and noise, for `silos` silos per round.
-
-        Raises ConfigurationError for an incompatible method.
-        """
+        """Return the method with clipping and noise, for `silos` silos per round. Raises ConfigurationError for an
+        incompatible method."""
         return method if self.clip_norm is None else Private(method, self.clip_norm, self.multiplier, silos)
 
     @property

@@ -167,11 +167,8 @@ class Uncertainty:
         return method
 
     def around(self, method: Method, silos: int = 1, *, seed: int = 0, subgroups: tuple[str, ...] = ()) -> Method:
-        """Return the method with uncertainty estimator, calibration and decisions.
-
-        `silos` take part, the seed is the run's, and the data have these subgroups. Raises ConfigurationError for
-        incompatible settings.
-        """
+        """Return the method with uncertainty estimator, calibration and decisions. `silos` take part, the seed is the
+        run's, and the data have these subgroups. Raises ConfigurationError for incompatible settings."""
         policy = self.policy or method.policy
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
         for key, value in given.items():

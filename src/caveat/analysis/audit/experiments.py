@@ -29,10 +29,8 @@ from .observations import Observation, Observed, Spread, has, mean_of_known
 
 
 def nested_order(y: Tensor, *parts: object) -> Tensor:
-    """Return a permutation (N,) of labels (N,) whose every prefix is stratified by class.
-
-    It depends on the labels and the key only, so the first n1 < n2 positions are among the first n2.
-    """
+    """Return a permutation (N,) of labels (N,) whose every prefix is stratified by class. It depends on the labels and
+    the key only, so the first n1 < n2 positions are among the first n2."""
     rng = np.random.default_rng(key("share", *parts))
     place = torch.empty(len(y), dtype=torch.float64)
     for label in np.unique(y.numpy()):
@@ -44,10 +42,7 @@ def nested_order(y: Tensor, *parts: object) -> Tensor:
 
 def reduced(silos: Silos, share: float, seed: int) -> Silos:
     """Return the silos with a fraction of their training data and unchanged other splits. Raises DataError if too few
-    are left.
-
-    The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training data.
-    """
+    are left. The shares of a seed are nested. Preprocessing (a table's encoders) stays fitted on all training data."""
     if share == 1:
         return silos
     fewer = dataclasses.replace(silos, silos=tuple(_reduced(silo, share, seed) for silo in silos))
@@ -112,10 +107,8 @@ class Sweep:
         self.whole.spec.check(self.whole.info)
 
     def check_folder(self) -> None:
-        """Raise ConfigurationError if the folder contains anything except an audit with the same settings.
-
-        Seeds and shares may differ: an audit can be extended.
-        """
+        """Raise ConfigurationError if the folder contains anything except an audit with the same settings. Seeds and
+        shares may differ: an audit can be extended."""
         folder, plan = self.whole.folder, self.whole.folder / "plan.json"
         common = self.common()
         begun = record_of(plan, AuditPlan)
@@ -178,10 +171,8 @@ class Sweep:
 
 
 def observed(run: Run) -> Observed:
-    """Return the predictions of each silo's predictor (its local or the global model) on its test split.
-
-    Raises RunError for predictions that are not finite.
-    """
+    """Return the predictions of each silo's predictor (its local or the global model) on its test split. Raises
+    RunError for predictions that are not finite."""
     asked = {silo.name: Inputs(silo.test.x, subgroup=silo.subgroups.get("test")) for silo in run.silos}
     seen = {s.name: Observation.of(run.predictor(s.name)(asked[s.name]), s.test.y) for s in run.silos}
     for name, observation in seen.items():
@@ -207,10 +198,8 @@ VACUOUS = 0.99
 
 
 def log_evidence(observation: Observation) -> Tensor:
-    """Return (N, K) log-evidence of each class, -inf for none: alpha = K p / vacuity, less the prior's 1.
-
-    p is uncalibrated, because a temperature changes probabilities but not evidence.
-    """
+    """Return (N, K) log-evidence of each class, -inf for none: alpha = K p / vacuity, less the prior's 1. p is
+    uncalibrated, because a temperature changes probabilities but not evidence."""
     probs = observation.probs if observation.uncalibrated is None else observation.uncalibrated
     vacuity = observation.uncertainty["vacuity"].clamp_min(torch.finfo(torch.float64).tiny)
     log_alpha = probs.log() + math.log(probs.shape[-1]) - vacuity.log()[:, None]
@@ -219,10 +208,8 @@ def log_evidence(observation: Observation) -> Tensor:
 
 
 def with_copies(own: Tensor, rule: Rule) -> list[Row]:
-    """Fuse 1 to 5 copies of opinions (N, K), given as log-evidence; return mean vacuity and confidence.
-
-    Also return the share of vacuity that is kept, a geometric mean over opinions with evidence; None without any.
-    """
+    """Fuse 1 to 5 copies of opinions (N, K), given as log-evidence; return mean vacuity and confidence. Also return the
+    share of vacuity that is kept, a geometric mean over opinions with evidence; None without any."""
     fused, before = own, opinions.log_vacuity(own)
     holding, rows = before < math.log(VACUOUS), []
     for copies in range(1, COPIES + 1):

@@ -74,10 +74,8 @@ def open_because(
 
 
 def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
-    """Test whether an uncertainty decreases with more data.
-
-    A row per share and seed: "seed", "n" (mean training examples of a silo), and the mean over test inputs of `name`.
-    """
+    """Test whether an uncertainty decreases with more data. A row per share and seed: "seed", "n" (mean training
+    examples of a silo), and the mean over test inputs of `name`."""
     called = CALLED.get(name, name)
     title, claim = f"{name} and data", f"{called} comes from lack of data: it decreases with more data"
     seeds = dict.fromkeys(row["seed"] for row in rows)
@@ -208,9 +206,7 @@ Ranks = NDArray[np.float64]
 
 def disagreement(runs: Sequence[Observed]) -> Finding:
     """Test whether epistemic uncertainty predicts how much models of other seeds disagree, from one run per seed.
-
-    Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution).
-    """
+    Against their Jensen-Shannon divergence (Juergens et al., ICML 2024, compare with such a reference distribution)."""
     title = "disagreement"
     claim = "epistemic uncertainty is high on inputs on which retrained models disagree, at any ambiguity"
     if silent(runs) or len(runs) < 2:
@@ -282,10 +278,8 @@ EPISTEMIC_NAME, LOGITS_NAME = "epistemic uncertainty", "the logits' variance"
 
 
 def about_logits(runs: Sequence[Observed]) -> tuple[Finding, ...]:
-    """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without it.
-
-    The tests are whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds.
-    """
+    """Test the variance of logits like epistemic uncertainty, from one run per seed; empty without it. The tests are
+    whether it ranks inputs differently from aleatoric uncertainty, and equally across seeds."""
     if not observations.has(runs, observations.LOGITS):
         return ()
     in_its_place = [

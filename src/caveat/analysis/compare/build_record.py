@@ -17,10 +17,8 @@ from .per_input import TELLING, contrast_records, paired, steps_of
 
 
 def comparison_of(results: ComparisonFolder) -> schema.Comparison:
-    """Return the record of a comparison, finished or not; numbers that are not yet known are None.
-
-    Raises DataError if runs had different data.
-    """
+    """Return the record of a comparison, finished or not; numbers that are not yet known are None. Raises DataError if
+    runs had different data."""
     grid = results.grid
     _check_data(results)
     tables = tuple(_table(results, setting, measure) for setting in grid.columns for measure in grid.measures)
@@ -264,10 +262,8 @@ def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | 
 
 
 def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
-    """Return an interval clipped to the metric's range, which does not change its coverage.
-
-    An interval that spans the range is replaced by None.
-    """
+    """Return an interval clipped to the metric's range, which does not change its coverage. An interval that spans the
+    range is replaced by None."""
     if measure.figure.startswith(f"{OWN}/"):  # a custom metric, whose range is unknown
         return schema.IntervalRecord(mean=found.mean, low=found.low, high=found.high)
     most = _largest(measure)

@@ -94,10 +94,8 @@ def _check(
 def _carried_out(
     run: Callable[..., Run], silos: Silos, method: Method, seed: int, place: Path, arguments: Mapping[str, Any]
 ) -> str:
-    """Execute or continue one run; return its error if it fails.
-
-    Raises ConfigurationError for an invalid call, and for a folder with another run.
-    """
+    """Execute or continue one run; return its error if it fails. Raises ConfigurationError for an invalid call, and for
+    a folder with another run."""
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         done = run(silos, method, seed=seed, out=place, **arguments)

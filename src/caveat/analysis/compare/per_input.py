@@ -89,10 +89,8 @@ def steps_of(run: FinishedRun, measure: Measure) -> dict[str, float]:
 
 
 def paired(measure: Measure, a: FinishedRun, b: FinishedRun) -> SeedDifferences | None:
-    """Return the differences in a measure between two runs with the same seed; None if they lack it.
-
-    They are per input, or else per silo or for the whole run, which treats test inputs as fixed.
-    """
+    """Return the differences in a measure between two runs with the same seed; None if they lack it. They are per
+    input, or else per silo or for the whole run, which treats test inputs as fixed."""
     ours, theirs = (
         {"": each} if (each := run.of_run(measure)) is not None else run.of_silos(measure) for run in (a, b)
     )
@@ -134,10 +132,8 @@ def _joined(strata: list[Stratum]) -> tuple[Whole, Whole, Floats]:
 
 
 def differences(contrast: Contrast, a: FinishedRun, b: FinishedRun) -> SeedDifferences:
-    """Return the differences in a contrast's metric between two runs with the same seed.
-
-    Raises DataError if their test inputs differ, or a model or the metric is missing.
-    """
+    """Return the differences in a contrast's metric between two runs with the same seed. Raises DataError if their test
+    inputs differ, or a model or the metric is missing."""
     ours, theirs = (run.inputs or {} for run in (a, b))
     if ours.keys() != theirs.keys():
         raise DataError(f"{inputs_file(a.folder)} and {inputs_file(b.folder)} have different silos")

@@ -45,10 +45,8 @@ class Runner:
         self.finished = 0
 
     def prepare(self) -> None:
-        """Check every method under every setting on the data of its first open seed.
-
-        Raises DataError for invalid data and ConfigurationError for settings that do not fit them.
-        """
+        """Check every method under every setting on the data of its first open seed. Raises DataError for invalid data
+        and ConfigurationError for settings that do not fit them."""
         first: dict[tuple[str, str], PlannedRun] = {}
         for run in self._waiting():
             first.setdefault((run.setting.name, run.method.name), run)
@@ -175,10 +173,8 @@ def _key(config: Config) -> str:
 
 
 def _carry_out(config: Config, silos: Silos, place: Path, note: Path, parent: int, deciding: bool) -> None:
-    """Execute or continue one run in its own process; store its error if it fails.
-
-    If tables use the run, also store the test inputs' contributions to its metrics.
-    """
+    """Execute or continue one run in its own process; store its error if it fails. If tables use the run, also store
+    the test inputs' contributions to its metrics."""
     end_with_parent(parent)
     torch.set_num_threads(1)  # the parent's threads do not exist here, and OpenMP would wait for them
     try:

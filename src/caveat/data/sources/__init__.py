@@ -49,10 +49,8 @@ HELP = (
 
 
 def parsed(source: str, key: str = "source") -> tuple[Source, ...]:
-    """Parse a source into its joined parts, usually one; `key` is its key in `[data]`, for messages.
-
-    Raises ConfigurationError unless all parts are valid and can be joined.
-    """
+    """Parse a source into its joined parts, usually one; `key` is its key in `[data]`, for messages. Raises
+    ConfigurationError unless all parts are valid and can be joined."""
     texts = source.split(JOIN)
     parts = tuple(_parsed(text, source, key, len(texts) > 1) for text in texts)
     if alone := next((part for part in parts if part.alone and (len(parts) > 1 or key != "source")), None):
@@ -105,10 +103,8 @@ def kind_of(path: Path) -> type[Source] | None:
 
 
 def read_source(source: str, settings: SourceSettings, key: str = "source") -> DataSource:
-    """Read a source, or several joined; images of different domains can differ in shape.
-
-    Raises DataError for unusable data, and if domains of joined sources share a name or classes differ.
-    """
+    """Read a source, or several joined; images of different domains can differ in shape. Raises DataError for unusable
+    data, and if domains of joined sources share a name or classes differ."""
     parts = parsed(source, key)
     sources = [part.read(settings) for part in parts]
     if len(parts) == 1:
@@ -133,10 +129,8 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def read_silo(settings: SourceSettings, silo: SiloId) -> Pool:
-    """Read the pool of one silo, from its own source or from the part of a source that has the silo's name.
-
-    Classes and categories are the silo's own, independent of other parts. Raises DataError.
-    """
+    """Read the pool of one silo, from its own source or from the part of a source that has the silo's name. Classes and
+    categories are the silo's own, independent of other parts. Raises DataError."""
     return dataclasses.replace(source_of_silo(settings.source).read_silo(settings, silo), domain=silo)
 
 

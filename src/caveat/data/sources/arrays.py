@@ -55,10 +55,8 @@ class NpzSource(Source):
         return DataSource(npz_pools(self.paths(), settings.kind, settings.reading))
 
     def read_silo(self, settings: SourceSettings, silo: SiloId) -> Pool:
-        """Read the pool of one silo's file, whose labels need not be 0, 1, 2, ...
-
-        Its classes are those named in the file, or else the labels that occur.
-        """
+        """Read the pool of one silo's file, whose labels need not be 0, 1, 2, ... Its classes are those named in the
+        file, or else the labels that occur."""
         path = file_of_silo(self.paths(), silo)
         arrays = read_npz(path)
         x, y, x_test, y_test = _parts(arrays, str(path))
@@ -179,10 +177,8 @@ def _class_names(arrays: dict[str, Array], path: Path) -> list[str]:
 
 
 def npz(path: str | Path, kind: Kind | None = None) -> Pool:
-    """Read an npz file with x_train, y_train, x_test, y_test or x, y. Raise DataError if it is unusable.
-
-    `kind` is the kind of x, as in `data.kind`.
-    """
+    """Read an npz file with x_train, y_train, x_test, y_test or x, y. Raise DataError if it is unusable. `kind` is the
+    kind of x, as in `data.kind`."""
     return npz_pools([locate(str(path))], kind)[0]
 
 
@@ -229,10 +225,8 @@ def pools_of(
     classes: Sequence[str] | None,
     kind: Kind | None = None,
 ) -> tuple[Pool, ...]:
-    """Make pools from arrays (x, y, test x, test y), with consistent labels.
-
-    Inputs can still differ in shape; see `images.common_format`.
-    """
+    """Make pools from arrays (x, y, test x, test y), with consistent labels. Inputs can still differ in shape; see
+    `images.common_format`."""
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
         if kind is None and whole_numbers(x):

@@ -85,10 +85,8 @@ class Source(ABC):
 
 
 def locate(path: str) -> Path:
-    """Return an existing file or folder: the path itself, or the one below `$CAVEAT_DATA`.
-
-    Raises MissingError if there is none, DataError for other kinds of files, such as a pipe.
-    """
+    """Return an existing file or folder: the path itself, or the one below `$CAVEAT_DATA`. Raises MissingError if there
+    is none, DataError for other kinds of files, such as a pipe."""
     try:
         here = Path(path.strip()).expanduser()
     except RuntimeError:  # "~name" with an unknown user

@@ -68,10 +68,8 @@ class ImageFormat:
         return (height, width, channels) if self.size is None else (self.size, self.size, channels)
 
     def __call__(self, images: Array) -> Array:
-        """Resize and recolor images; return the array itself if it already has this shape.
-
-        Raises DataError if channels must change from or to a number other than 1 and 3.
-        """
+        """Resize and recolor images; return the array itself if it already has this shape. Raises DataError if channels
+        must change from or to a number other than 1 and 3."""
         if self.size is not None:
             images = resized(images, self.size)
         return images if self.channels is None else recolored(images, self.channels)
@@ -102,9 +100,7 @@ def common_format(pools: Sequence[Pool], size: int | None, channels: int | None)
 
 def resized(images: Array, size: int) -> Array:
     """Resize images (N, H, W, C) uint8 to `size` x `size` pixels; return the array itself if they have that size.
-
-    Bilinear interpolation with antialiasing, rounded; the aspect ratio is not kept.
-    """
+    Bilinear interpolation with antialiasing, rounded; the aspect ratio is not kept."""
     check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     check_type(size, (int, np.integer), "size", "a whole number of pixels")
     if size < 1:
@@ -125,10 +121,8 @@ def check_image_memory(count: int, size: int, of_pixel: int) -> None:
 
 
 def recolored(images: Array, channels: int) -> Array:
-    """Convert uint8 images (N, H, W, 3) to grayscale (N, H, W, 1) by luma, or grayscale to color by repetition.
-
-    Returns the array itself if it has as many channels. Raises DataError for channels other than 1 and 3.
-    """
+    """Convert uint8 images (N, H, W, 3) to grayscale (N, H, W, 1) by luma, or grayscale to color by repetition. Returns
+    the array itself if it has as many channels. Raises DataError for channels other than 1 and 3."""
     check_type(images, np.ndarray, "images", "an array (N, H, W, C)")
     found = images.shape[-1]
     if found == channels:

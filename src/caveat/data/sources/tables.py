@@ -131,10 +131,8 @@ def subgroup_cells(sheet: Sheet, reading: Reading) -> Array:
 
 
 def row_times(sheets: Sequence[Sheet], reading: Reading) -> Array:
-    """Return the times (N,) of rows for `data.time`: dates in seconds, or numbers.
-
-    Dates are in the format declared for the column of their file, or else in ISO 8601. Raises Refused for other cells.
-    """
+    """Return the times (N,) of rows for `data.time`: dates in seconds, or numbers. Dates are in the format declared for
+    the column of their file, or else in ISO 8601. Raises Refused for other cells."""
     name = reading.time or ""
     found = [_sheet_times(sheet, name, reading.csv_format.of(sheet.path.stem).decimal) for sheet in sheets]
     dates = found[0][1] or any(are_dates and not isinstance(values, int) for values, are_dates in found)
@@ -251,10 +249,8 @@ def check_labels(sheets: Sequence[Sheet], reading: Reading) -> None:
 
 
 def one_class(sheets: list[Sheet], reading: Reading) -> list[Sheet]:
-    """Return files whose labels have one spelling for each number or truth value.
-
-    Raises Refused for labels that differ only in case, spaces, Unicode form or leading zeros.
-    """
+    """Return files whose labels have one spelling for each number or truth value. Raises Refused for labels that differ
+    only in case, spaces, Unicode form or leading zeros."""
     target = reading.target or ""
     labels = {text for sheet in sheets for text in sheet.column(target)}
     if alike := {} if labels <= set(reading.declared.classes) else one_spelling(labels):

@@ -352,9 +352,7 @@ def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
 
 def spelling_refusal(sheets: Sequence[Sheet], name: str, reading: Reading, texts: Iterable[str]) -> str:
     """Return a refusal if two categories differ only in case, spaces, Unicode form or leading zeros; "" if none do.
-
-    Both are kept if `data.classes`, `data.categorical` or the dictionary declares them.
-    """
+    Both are kept if `data.classes`, `data.categorical` or the dictionary declares them."""
     texts = list(texts)
     is_label, kept = name == reading.target, reading.declared.classes
     groups = [group for group in variants(texts) if not (is_label and set(group) <= set(kept))]

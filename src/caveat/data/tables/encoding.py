@@ -31,10 +31,8 @@ FITTED = 1 << 23
 
 
 def encoded_rows(sheets: Sequence[Sheet], table: Sequence[TableColumn]) -> Array:
-    """Return all rows of tables as (N, D) float32: numbers (NaN if missing) and category codes (-1 if missing).
-
-    A category that the table lacks gets the code after the last. Raises DataError for other text among numbers.
-    """
+    """Return all rows of tables as (N, D) float32: numbers (NaN if missing) and category codes (-1 if missing). A
+    category that the table lacks gets the code after the last. Raises DataError for other text among numbers."""
     rows = np.empty((sum(map(len, sheets)), len(table)), np.float32)
     first = 0
     for part in _parts(sheets, table):
@@ -198,10 +196,8 @@ class Encoder:
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
     def notes(self, raw: Array) -> tuple[str, ...]:
-        """Return a note for each of (N, D) raw rows whose prediction is unreliable, "" for other rows.
-
-        A category is unseen if no training split has it, or if its code is invalid (codes begin at 0; -1 is missing).
-        """
+        """Return a note for each of (N, D) raw rows whose prediction is unreliable, "" for other rows. A category is
+        unseen if no training split has it, or if its code is invalid (codes begin at 0; -1 is missing)."""
         trained = {column.name: set(column.categories or ()) for column in self.layout.columns}
         notes: list[list[str]] = [[] for _ in raw]
         absent = np.stack([_absent(raw[:, i], column) for i, column in enumerate(self.table)], axis=1).all(axis=1)
@@ -321,10 +317,8 @@ def fit_encoders(
 
 
 def _kinds(layout: TableLayout) -> tuple[list[int], list[int], dict[int, int]]:
-    """Return the positions of numeric columns and of flagged ones, and the categories per categorical column.
-
-    Features are in this order.
-    """
+    """Return the positions of numeric columns and of flagged ones, and the categories per categorical column. Features
+    are in this order."""
     numbers = [i for i, column in enumerate(layout.columns) if column.categories is None]
     flagged = [i for i in numbers if layout.columns[i].name in layout.flagged]
     return numbers, flagged, {i: len(column.categories) for i, column in enumerate(layout.columns) if column.categories}

@@ -54,10 +54,8 @@ class Sheet:
         return False
 
     def numbers(self, name: str) -> Iterable[Array] | None:
-        """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones.
-
-        None if it stores text, or if its numbers are read in another format.
-        """
+        """Return the values of a numeric column, in parts (n,) of float64 with NaN for missing ones. None if it stores
+        text, or if its numbers are read in another format."""
         return None
 
     def parts(self) -> Iterator[Sheet]:
@@ -331,10 +329,8 @@ def _check_types(arrow: Any, schema: Any, path: Path) -> None:
 
 
 def read_sheet(path: Path, separator: str | None = None) -> Sheet:
-    """Read a csv file with a header line, or a parquet file, whose rows count as lines. Raise DataError.
-
-    By default the separator is the most frequent of comma, semicolon and tab in the header.
-    """
+    """Read a csv file with a header line, or a parquet file, whose rows count as lines. Raise DataError. By default the
+    separator is the most frequent of comma, semicolon and tab in the header."""
     if path.suffix.lower() == SUFFIX:
         sheet = ParquetSheet(path)
         _check_columns(path, sheet.columns)

@@ -163,10 +163,8 @@ def folded(text: str) -> str:
 
 
 def one_spelling(texts: Iterable[str]) -> dict[str, str]:
-    """Return the spelling to use for each category that equals another one as a number or truth value.
-
-    Whole numbers are written without a point if one of them is; truth values as 0 and 1 if there are such numbers.
-    """
+    """Return the spelling to use for each category that equals another one as a number or truth value. Whole numbers
+    are written without a point if one of them is; truth values as 0 and 1 if there are such numbers."""
     texts = list(texts)
     values = {text: same_value(text) for text in texts}
     truths = {text for text in texts if text.lower() in TRUTH}

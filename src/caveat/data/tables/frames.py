@@ -25,10 +25,8 @@ NESTED = (list, dict, tuple, set, np.ndarray)
 
 
 def is_frame(value: object) -> bool:
-    """Return whether a value is a data frame, which has named columns that can be converted to lists.
-
-    Arrow tables are not data frames: their `columns` are the values.
-    """
+    """Return whether a value is a data frame, which has named columns that can be converted to lists. Arrow tables are
+    not data frames: their `columns` are the values."""
     named = hasattr(value, "columns") and not hasattr(value, "column_names")
     return named and hasattr(value, "__getitem__") and not isinstance(value, Mapping | Sheet)
 

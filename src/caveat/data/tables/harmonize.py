@@ -29,10 +29,8 @@ class Refusals(dict[str, Refused]):
 def declared_sheets(
     sheets: Sequence[Sheet], csv_format: CsvFormat, target: str | None, others: Collection[str]
 ) -> list[Sheet]:
-    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `others`.
-
-    Raises Refused for data that contradict their declaration, ConfigurationError for columns that no file has.
-    """
+    """Harmonize files; columns that the dictionary lacks are removed, except `target` and `others`. Raises Refused for
+    data that contradict their declaration, ConfigurationError for columns that no file has."""
     found, declared = Refusals(), csv_format.declared
     made = surveyed_sheets(sheets, csv_format, target, others, found)
     for refusal in found.values():

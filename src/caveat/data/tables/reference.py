@@ -45,9 +45,7 @@ class Reference:
 
     def unlike(self, rows: Array, table: Sequence[TableColumn]) -> tuple[UnlikeColumn, ...]:
         """Return the columns of `table` in which raw rows (N, D) are unlike the known ones, lowest p-value first.
-
-        Categories that the silo has never seen are pooled: `Encoder.notes` names their rows.
-        """
+        Categories that the silo has never seen are pooled: `Encoder.notes` names their rows."""
         if len(rows) < FEWEST or not self.columns:
             return ()
         found = []

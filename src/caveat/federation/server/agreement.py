@@ -174,10 +174,8 @@ class Members:
         return self.terms.agreement
 
     def hear(self, silo: SiloId, words: Mapping[str, Any]) -> None:
-        """Store a silo's new sizes, if it reports that rows were removed from its data.
-
-        Raises DataError for sizes that cannot result from removing rows.
-        """
+        """Store a silo's new sizes, if it reports that rows were removed from its data. Raises DataError for sizes that
+        cannot result from removing rows."""
         if "card" in words:
             self.take(silo, words)
             self.save_changes()

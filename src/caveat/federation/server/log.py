@@ -91,9 +91,7 @@ def say(folder: Path, text: str) -> None:
 
 def status_of(folder: Path) -> list[str]:
     """Return lines about a run at its server: its progress, when each silo was last aggregated, the last messages.
-
-    Raises ConfigurationError if there is no such run.
-    """
+    Raises ConfigurationError if there is no such run."""
     path, said = log_of(folder), list[str]()
     with suppress(OSError):
         said = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -111,10 +111,8 @@ class Withheld(RunError):
 
 @contextmanager
 def without_details() -> Iterator[None]:
-    """Keep the text of errors at the silo, because it may contain file names or values of single samples.
-
-    The server learns the kind of the error and, if a limit of the silo is the reason, which one.
-    """
+    """Keep the text of errors at the silo, because it may contain file names or values of single samples. The server
+    learns the kind of the error and, if a limit of the silo is the reason, which one."""
     try:
         yield
     except Exception as error:

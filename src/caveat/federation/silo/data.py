@@ -38,10 +38,8 @@ def row_key(secret: int) -> bytes:
 
 
 def rearranged_by(state: Path, settings: DataSettings, key: bytes) -> Rearrange | None:
-    """Return a function that puts held-out rows back; None if there are none for the target column.
-
-    Raises DataError if the file is damaged, or was written with another key.
-    """
+    """Return a function that puts held-out rows back; None if there are none for the target column. Raises DataError if
+    the file is damaged, or was written with another key."""
     known = _read(state, key)
     own = [_parsed(each) for each in known.rows if each.target == (settings.target or "")] if known is not None else []
     return partial(again_held_out, known=own, key=key) if own else None

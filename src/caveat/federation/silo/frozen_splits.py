@@ -79,10 +79,8 @@ def state_of(files: Sequence[Path]) -> SourceState:
 
 
 def rows_of(pool: Pool, columns: Sequence[str], key: bytes) -> Tensors:
-    """Return for each row of a pool, in its order, its position and the keyed hashes of its content and label.
-
-    Raises DataError, naming it, for a column that a table no longer has.
-    """
+    """Return for each row of a pool, in its order, its position and the keyed hashes of its content and label. Raises
+    DataError, naming it, for a column that a table no longer has."""
     if absent := [name for name in columns if name not in {column.name for column in pool.table}]:
         raise DataError(f"{pool.origin or pool.domain}: no column {absent[0]!r} any more")
     labels = keyed((label.encode() for label in pool.classes), key)

@@ -91,11 +91,8 @@ class SiloSide:
         return self.data.sizes_once_dropped(terms)
 
     def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
-        """Run a client task; store the new state, and a ledger line about what is sent.
-
-        Raises RunError for a request that no server of this federation would send, BeyondLimits for an update beyond
-        the silo's limits.
-        """
+        """Run a client task; store the new state, and a ledger line about what is sent. Raises RunError for a request
+        that no server of this federation would send, BeyondLimits for an update beyond the silo's limits."""
         self.keep_configuration(terms)
         folder = self.folder(terms)
         busy = f"{folder}: another process has been using it for {BUSY:.0f} s"
@@ -130,10 +127,8 @@ class SiloSide:
             yield
 
     def keep_configuration(self, terms: Terms) -> None:
-        """Store a federation's configuration when it is first received.
-
-        Raises DataError if it differs later, RunError if its folder is a link.
-        """
+        """Store a federation's configuration when it is first received. Raises DataError if it differs later, RunError
+        if its folder is a link."""
         for folder in (self.home(terms), self.folder(terms)):
             refuse_link(folder)
         path = self.file.private(self.home(terms).name) / "config.toml"
@@ -232,10 +227,8 @@ def _with_same_code(run: Member, terms: Terms) -> Member:
 
 
 def check_order(order: Order, executor: Executor, silo: SiloId, books: OwnBooks) -> None:
-    """Raise RunError for a request for another silo, for an unknown task, or for a past round.
-
-    A past round is valid if the run was rolled back, or if the silo makes up for missed rounds and sends nothing.
-    """
+    """Raise RunError for a request for another silo, for an unknown task, or for a past round. A past round is valid if
+    the run was rolled back, or if the silo makes up for missed rounds and sends nothing."""
     if order.silo != silo:
         raise RunError(f"request for silo {order.silo!r}, but this is {silo!r}")
     executor.find_task(order.t, order.task)

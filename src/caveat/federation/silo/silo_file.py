@@ -165,10 +165,8 @@ def _training(config: Config, method: str) -> list[str]:
 
 
 def _multiplier(config: Config) -> float:
-    """Return the standard deviation of the noise in a silo's update, divided by the sensitivity of the update.
-
-    It is 0 if the noise depends on the number of silos that the server reports.
-    """
+    """Return the standard deviation of the noise in a silo's update, divided by the sensitivity of the update. It is 0
+    if the noise depends on the number of silos that the server reports."""
     spec = spec_of(config)
     if config.privacy.clip_norm is None or spec.expected is None:
         return NO_NOISE
@@ -195,10 +193,8 @@ class _Left:
 
     @property
     def repeated(self) -> int:
-        """Number of repeated answers that are not training updates.
-
-        A server that requests one again, with another model, learns as much about the rows as from another round.
-        """
+        """Number of repeated answers that are not training updates. A server that requests one again, with another
+        model, learns as much about the rows as from another round."""
         return self.answers.total() - len(self.answers)
 
 
@@ -270,10 +266,8 @@ class SiloFile:
         return self.source.startswith("csv:")
 
     def settings(self, federation: DataSettings) -> DataSettings:
-        """Return the federation's data settings with this silo's own source.
-
-        Raises DataError if they name another source, which each silo must decide itself.
-        """
+        """Return the federation's data settings with this silo's own source. Raises DataError if they name another
+        source, which each silo must decide itself."""
         if federation.source != "on_site":
             raise DataError(f"the federation has data.source = {federation.source!r}, expected 'on_site'")
         return own_settings(federation, self.source, **{key: getattr(self, key) for key in OWN_KEYS})
@@ -297,10 +291,8 @@ class SiloFile:
         return int(token, 16)
 
     def private(self, *names: str) -> Path:
-        """Return a private folder in `state`, created if necessary; a created `state` is private, too.
-
-        An existing `state` keeps its permissions, because it may contain other files.
-        """
+        """Return a private folder in `state`, created if necessary; a created `state` is private, too. An existing
+        `state` keeps its permissions, because it may contain other files."""
         self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = self.state.joinpath(*names)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

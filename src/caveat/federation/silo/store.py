@@ -145,10 +145,8 @@ class OwnBooks:
 
 
 def _last(executor: Executor, states: Sequence[KeptState], checkpoints: int) -> list[KeptState]:
-    """Return the states, oldest first, that are needed if the server can roll back `checkpoints` training rounds.
-
-    A silo that missed some of these rounds needs the state before them, and the last state may never be aggregated.
-    """
+    """Return the states, oldest first, that are needed if the server can roll back `checkpoints` training rounds. A
+    silo that missed some of these rounds needs the state before them, and the last state may never be aggregated."""
     if checkpoints == 1:
         return list(states[-2:])
 
@@ -226,11 +224,8 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
 
 
 def secret_of(secret: int, spec: RunSpec, silos: int) -> int:
-    """Return the seed of the noise: a different number for each size of the noise, from the silo's secret.
-
-    Otherwise, two federations with different sizes could request the same draw, and a subtraction would reveal the
-    update.
-    """
+    """Return the seed of the noise: a different number for each size of the noise, from the silo's secret. Otherwise,
+    two federations with different sizes could request the same draw, and a subtraction would reveal the update."""
     about = (secret, spec.privacy.clip_norm, spec.privacy.noise_multiplier, spec.cohort_size(silos))
     return int.from_bytes(hashlib.sha256(repr(about).encode()).digest()[:16], "big")
 

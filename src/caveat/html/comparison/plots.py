@@ -72,10 +72,8 @@ def _method(frame: svg.Axes, one: MethodRow, y: float, measure: Measure) -> Mark
 
 
 def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> Markup:
-    """Draw a line per pair: the mean difference with its interval around zero, and its corrected p-value.
-
-    Pairs without a difference are listed with a note.
-    """
+    """Draw a line per pair: the mean difference with its interval around zero, and its corrected p-value. Pairs without
+    a difference are listed with a note."""
     names = [f"{cut(pair.a, _SIDE)} {MINUS} {cut(pair.b, _SIDE)}" for pair in pairs]
     shown = svg.limits([0.0, *known(pairs)]) or (-1.0, 1.0)
     width = max(520.0, 320 + 7.0 * max(map(len, names), default=0))
@@ -114,10 +112,8 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
 def silo_plot(
     groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
 ) -> Markup | None:
-    """Return a line per silo, grouped by domain, with a mark and an interval per method; None without values.
-
-    `methods` has each method's values by silo.
-    """
+    """Return a line per silo, grouped by domain, with a mark and an interval per method; None without values. `methods`
+    has each method's values by silo."""
     shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
     if shown is None:
         return None
@@ -146,10 +142,8 @@ def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> 
 
 
 def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
-    """Return a range with room for all means, and for the intervals up to the span of the means on either side.
-
-    With two or three seeds, a silo's interval may be much longer than the difference between silos.
-    """
+    """Return a range with room for all means, and for the intervals up to the span of the means on either side. With
+    two or three seeds, a silo's interval may be much longer than the difference between silos."""
     means = [one.mean for one in values if one.mean is not None]
     full, own = svg.limits(known(values), measure.percent), svg.limits(means, measure.percent)
     if full is None or own is None:

@@ -45,10 +45,8 @@ def models(tested: Mapping[str, Stream]) -> list[str]:
 
 
 def label(run: RunFolder, model: str) -> str:
-    """Return the name of a model, which is only a switch if the policy switches.
-
-    If some silos lack a model, the name includes the number of silos.
-    """
+    """Return the name of a model, which is only a switch if the policy switches. If some silos lack a model, the name
+    includes the number of silos."""
     name = "answered" if model == CHOSEN and run.summary and run.summary.policy.name not in SWITCHING else model
     found = run.summary.models.get(CHOSEN if model == ORACLE else model) if run.summary else None
     few = found is not None and found.silos is not None and found.silos < len(run.silos)
@@ -65,10 +63,8 @@ def accuracy(name: str, stream: Stream, model: str) -> float | None:
 
 
 def accuracy_answered(name: str, stream: Stream) -> float | None:
-    """Return the accuracy among the answered inputs of all silos together.
-
-    It is not a mean over silos, because a silo can have very few answered inputs.
-    """
+    """Return the accuracy among the answered inputs of all silos together. It is not a mean over silos, because a silo
+    can have very few answered inputs."""
     return None if name == NOBODY else stream.chosen.pooled.accuracy_answered
 
 
@@ -96,10 +92,8 @@ def shares_text(shares: Mapping[str, float]) -> str:
 
 
 def parts(shares: Mapping[str, float], at: Point, size: Point) -> list[Markup]:
-    """Return the parts of one bar at (x, y) of (width, height). An empty part is abstention.
-
-    The two colors differ in brightness as well as in hue, and are the same in the light and the dark theme.
-    """
+    """Return the parts of one bar at (x, y) of (width, height). An empty part is abstention. The two colors differ in
+    brightness as well as in hue, and are the same in the light and the dark theme."""
     return stacked_bar(_made(shares), at, size, "share")
 
 
@@ -143,10 +137,8 @@ _WHO = {"both": "both", "only_local": "only local", "only_global": "only global"
 
 
 def decisions(run: RunFolder) -> dict[str, Any] | None:
-    """Return the section's tables, figures and legends by name.
-
-    None if there was nothing to decide: one model that answers everything, and one stream.
-    """
+    """Return the section's tables, figures and legends by name. None if there was nothing to decide: one model that
+    answers everything, and one stream."""
     tested = streams(run)
     several = len(tested) > 1
     made = kinds(*(stream.decisions for stream in tested.values()), *(silo.decisions or {} for silo in run.silos))

@@ -59,10 +59,8 @@ _SILOS_BY_QUADRANT = 5
 
 
 def within_budget(gallery: Gallery | None) -> Gallery | None:
-    """Return the gallery with as many images as fit on a page, silo by silo; None if it is empty.
-
-    Quadrants, of the first silos only, get the rest of the budget after the most and least certain inputs.
-    """
+    """Return the gallery with as many images as fit on a page, silo by silo; None if it is empty. Quadrants, of the
+    first silos only, get the rest of the budget after the most and least certain inputs."""
     if gallery is None:
         return None
     if not gallery.sure_errors and not any(s.certain or s.uncertain or s.quadrants for s in gallery.silos):
@@ -124,10 +122,8 @@ _TEMPLATE = "run/run.html.j2"
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the report of the run in folder `run` to `out`, by default its report.html, and return its path.
-
-    Raises DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written.
-    """
+    """Write the report of the run in folder `run` to `out`, by default its report.html, and return its path. Raises
+    DataError if `run` is not a run's folder or one of its files is damaged, RunError if it cannot be written."""
     return write_page(read_run(run), out or run / "report.html")
 
 

@@ -258,10 +258,8 @@ def of_models(silos: Sequence[SiloRecord]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str) -> list[float | None]:
-    """Return a metric of the silos `names`, then the mean over them, then the value of the silo `worst`.
-
-    The mean is None if the run has metrics of other silos than these.
-    """
+    """Return a metric of the silos `names`, then the mean over them, then the value of the silo `worst`. The mean is
+    None if the run has metrics of other silos than these."""
     found: dict[str, SiloRecord] = {silo.name: silo for silo in run.silos}
 
     def value(metrics: Metrics | None) -> float | None:

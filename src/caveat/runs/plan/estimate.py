@@ -141,10 +141,8 @@ class Plan:
 
 
 def plan_configured(config: Config) -> Plan:
-    """Estimate the cost of `caveat run` of a configuration, including its baselines.
-
-    Raises ConfigurationError or DataError for a run that cannot work, before anything is tried.
-    """
+    """Estimate the cost of `caveat run` of a configuration, including its baselines. Raises ConfigurationError or
+    DataError for a run that cannot work, before anything is tried."""
     silos, nowhere = data.load(config.data, config.seed), Path()
     check(config, silos, nowhere)
     devices = find_devices(config.engine.device, config.engine.workers)
