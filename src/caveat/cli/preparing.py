@@ -24,6 +24,7 @@ from . import console
 if TYPE_CHECKING:
     from ..data.tables.dictionary import DictionaryColumn
     from ..federation.silo.start import JoiningCheck
+    from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
 
 Named = Iterator[tuple[str, str]]
 MODELS = {
@@ -252,10 +253,7 @@ def method(
         typer.echo(f"try it: caveat compare digits --methods {base},{name} --plugin {file}", err=True)
 
 
-if TYPE_CHECKING:
-    from ..runs.plan.estimate import MethodCost, Needs, PhaseCost, Plan, Span
-
-HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
+PLAN_HEADERS = ("phase", "rounds", "silos", "steps", "to a silo", "from a silo", "time")
 
 
 def plan(
@@ -285,37 +283,37 @@ def plan(
         if as_json:
             typer.echo(json.dumps(found.as_dict(), indent=1))
             return
-        for each in lines(found):
+        for each in plan_lines(found):
             console.show(each) if not isinstance(each, str) else typer.echo(each)
 
 
-def lines(found: Plan) -> Iterator[Table | str]:
+def plan_lines(found: Plan) -> Iterator[Table | str]:
     """Yield a table per method, 80 columns wide, and lines of text."""
     for i, each in enumerate(found.methods):
         if i:
             yield ""
-        yield table(each)
-        yield from about(each)
+        yield plan_table(each)
+        yield from plan_about(each)
     if len(found.methods) > 1:
         names = " and ".join(each.method for each in found.methods)
         yield ""
         yield f"{names} together: {seconds(found.seconds)}"
 
 
-def table(cost: MethodCost) -> Table:
+def plan_table(cost: MethodCost) -> Table:
     """Return a table with a row per phase, and the totals."""
-    made = Table(title=Text(title(cost)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
-    for header in HEADERS:
+    made = Table(title=Text(plan_title(cost)), title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=0)
+    for header in PLAN_HEADERS:
         made.add_column(header, justify="left" if header == "phase" else "right", no_wrap=True)
     for i, each in enumerate(cost.phases):
-        made.add_row(*map(Text, row(each)), end_section=i == len(cost.phases) - 1)
+        made.add_row(*map(Text, plan_row(each)), end_section=i == len(cost.phases) - 1)
     totals = (cost.total("total_steps"), cost.total("total_down"), cost.total("total_up"))
     steps, down, up = counts(totals[0]), bytes_of(totals[1]), bytes_of(totals[2])
     made.add_row("total", "", "", steps, down, up, seconds(cost.seconds))
     return made
 
 
-def title(cost: MethodCost) -> str:
+def plan_title(cost: MethodCost) -> str:
     least, middle, most = cost.examples
     each = f"{middle:,}" if least == most else f"{least:,} / {middle:,} / {most:,}"
     seen = "" if cost.looked_at == cost.silos else f" (of {cost.looked_at} inspected)"
@@ -325,7 +323,7 @@ def title(cost: MethodCost) -> str:
     )
 
 
-def row(phase: PhaseCost) -> tuple[str, ...]:
+def plan_row(phase: PhaseCost) -> tuple[str, ...]:
     steps = phase.steps
     of_silo = "" if steps is None else f"{steps.median:,}"
     if steps is not None and steps.least < steps.most:
@@ -336,7 +334,7 @@ def row(phase: PhaseCost) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def about(cost: MethodCost) -> Iterator[str]:
+def plan_about(cost: MethodCost) -> Iterator[str]:
     """Yield lines of traffic, time and memory."""
     measured = cost.total("total_up", "evaluation")
     yield f"bytes   {bytes_of(cost.total('total_up'))} from the silos, {bytes_of(measured)} of it metrics"

@@ -33,19 +33,11 @@ class Progress(Protocol):
         """The run ends, complete or not."""
 
 
-class Silent:
+class Silent(Progress):
     """No output."""
 
-    def begin(self, title: str, rounds: int) -> None: ...
 
-    def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class Plain:
+class Plain(Silent):
     """A line per round (or other `unit`) and note, for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None, unit: str = "round") -> None:
@@ -62,8 +54,6 @@ class Plain:
 
     def note(self, text: str) -> None:
         self._print(text)
-
-    def end(self) -> None: ...
 
     def _print(self, line: str) -> None:
         print(escaped(line), file=self._stream, flush=True)
