@@ -118,10 +118,8 @@ def batch_notes(prediction: Any) -> list[str]:
 
     found = prediction.unfamiliar_at(RATE).nonzero().flatten().tolist() if len(prediction) >= FEWEST else []
     if found:
-        rows = (
-            f"{len(found)} of {plural(len(prediction), 'row')} are unfamiliar at a false discovery rate of {RATE:.0%}"
-        )
-        typer.echo(f"{rows}: {listed(list(map(str, found)), MOST_ROWS)}", err=True)
+        rows = f"{len(found)} of {plural(len(prediction), 'row')} are unfamiliar at a false discovery rate of"
+        typer.echo(f"{rows} {RATE:.0%}: {listed(list(map(str, found)), MOST_ROWS)}", err=True)
     marked = set(found)
     columns = [f"column {each.name} of all rows unlike the silo's" for each in prediction.unlike_columns]
     return [

@@ -77,10 +77,7 @@ def silo_table(found: Mapping[str, Any]) -> TextTable | None:
     for column in found["columns"]:
         silos, odd = column.get("silos", ()), column.get("unlike", ())
         if len(silos) > MOST_SILOS:
-            silos = [each for each in silos if each["name"] in odd] + [
-                each for each in silos if each["name"] not in odd
-            ]
-            silos = silos[: MOST_SILOS if odd else 0]
+            silos = sorted(silos, key=lambda each: each["name"] not in odd)[: MOST_SILOS if odd else 0]
         for i, each in enumerate(silos):
             low, high = each.get("range", ("", ""))
             counts = sorted(each.get("counts", {}).items(), key=lambda pair: -pair[1])

@@ -77,9 +77,7 @@ def one_per_group(pool: Pool, index: Index, rng: np.random.Generator) -> Index:
 
 def whole_groups(pool: Pool, splits: Mapping[str, Index]) -> dict[str, Index]:
     """Return splits with all samples of their groups, including groups represented by one sample."""
-    return {
-        name: index if pool.groups is None else samples_of(pool, pool.groups[index]) for name, index in splits.items()
-    }
+    return {name: at if pool.groups is None else samples_of(pool, pool.groups[at]) for name, at in splits.items()}
 
 
 def check_groups(pool: Pool) -> None:

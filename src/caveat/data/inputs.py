@@ -52,9 +52,7 @@ def noted_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId
             return _of_table(found, preparation, silo_name)
         noted = preparation.noted(_raw(found, preparation), silo_name)
         # Undecodable bytes of a name are escaped.
-        return replace(
-            noted, files=tuple(file.name.encode("utf-8", "backslashreplace").decode() for file in _files(found))
-        )
+        return replace(noted, files=tuple(f.name.encode("utf-8", "backslashreplace").decode() for f in _files(found)))
     except DataError as error:
         raise error if str(found) in str(error) else DataError(f"{found}: {error}") from error
 

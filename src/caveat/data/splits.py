@@ -84,9 +84,7 @@ def development_splits(
 
 def hashes(silo: Silo) -> dict[str, str]:
     """Return the SHA-256 of the positions of each split and stream, as little-endian int64 bytes."""
-    return {
-        name: hashlib.sha256(index.numpy().astype("<i8").tobytes()).hexdigest() for name, index in silo.indices.items()
-    }
+    return {name: hashlib.sha256(at.numpy().astype("<i8").tobytes()).hexdigest() for name, at in silo.indices.items()}
 
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
@@ -290,6 +288,4 @@ def _places(splits: Splits) -> LabelArray:
 
 def _split(splits: Splits, where: Index, place: LabelArray) -> Splits:
     found = {name: where[place == rank] for rank, name in enumerate(PROTECTED)}
-    return {
-        name: index if np.array_equal(found[name], index) else np.sort(found[name]) for name, index in splits.items()
-    }
+    return {name: at if np.array_equal(found[name], at) else np.sort(found[name]) for name, at in splits.items()}

@@ -110,9 +110,7 @@ class GridMessages:
     def push(self, contents: Mapping[int, RecordDict], kind: str, seconds: float) -> dict[str, int]:
         """Send messages, to be answered within `seconds`; return the node of each message."""
         ttl = max(seconds, 0.0) + GRACE
-        messages = [
-            Message(content, dst_node_id=node, message_type=kind, ttl=ttl) for node, content in contents.items()
-        ]
+        messages = [Message(each, dst_node_id=node, message_type=kind, ttl=ttl) for node, each in contents.items()]
         return dict(zip(self.grid.push_messages(messages), contents, strict=True))
 
     def pull(self, sent: Sequence[str]) -> tuple[dict[str, RecordDict], dict[str, str]]:

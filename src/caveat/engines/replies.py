@@ -107,9 +107,7 @@ class StreamingMean:
 
     def _form(self, update: Update) -> Update:
         """Return the form of an update, shared by updates of equal layout, because meta tensors need memory, too."""
-        layout = [
-            (group, name, t.shape, t.dtype) for group, named in update.payload.items() for name, t in named.items()
-        ]
+        layout = [(group, n, t.shape, t.dtype) for group, named in update.payload.items() for n, t in named.items()]
         if layout != self.layout:
             self.layout, self.form = layout, update.form().payload
         return Update(self.form, update.examples)
@@ -219,9 +217,7 @@ class ChunkReplies:
             if isinstance(part, SummedPart):
                 summed.append(part)
                 form = Update(part.first, 0).form().payload
-                updates |= {
-                    silo: Update(form, examples) for silo, examples in zip(part.silos, part.examples, strict=True)
-                }
+                updates |= {silo: Update(form, n) for silo, n in zip(part.silos, part.examples, strict=True)}
             else:
                 updates |= {
                     silo: Update(one_of(part.payload, k), part.examples[k]) for k, silo in enumerate(part.silos)

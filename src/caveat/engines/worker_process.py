@@ -92,9 +92,7 @@ class SharedBuffer:
     def read(self, layout: BufferLayout) -> Payload:
         """Return the payload with this layout as views, which must not be changed."""
         window = self._window()
-        return {
-            group: {entry[0]: _tensor(window, *entry[1:]) for entry in entries} for group, entries in layout.items()
-        }
+        return {group: {each[0]: _tensor(window, *each[1:]) for each in entries} for group, entries in layout.items()}
 
     def close(self) -> None:
         """Close the file; tensors that were read stay valid."""

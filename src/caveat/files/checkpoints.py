@@ -26,9 +26,7 @@ from .writing import refuse_link, sync, write_bytes, write_record
 
 def to_bytes(payload: Payload) -> bytes:
     """Return a payload in the safetensors format, with tensors named "group/name"."""
-    flat = {
-        f"{group}/{name}": tensor.contiguous() for group, named in payload.items() for name, tensor in named.items()
-    }
+    flat = {f"{group}/{name}": t.contiguous() for group, named in payload.items() for name, t in named.items()}
     # Stored separately because a group may be empty.
     return save(flat, {"groups": json.dumps(list(payload))})
 

@@ -211,9 +211,7 @@ def read_run(path: Path) -> RunFolder:
         features=record_of(path / "features.json", schema.Features),
         sent=read_sent(path / "ledger.jsonl"),
         greeting=record_of(path / "federation.json", schema.FederationFile),
-        baselines={
-            folder.name: _beside(folder, path) for folder in sorted(path.glob("baselines/*")) if _is_run(folder)
-        },
+        baselines={each.name: _beside(each, path) for each in sorted(path.glob("baselines/*")) if _is_run(each)},
     )
 
 

@@ -23,9 +23,7 @@ class Chart:
 def element(tag: str, *children: Markup | str, **attributes: object) -> Markup:
     """Return an element; attributes lose a trailing underscore, inner ones become hyphens, None is left out."""
     pairs = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items() if value is not None)
-    written = "".join(
-        f' {name}="{escape(number(value) if isinstance(value, float) else value)}"' for name, value in pairs
-    )
+    written = "".join(f' {name}="{escape(number(v) if isinstance(v, float) else v)}"' for name, v in pairs)
     return Markup(f"<{tag}{written}>{join(children)}</{tag}>")
 
 

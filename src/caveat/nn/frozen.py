@@ -113,9 +113,7 @@ def rows(module: nn.Module, x: Tensor) -> Tensor:
 
 def _code_of(module: nn.Module) -> bytes:
     """Yield the compiled code of a module's classes, except torch's: one sample does not show all they compute."""
-    kinds = {
-        kind for part in module.modules() for kind in type(part).__mro__ if not kind.__module__.startswith("torch.")
-    }
+    kinds = {cls for part in module.modules() for cls in type(part).__mro__ if not cls.__module__.startswith("torch.")}
     codes = [
         value.__code__
         for kind in sorted(kinds, key=lambda kind: (kind.__module__, kind.__qualname__))

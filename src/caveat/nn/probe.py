@@ -163,9 +163,7 @@ KEEPS = "store nothing between calls except buffers (register_buffer) that train
 
 
 def _batched(model: nn.Module) -> str:
-    plain = [
-        type(each).__name__ for each in model.modules() if isinstance(each, _NormBase) and each.running_mean is None
-    ]
+    plain = [type(m).__name__ for m in model.modules() if isinstance(m, _NormBase) and m.running_mean is None]
     batch = next((name for name in plain if "BatchNorm" in name), "")
     if batch:
         return f"set track_running_stats=True in {batch}, or use GroupNorm or LayerNorm"

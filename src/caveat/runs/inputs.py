@@ -238,9 +238,7 @@ def _known_declared(record: schema.DeclaredRecord | None, where: str) -> Declare
 def _reference(reference: Reference) -> schema.ReferenceRecord | None:
     if not reference.columns:
         return None
-    columns = [
-        schema.ColumnReferenceRecord(values=list(each.values), missing=each.missing) for each in reference.columns
-    ]
+    columns = [schema.ColumnReferenceRecord(values=list(one.values), missing=one.missing) for one in reference.columns]
     return schema.ReferenceRecord(columns=columns)
 
 

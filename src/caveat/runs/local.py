@@ -237,10 +237,8 @@ class Run:
         if self.preparation.subgroups is not None:
             lacking = len(found.x) if found.subgroup is None else int((found.subgroup < 0).sum())
             if lacking:
-                told = (
-                    f"have no subgroup for guarantees ({self.preparation.subgroups.column}): those of all inputs apply"
-                )
-                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} to them", DataWarning, stacklevel=3)
+                told = f"have no subgroup for guarantees ({self.preparation.subgroups.column}): those of all inputs"
+                warnings.warn(f"{lacking} of {len(found.x)} inputs {told} apply to them", DataWarning, stacklevel=3)
         return found
 
     def compute(self, metrics: Mapping[str, Metric]) -> dict[str, Any]:

@@ -58,9 +58,7 @@ def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, 
     """Complete the sums if only some silos choose between two models: a silo with a single model always uses it."""
     if not any(SWITCH in sums for sums in each.values()):
         return dict(each)
-    return {
-        silo: sums if SWITCH in sums else {SWITCH: next(iter(sums.values())), **sums} for silo, sums in each.items()
-    }
+    return {silo: own if SWITCH in own else {SWITCH: next(iter(own.values())), **own} for silo, own in each.items()}
 
 
 def _models(each: BySilo) -> list[str]:

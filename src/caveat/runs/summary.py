@@ -99,7 +99,10 @@ def summarize(
     method = run.complete_method
     outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
-    classes = _classification(run, test, newcomers)
+    positive = positive_class(run.info.positive, run.info.classes)
+    classes = Classification(
+        test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity
+    )
     silos = [
         _with_classes(classes, silo_record(method, run.info.silo_infos[name], test[name])).model_copy(
             update={"model": personal[name]} if name in personal else {}
@@ -175,14 +178,6 @@ def _device(devices: Sequence[torch.device]) -> schema.DeviceRecord | None:
     return schema.DeviceRecord(
         names=list(map(str, devices)), kind=device_model(devices[0]), versions=versions(devices[0])
     )
-
-
-def _classification(
-    run: BaseRun, test: Mapping[SiloId, Payload], newcomers: Mapping[SiloId, Payload]
-) -> Classification:
-    """Return the classification metrics of silos, with their thresholds."""
-    positive = positive_class(run.info.positive, run.info.classes)
-    return Classification(test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity)
 
 
 def _with_classes(classes: Classification, silo: schema.SiloRecord) -> schema.SiloRecord:

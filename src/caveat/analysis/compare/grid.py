@@ -100,9 +100,7 @@ class Grid(GridFile):
         self._check_contrasts()
         problems = []
         firsts = [(setting, method) for setting in self.columns for method in self.rows]
-        trials = [
-            run for setting, method in firsts for run in self.tried(method, setting) or [self.first(method, setting)]
-        ]
+        trials = [run for setting, row in firsts for run in self.tried(row, setting) or [self.first(row, setting)]]
         trials += [run for setting, method in firsts for run in self._refined(method, setting)]
         others = [PlannedRun(self.rows[0], self.columns[0], seed) for seed in self.seeds]
         for run in (*trials, *others):

@@ -91,9 +91,7 @@ def steps_of(run: FinishedRun, measure: Measure) -> dict[str, float]:
 def paired(measure: Measure, a: FinishedRun, b: FinishedRun) -> SeedDifferences | None:
     """Return the differences in a measure between two runs with the same seed; None if they lack it. They are per
     input, or else per silo or for the whole run, which treats test inputs as fixed."""
-    ours, theirs = (
-        {"": each} if (each := run.of_run(measure)) is not None else run.of_silos(measure) for run in (a, b)
-    )
+    ours, theirs = ({"": one} if (one := run.of_run(measure)) is not None else run.of_silos(measure) for run in (a, b))
     silos = sorted(name for name in ours if not math.isnan(ours[name] - theirs.get(name, math.nan)))
     if not silos:
         return None

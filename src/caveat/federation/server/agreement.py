@@ -232,9 +232,7 @@ class Members:
             federation=self.terms.federation,
             agreement=None if agreement is None else agreement.to_json(),
             silos=members,
-            sketches={
-                name: DataSchemaRecord.model_validate(sketch.to_json()) for name, sketch in self.sketches.items()
-            },
+            sketches={name: DataSchemaRecord.model_validate(each.to_json()) for name, each in self.sketches.items()},
             **({"keys": dict(sorted(self.keys.bound.items()))} if self.keys.bound else {}),
         )
         write_record(self.path, greeting, lasting=True)

@@ -252,9 +252,7 @@ def delete_data(folder: Path) -> list[str]:
     state is deleted, too. Raises ConfigurationError for any other folder, RunError for one with links, DataError for
     damaged files.
     """
-    federations = (
-        [folder] if _of_a_federation(folder) else [each for each in _folders(folder) if _of_a_federation(each)]
-    )
+    federations = [folder] if _of_a_federation(folder) else list(filter(_of_a_federation, _folders(folder)))
     if not federations:
         raise ConfigurationError(
             f"{folder}: no stored data of a federation; expected STATE/FEDERATION, or STATE for all"

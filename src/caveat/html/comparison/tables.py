@@ -109,10 +109,8 @@ def pair_table(record: Comparison, setting: Setting, measure: Measure) -> Table 
         column("p", (probability(pair.p) for pair in pairs), "for this pair alone"),
         column("corrected p", (probability(pair.p_adjusted) for pair in pairs), "for all pairs"),
     ]
-    about = (
-        f"Differences in {measure.name}, first minus second, on seeds and silos that both have; intervals and p-values "
-    )
-    return table(columns, f"{about}are for {wording.scope(results)}.")
+    about = f"Differences in {measure.name}, first minus second, on seeds and silos that both have; intervals and "
+    return table(columns, f"{about}p-values are for {wording.scope(results)}.")
 
 
 def tuning_table(record: Comparison) -> Table | None:

@@ -162,15 +162,13 @@ def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
         return [f"{sentence} Sensitivity and specificity are missing: too few calibration inputs for a threshold."]
     texts = [silo.classification.operating for silo in summary.silos if silo.classification is not None]
     whose = [each.whose for each in texts if each is not None]
-    sentence += (
-        f" Sensitivity and specificity are at thresholds from calibration inputs, chosen for {_rule(found.rule)}."
-    )
+    sentence += " Sensitivity and specificity are at thresholds from calibration inputs, "
+    sentence += f"chosen for {_rule(found.rule)}."
     if shared := whose.count("federation"):
         which = "All silos have" if shared == len(whose) else f"{shared} of {len(whose)} silos have"
         inputs = f"{count(at.positives)} calibration inputs of that class and {count(at.negatives)} others"
         sentence += f" {which} too few of these for their own threshold and use the federation's, "
-        sentence += f"{decimal(at.threshold)}, "
-        sentence += f"from {inputs}."
+        sentence += f"{decimal(at.threshold)}, from {inputs}."
     return [sentence]
 
 
@@ -207,10 +205,8 @@ def _figures(run: RunFolder, summary: Summary) -> Table | None:
         column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
     ]
     caption = "Metrics on each silo's test split. Brackets have 95 % intervals over these inputs; a share is given "
-    caption += (
-        "with its number of inputs. The majority is the accuracy of always predicting the most frequent class of "
-    )
-    caption += "the silo's training data; worst of each is the worst silo's value for each metric"
+    caption += "with its number of inputs. The majority is the accuracy of always predicting the most frequent class "
+    caption += "of the silo's training data; worst of each is the worst silo's value for each metric"
     marked = any(cell.flag for each in columns for cell in each.cells)
     caption += "; a triangle marks values that need caution." if marked else "."
     return table(columns, caption, [silo.name for silo in silos], 3)

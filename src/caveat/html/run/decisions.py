@@ -124,10 +124,8 @@ def decision_bars(run: RunFolder, silos: SiloRows) -> Chart | None:
     whole = shares_text(run.summary.decisions or {}) if run.summary else ""
     label = f"Shares of decisions of {len(shares)} silos. Total: {whole}"
     figure = drawing(rows.width, rows.frame.bottom + 4, label, *silos.named(rows), *bars, class_="dots")
-    caption = (
-        "Share of each silo's test inputs that the local model answered, that the global model answered, and that "
-    )
-    caption += "no model answered: blue, amber and empty."
+    caption = "Share of each silo's test inputs that the local model answered, that the global model answered, and "
+    caption += "that no model answered: blue, amber and empty."
     return Chart("Decisions", figure, caption)
 
 

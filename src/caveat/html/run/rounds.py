@@ -51,9 +51,7 @@ def curves(run: RunFolder) -> dict[str, Any] | None:
     if not rows:
         return None
     grown = growth(rows)
-    figures = [
-        _round_figure(run, metric, points, grown) for metric in _METRICS if (points := _points(rows, metric.name))
-    ]
+    figures = [_round_figure(run, each, points, grown) for each in _METRICS if (points := _points(rows, each.name))]
     legend = [(svg.key(i), name) for i, name in enumerate(domains(run))]
     if len({row.silo for row in rows}) > 1:
         legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
