@@ -19,10 +19,8 @@ OF_SUMMARY = ("mean", "worst", "pooled")
 
 
 class Tracker(Callback):
-    """Base class of trackers.
-
-    The tracking tool is opened after the first round, after the run's processes were forked without its threads.
-    """
+    """Base class of trackers. The tracking tool is opened after the first round, after the run's processes were forked
+    without its threads."""
 
     name: ClassVar[str]
     package: ClassVar[str]
@@ -30,8 +28,7 @@ class Tracker(Callback):
 
     def __init__(self, place: str | Path | None = None) -> None:
         """Raises ConfigurationError if its package is not installed, for an invalid `place`, and for a folder that
-        cannot be written to.
-        """
+        cannot be written to."""
         if place is not None and (not isinstance(place, str | Path) or not str(place)):
             raise ConfigurationError(f"{self.name}: place = {short_repr(place)}, expected a folder or an address")
         if find_spec(self.package) is None:
@@ -114,8 +111,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 class TensorBoard(Tracker):
     """Writes event files to `PLACE/RUN-TITLE-KEY`, for `tensorboard --logdir PLACE`; `place` is by default the folder
-    "tensorboard". Nothing is sent over the network.
-    """
+    "tensorboard". Nothing is sent over the network."""
 
     name: ClassVar = "tensorboard"
     package: ClassVar = "tensorboard"
@@ -223,8 +219,7 @@ PROJECT = "caveat"
 
 class WandB(Tracker):
     """Writes runs of the project "caveat" to a folder "wandb" in `place`, by default in WANDB_DIR or else the current
-    folder. Nothing is sent unless WANDB_MODE is "online"; `wandb sync` uploads a run later.
-    """
+    folder. Nothing is sent unless WANDB_MODE is "online"; `wandb sync` uploads a run later."""
 
     name: ClassVar = "wandb"
     package: ClassVar = "wandb"

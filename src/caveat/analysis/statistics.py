@@ -68,8 +68,7 @@ def interval(values: Values, confidence: float = 0.95, steps: Steps | None = Non
 
 def mean_ranks(methods: Mapping[str, Values], higher_is_better: bool) -> dict[str, float]:
     """Return each method's mean rank, 1 for the best, over the blocks of a seed and a silo in which all have a value;
-    ties get their mean rank. NaN without such a block.
-    """
+    ties get their mean rank. NaN without such a block."""
     found = [
         {(seed, silo): value for seed, silos in values.items() for silo, value in silos.items() if value == value}
         for values in methods.values()

@@ -117,10 +117,8 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 class Replies:
-    """Updates of one round, sorted by the names of the silos.
-
-    If `means` is given, the updates were summed on arrival: they hold shapes and types, but no values.
-    """
+    """Updates of one round, sorted by the names of the silos. If `means` is given, the updates were summed on arrival:
+    they hold shapes and types, but no values."""
 
     def __init__(
         self,
@@ -168,10 +166,8 @@ ADDED_UP = "the updates of a linear round were summed on arrival; only their n_k
 
 
 class RunningSums:
-    """Running float64 sums of updates, each times its share, in the order in which they are added.
-
-    Updates need not be stored. The final means are bit-identical to those of `Replies.mean`.
-    """
+    """Running float64 sums of updates, each times its share, in the order in which they are added. Updates need not be
+    stored. The final means are bit-identical to those of `Replies.mean`."""
 
     def __init__(self, examples: int) -> None:
         """`examples` is the sum of the weights of all updates."""

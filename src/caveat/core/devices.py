@@ -205,10 +205,8 @@ PART = 256
 
 
 class PartedInputs:
-    """Model inputs (N, ...) that are read in parts: `x[index]` and the parts of `torch.split` are tensors.
-
-    Any other function or method of a tensor reads all of them into memory.
-    """
+    """Model inputs (N, ...) that are read in parts: `x[index]` and the parts of `torch.split` are tensors. Any other
+    function or method of a tensor reads all of them into memory."""
 
     requires_grad = False
     layout = torch.strided

@@ -59,10 +59,8 @@ Weights = Literal["examples", "silos"]
 
 @dataclass(frozen=True)
 class Round:
-    """Broadcast, client tasks at the silos, aggregation at the server; skipped unless `when` holds.
-
-    Raises ConfigurationError for a name that is not an identifier, and if neither the task nor the round has a name.
-    """
+    """Broadcast, client tasks at the silos, aggregation at the server; skipped unless `when` holds. Raises
+    ConfigurationError for a name that is not an identifier, and if neither the task nor the round has a name."""
 
     broadcast: Callable[[State], Payload]
     task: SiloTask
@@ -96,8 +94,7 @@ class Round:
     records each silo's share of the sums."""
     name: str = field(default="", kw_only=True)
     """Name of the task in random keys, rows, ledgers and requests to silos. By default the name of the task function
-    when the round is created; it stays if the task is replaced.
-    """
+    when the round is created; it stays if the task is replaced."""
     path: str = field(default="", kw_only=True)
     """Prefix of the name in requests: "base." for each wrapper that passes the round on unchanged."""
 
@@ -236,8 +233,7 @@ class Method:
 
     def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
         """Return intermediate features of a silo's model for inputs (N, ...), for plots: (N, T, D) tokens of the
-        "encoder", and the outputs of parts that a method adds, by name. {} for a model without an encoder.
-        """
+        "encoder", and the outputs of parts that a method adds, by name. {} for a model without an encoder."""
         answers = self.answer(down, state, context, x)  # loads the silo's model last
         module = context.own if self.personal and Decision.LOCAL in answers else context.module
         encoders = (getattr(part, "encoder", None) for part in module.eval().modules()) if module else ()

@@ -182,8 +182,7 @@ class Prediction:
     @property
     def scores(self) -> dict[str, Tensor]:
         """All scores to rank inputs by, (N,) each, higher for less certain: the uncertainties, and minus the
-        log-evidence as `log_evidence`, if there is one.
-        """
+        log-evidence as `log_evidence`, if there is one."""
         evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
         return self.uncertainty | evidence
 

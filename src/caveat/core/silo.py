@@ -34,8 +34,7 @@ class Data(NamedTuple):
     @property
     def counted_on(self) -> torch.device:
         """Device on which positions of examples avoid synchronization: the device of the inputs, or the CPU if batches
-        are moved to the device one by one.
-        """
+        are moved to the device one by one."""
         found: torch.device = getattr(self.x, "kept_on", self.x.device)
         return found
 

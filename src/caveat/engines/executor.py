@@ -169,8 +169,7 @@ class Executor:
 
     def runs_on_cpu(self, t: int, address: str) -> bool:
         """Return whether a task of round t runs on the CPU: always without another device, and outside training if the
-        device lacks float64, which predictions and metrics need.
-        """
+        device lacks float64, which predictions and metrics need."""
         if self.device.type == "cpu":
             return True
         trains = any(step.trains for step in self.schedule[t : t + 1] if step.address == address)

@@ -94,10 +94,8 @@ def words_of(records: RecordDict) -> dict[str, str | int]:
 
 @dataclass
 class GridMessages:
-    """Messages to nodes and their replies.
-
-    Flower blocks for minutes on a partial reply whose sender was killed, so each reply is polled in its own thread.
-    """
+    """Messages to nodes and their replies. Flower blocks for minutes on a partial reply whose sender was killed, so
+    each reply is polled in its own thread."""
 
     grid: Grid
     _looks: dict[str, Future[RecordDict | str | None]] = field(default_factory=dict, init=False, repr=False)

@@ -52,8 +52,7 @@ class Admission:
 
     def __init__(self, step: Round, sent: Payload, buffers: frozenset[str], bounds: Mapping[str, float], scales: bool):
         """`bounds` are the maximum norms by part; parts without one get a bound from the first updates. Without
-        `scales`, updates are only measured.
-        """
+        `scales`, updates are only measured."""
         self.origin, self.sent, self.buffers, self.scales = step.origin or same_names, sent, buffers, scales
         self.bounds, self.least = dict(bounds), step.honest_norm(sent)
         self.signs: dict[tuple[str, str, int], Tensor] = {}

@@ -31,10 +31,8 @@ SHARE = 0.5
 
 
 class Workplace:
-    """Copies of workspaces on a device, and the data of as many silos as fit there, in the order of access.
-
-    The data of other silos are moved there batch by batch.
-    """
+    """Copies of workspaces on a device, and the data of as many silos as fit there, in the order of access. The data of
+    other silos are moved there batch by batch."""
 
     def __init__(
         self, device: torch.device, module: nn.Module, own: Mapping[SiloId, nn.Module], sharing: int = 1

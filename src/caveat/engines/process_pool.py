@@ -147,8 +147,7 @@ class SingleMachineEngine:
 
     def queue(self, group: Sequence[SiloId]) -> Sequence[SiloId]:
         """Return the order in which silos of a group are asked: largest first, if sizes are known, so no worker is left
-        with a large silo at the end. Results do not depend on it.
-        """
+        with a large silo at the end. Results do not depend on it."""
         return group if self.examples is None else sorted(group, key=self.examples.__getitem__, reverse=True)
 
     def _collector(

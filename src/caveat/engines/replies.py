@@ -59,10 +59,8 @@ class BufferedReplies:
 
 
 class StreamingMean:
-    """Replies of a linear round. Needs memory for a few of them and one sum, for any size of the cohort.
-
-    The sum is in the order of names, so it is bit-identical for any order of arrival.
-    """
+    """Replies of a linear round. Needs memory for a few of them and one sum, for any size of the cohort. The sum is in
+    the order of names, so it is bit-identical for any order of arrival."""
 
     def __init__(
         self,

@@ -42,10 +42,8 @@ BufferLayout = dict[str, list[list[Any]]]
 
 
 class SharedBuffer:
-    """Payloads in sequence, written by one process and read by others without a copy.
-
-    A payload is valid until the buffer is written from the start again; check `unread` first.
-    """
+    """Payloads in sequence, written by one process and read by others without a copy. A payload is valid until the
+    buffer is written from the start again; check `unread` first."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         """`descriptor` is the file descriptor of a buffer inherited from another process."""
@@ -132,8 +130,7 @@ importlib.import_module(about["rebuild"]["by"]).serve_respawned(about)
 
 class Worker:
     """A process that runs one request at a time: a fork, or a new process if `rebuild` is given. Requests and answers
-    are JSON; tensors are in shared buffers.
-    """
+    are JSON; tensors are in shared buffers."""
 
     def __init__(
         self, executor: Executor, down: SharedBuffer, others: Sequence[Worker], rebuild: Rebuild | None = None
@@ -321,8 +318,7 @@ def _chunk(batched: BatchedExecutor, message: dict[str, Any], down: SharedBuffer
 
 def can_fork(device: torch.device) -> bool:
     """Return whether a fork of this process could train, on the CPU and on a device. If this machine has a GPU, a
-    short-lived fork tries it, because torch has no function to test it.
-    """
+    short-lived fork tries it, because torch has no function to test it."""
     kinds = [kind for kind in dict.fromkeys((device.type, *known_kinds())) if device_count(kind)]
     if not kinds:
         return True

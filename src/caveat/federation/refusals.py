@@ -159,8 +159,7 @@ def check_counts(silos: Silos, file: SiloFile) -> None:
 
 def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:
     """Check one split, given the rows of each class or subgroup. Others do not learn which one is too small: for a
-    split of one row, the class is its label.
-    """
+    split of one row, the class is its label."""
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < LEAST]
     if few and not file.small_counts:
         allow = f"set data.small_counts = true in {file.path or 'silo.toml'} to allow that"

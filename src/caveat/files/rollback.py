@@ -148,10 +148,8 @@ PLACE = f"state/{FOLDER}/{NEWEST}"
 
 
 class TrainedStore:
-    """`state/trained` of a run's folder: the checkpoint after its last training round, and its states.
-
-    State files never change, so they are hard links if the disk supports them.
-    """
+    """`state/trained` of a run's folder: the checkpoint after its last training round, and its states. State files
+    never change, so they are hard links if the disk supports them."""
 
     def __init__(self, run: Path) -> None:
         self.run, self.state, self.root = run, run / "state", run / "state" / FOLDER

@@ -309,8 +309,7 @@ def risk_curve(
     coverage: Sequence[float], risk: Sequence[float], inputs: int, limit: float | None, policy: Point | None, label: str
 ) -> Markup:
     """Draw risk over coverage with a 95 % band over `inputs`, and an oracle that answers all correct predictions first.
-    `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark.
-    """
+    `limit`, a risk, is drawn as a horizontal rule; `policy`, coverage and risk, as a mark."""
     top = max([*risk, limit or 0.0, policy[1] if policy else 0.0, 0.01])
     y_ticks = svg.ticks(0.0, 1.15 * top)
     frame = svg.Axes(46, 10, 418, 220, (0, 1), (0, y_ticks[-1]))

@@ -95,6 +95,5 @@ def _drawn(count: npt.NDArray[np.float64], confidence: npt.NDArray[np.float64], 
 
 def reliability(sums: Tensors) -> dict[str, list[float]]:
     """Return per bin of the top probability: the count, the sum of the probabilities, and how often the class was
-    correct.
-    """
+    correct."""
     return {name: sums[f"bin_{name}"].tolist() for name in ("count", "confidence", "correct")}

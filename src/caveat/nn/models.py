@@ -264,8 +264,7 @@ def own_encoder(
 
 def begin_with(module: nn.Module, file: str) -> None:
     """Load weights from a file into a module. Raises ConfigurationError for an invalid file, or the weights of another
-    module.
-    """
+    module."""
     tensors = _read(file)
     wanted = module.state_dict()
     lacking, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())

@@ -80,8 +80,7 @@ def _image_numbers(x: Tensor) -> dict[str, Tensor]:
 
 def _texture(x: Tensor) -> Tensor:
     """Return logarithms of root mean squares per channel: of differences along rows and columns at every scale, and of
-    second differences at the finest scale, which reveal blur.
-    """
+    second differences at the finest scale, which reveal blur."""
     found = []
     for scale in range(SCALES):
         if scale:

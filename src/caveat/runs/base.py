@@ -44,8 +44,7 @@ class Engine(Transport, Protocol):
         self, t: int, counted: Mapping[SiloId, int], kept: Mapping[SiloId, KeptState], rollbacks: int = 0
     ) -> None:
         """Start at round t. `counted` is the last round in which each silo's update was aggregated, `kept` the state of
-        each silo, if the engine stores it, and `rollbacks` the number of rollbacks of the run.
-        """
+        each silo, if the engine stores it, and `rollbacks` the number of rollbacks of the run."""
 
     def kept(self) -> Sequence[KeptState]:
         """Return the states that silos stored since the last call, by name, if the engine stores them."""

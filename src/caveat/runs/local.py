@@ -166,8 +166,7 @@ class Run:
     @property
     def silos(self) -> data.Silos:
         """The silos with their data. A loaded run reads them on first access from the configured source. Raises
-        DataError if they cannot be read, RunError if they have changed.
-        """
+        DataError if they cannot be read, RunError if they have changed."""
         return self.experiment.silos
 
     @property

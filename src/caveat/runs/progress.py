@@ -135,8 +135,7 @@ class Callback:
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Round `number`, from 1, is done; `metrics` are means over silos on the evaluated split (accuracy, nll,
-        entropy) and the round's seconds; only the seconds if the round was not evaluated.
-        """
+        entropy) and the round's seconds; only the seconds if the round was not evaluated."""
 
     def note(self, text: str) -> None:
         """A message about the run."""

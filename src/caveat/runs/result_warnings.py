@@ -161,8 +161,7 @@ def pooled_classes(result: RunResult) -> Iterator[Caution]:
 
 def quantile_groups(result: RunResult) -> Iterator[tuple[tuple[SiloId, ...], Tensors]]:
     """Yield the silos that share the quantiles of prediction sets, and the sums of their calibration inputs by class
-    and of their sets: each silo with enough calibration inputs, and all others together.
-    """
+    and of their sets: each silo with enough calibration inputs, and all others together."""
     sums, sets = {silo: each for silo, each in result.skill.items() if "calibration" in each}, result.summary.sets
     if sets is None or not sums:
         return

@@ -46,8 +46,7 @@ def by_model(method: Method, payload: Payload, stream: str = schema.INSIDE) -> d
 
 def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dict[str, schema.Stream]:
     """Return, per stream that some silo has, metrics of every model over silos, decisions, how well scores separate it
-    from known inputs, and the gain of choosing between two models, compared with the best possible choice.
-    """
+    from known inputs, and the gain of choosing between two models, compared with the best possible choice."""
     names = dict.fromkeys((schema.INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
     found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}

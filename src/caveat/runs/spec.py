@@ -36,10 +36,8 @@ from .inputs import check_newcomers
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """All settings of a run, without the contents of its data.
-
-    Stored in `run.json` of the run's folder, see `runs.spec_file`. Raises ConfigurationError for incompatible settings.
-    """
+    """All settings of a run, without the contents of its data. Stored in `run.json` of the run's folder, see
+    `runs.spec_file`. Raises ConfigurationError for incompatible settings."""
 
     method: Method
     model: ModelSettings

@@ -242,8 +242,7 @@ def _costs(runs: list[ComparedRun]) -> list[str]:
 
 def conclusion(record: Comparison) -> list[str]:
     """Return the last lines of output: for each setting unequal budgets and the verdict, then the verdict of each
-    contrast.
-    """
+    contrast."""
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""

@@ -135,10 +135,8 @@ def newest_state(states: SiloStore, silo: SiloId, until: int = LATEST) -> KeptSt
 
 
 class SmallFederation:
-    """Run a method on the small test silos; store the server state and every message.
-
-    Silo states are files below `folder`; `workers` is the number of processes, and client tasks run on `device`.
-    """
+    """Run a method on the small test silos; store the server state and every message. Silo states are files below
+    `folder`; `workers` is the number of processes, and client tasks run on `device`."""
 
     def __init__(
         self,

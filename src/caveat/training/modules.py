@@ -152,10 +152,8 @@ class Places(NamedTuple):
 
 
 class Swaps:
-    """Replaces a module's own tensors, for vectorized tasks.
-
-    Tensors of K silos cannot be copied into the tensors of one module.
-    """
+    """Replaces a module's own tensors, for vectorized tasks. Tensors of K silos cannot be copied into the tensors of
+    one module."""
 
     def __init__(self, *lasting: nn.Module) -> None:
         """`lasting` are modules that exist as long as this object, so their places are looked up once."""

@@ -84,11 +84,8 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma & Ba, ICLR 2015) with its usual constants.
-
-    The state consists of `exp_avg` and `exp_avg_sq`, the running means of gradients and of their squares, and `step`,
-    their number.
-    """
+    """Adam (Kingma & Ba, ICLR 2015) with its usual constants. The state consists of `exp_avg` and `exp_avg_sq`, the
+    running means of gradients and of their squares, and `step`, their number."""
 
     parts = ("exp_avg", "exp_avg_sq", "step")
     function: Callable[..., None] = staticmethod(adam)

@@ -35,8 +35,7 @@ def usable(log_probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def message(log_probs: Tensor, y: Tensor) -> Tensor:
     """Return (2,) float64, what a silo sends, summed over classes: the squared derivatives of the log-likelihood in the
-    numbers minus their variance, and the squared curvatures. Inputs are from `usable`.
-    """
+    numbers minus their variance, and the squared curvatures. Inputs are from `usable`."""
     p = log_probs.softmax(1)
     away = F.one_hot(y, p.shape[1]) - p
     excess = away.sum(0).square() - away.square().sum(0)

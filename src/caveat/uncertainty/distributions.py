@@ -189,8 +189,7 @@ def _root(f: Callable[[float], float], low: float, high: float) -> float:
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's method (1979), in the given order: the family-wise error rate is at most the
-    threshold, under any dependence. NaN stays NaN and is not counted.
-    """
+    threshold, under any dependence. NaN stays NaN and is not counted."""
     order = sorted((i for i, p in enumerate(ps) if not math.isnan(p)), key=lambda i: ps[i])
     corrected, largest = [math.nan] * len(ps), 0.0
     for rank, i in enumerate(order):

@@ -247,8 +247,7 @@ def units(numbers: Tensor, least: float) -> Tensor:
 
 def joint(distances: Sequence[Tensor], nearest: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     """Return (N,) float64 the largest of distances (N,) in their `units`, 0 without any, and the square of what
-    `typicality` ranks, with a distance to the nearest training input and an uncertainty (N,) in their units.
-    """
+    `typicality` ranks, with a distance to the nearest training input and an uncertainty (N,) in their units."""
     *stages, near, unsure = (each.double() for each in (*distances, nearest, score))
     far = _largest(stages) if stages else torch.zeros_like(unsure)
     return far, _diagonal([far, near, unsure])
@@ -263,8 +262,7 @@ def settled(distances: Tensor) -> Tensor:
 
 def settled_scores(scores: Tensor) -> Tensor:
     """Return uncertainties, float32 and finite, without the digits that depend on how many inputs are processed at
-    once. They are rounded in proportion, because all uncertainties of a sure model are small.
-    """
+    once. They are rounded in proportion, because all uncertainties of a sure model are small."""
     finite = scores.double().nan_to_num(nan=LARGEST, posinf=LARGEST, neginf=-LARGEST).clamp(-LARGEST, LARGEST)
     logs = ((finite.abs() / SMALLEST).log1p() / STEP).round() * STEP
     return (finite.sign() * logs.expm1() * SMALLEST).float()

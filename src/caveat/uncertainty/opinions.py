@@ -131,8 +131,7 @@ def _log(x: Tensor) -> Tensor:
 
 def _floor(x: Tensor) -> float:
     """Return a replacement for -inf in sums, where its differences and gradients would be NaN. It absorbs what is added
-    to it, and sums of a few such numbers are finite.
-    """
+    to it, and sums of a few such numbers are finite."""
     return torch.finfo(x.dtype).min / 8
 
 

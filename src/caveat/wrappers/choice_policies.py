@@ -213,10 +213,8 @@ class Best(Wrapper):
 
 @dataclass(frozen=True)
 class Blended(Best):
-    """The base, whose silos answer with a weighted mean of both models' probabilities.
-
-    Decision, p-values and all other scores come from the model with the larger weight.
-    """
+    """The base, whose silos answer with a weighted mean of both models' probabilities. Decision, p-values and all other
+    scores come from the model with the larger weight."""
 
     shared: bool = True
     """Whether silos send the likelihoods of their validation splits. Otherwise the federation's weight is 0.5."""

@@ -182,8 +182,7 @@ def _upper(excess: Spread, tested: Sequence[dict[str, EceTest]]) -> float:
 
 def _rules_out(summary: Summary) -> bool:
     """Return whether the mean calibration error over silos is below 95 % of the errors of a model like this one whose
-    confidences are `TOLERATED` too high, which are simulated by resampling labels.
-    """
+    confidences are `TOLERATED` too high, which are simulated by resampling labels."""
     generator = np.random.default_rng(0)
     observed, drawn = [], []
     for silo in summary.silos:

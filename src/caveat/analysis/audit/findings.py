@@ -244,8 +244,7 @@ def _correlations(
     runs: Sequence[Observed], ranks: Sequence[dict[str, dict[str, Ranks | None]]], kept: Sequence[int]
 ) -> dict[str, float] | None:
     """Return correlations of both uncertainties with the disagreement of the seeds `kept`, and the partial one, means
-    over seeds and silos; None if a seed has no silo in which all three are defined.
-    """
+    over seeds and silos; None if a seed has no silo in which all three are defined."""
     chosen = [runs[i] for i in kept]
     real = {silo: _ranks(plug_in_mutual_information(observations.stacked(chosen, silo)).numpy()) for silo in chosen[0]}
     by_seed: list[dict[str, float]] = []

@@ -123,11 +123,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Jackknifed:
-    """A statistic of all seeds, and the same statistic without each seed (jackknife).
-
-    For statistics of pairs of seeds, which are dependent: the jackknife counts a seed once (Arvesen, 1969), however
-    many pairs it is in.
-    """
+    """A statistic of all seeds, and the same statistic without each seed (jackknife). For statistics of pairs of seeds,
+    which are dependent: the jackknife counts a seed once (Arvesen, 1969), however many pairs it is in."""
 
     mean: float
     without: tuple[float, ...]

@@ -110,8 +110,7 @@ class FinishedRun:
 
 def looked_up(record: Any, path: str) -> float | None:
     """Return the number at a path of keys, of list entries by `name` or `domain`, and of "*" for the first entry of a
-    mapping (the first model is the one that predicts); None if it does not exist.
-    """
+    mapping (the first model is the one that predicts); None if it does not exist."""
     for part in path.split("/"):
         if isinstance(record, list):
             record = next((each for each in record if part in (each.get("name"), each.get("domain"))), None)

@@ -230,10 +230,8 @@ def _groups(files: Sequence[Path], pattern: str) -> list[str]:
 
 
 class ImageRows(LazyRows):
-    """The images of files, decoded when needed. All are checked once at the start, as by `read_images`.
-
-    Reading raises DataError for a file that has changed since.
-    """
+    """The images of files, decoded when needed. All are checked once at the start, as by `read_images`. Reading raises
+    DataError for a file that has changed since."""
 
     def __init__(self, paths: Sequence[Path], size: int | None, exif_rotation: bool) -> None:
         self.paths, self.side, self.exif_rotation = paths, size, exif_rotation

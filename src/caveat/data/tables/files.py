@@ -249,10 +249,8 @@ class ParquetRows(Sheet):
 
 
 class ParquetSheet(Sheet):
-    """A parquet file, of which only the needed columns are read, in parts.
-
-    Raises ConfigurationError without pyarrow, DataError for an unreadable file and for nested or binary columns.
-    """
+    """A parquet file, of which only the needed columns are read, in parts. Raises ConfigurationError without pyarrow,
+    DataError for an unreadable file and for nested or binary columns."""
 
     def __init__(self, path: Path) -> None:
         try:

@@ -62,10 +62,8 @@ def _taken(column: Any, index: Array | None) -> Any:
 
 
 class FrameSheet(Sheet):
-    """A data frame. Dates and times are numbers of days since 1970-01-01, durations numbers of days.
-
-    Raises DataError for a frame without rows, for column names that are equal or empty, and for nested values.
-    """
+    """A data frame. Dates and times are numbers of days since 1970-01-01, durations numbers of days. Raises DataError
+    for a frame without rows, for column names that are equal or empty, and for nested values."""
 
     def __init__(self, frame: Any, silo: str, where: str = "") -> None:
         self._silo, self.path = silo, Path(where or f"silo {silo}")

@@ -121,10 +121,8 @@ LONGEST_RECORD = 1_000_000
 
 @dataclass
 class Members:
-    """The silos of a federation, and the agreement between them.
-
-    Stored in `federation.json` of the run's folder, so both are the same after a resume.
-    """
+    """The silos of a federation, and the agreement between them. Stored in `federation.json` of the run's folder, so
+    both are the same after a resume."""
 
     path: Path
     terms: Terms

@@ -48,8 +48,7 @@ from .membership import FixedMembership, OpenMembership
 
 def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) -> None:
     """Raise DataError for a silo's measurements on a split that do not fit the request, and all errors that a run's
-    rows and summary would raise for them.
-    """
+    rows and summary would raise for them."""
     info, sums, tested = run.info.silo_infos[silo], payload["sums"], split == TEST
     if int(sums["examples"]) != info.examples[split]:
         raise DataError(f"{int(sums['examples'])} inputs of {split}, but the silo has {info.examples[split]}")

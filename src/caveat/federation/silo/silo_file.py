@@ -39,10 +39,8 @@ from .frozen_splits import CHANGES
 
 
 class BeyondLimits(RunError):
-    """A refusal because the silo's own file does not allow the request.
-
-    The text is for the silo only. Others learn `told`: the silo and the rule, which is a key of `[limits]`.
-    """
+    """A refusal because the silo's own file does not allow the request. The text is for the silo only. Others learn
+    `told`: the silo and the rule, which is a key of `[limits]`."""
 
     def __init__(self, text: str, rule: str, silo: SiloId) -> None:
         super().__init__(text, silo)

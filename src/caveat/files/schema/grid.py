@@ -60,10 +60,8 @@ class MethodVariant:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting in which all methods are compared: a configuration and its overrides.
-
-    Without a sweep, there is only one setting, which has no name.
-    """
+    """A setting in which all methods are compared: a configuration and its overrides. Without a sweep, there is only
+    one setting, which has no name."""
 
     name: str = ""
     recipe: str | None = None

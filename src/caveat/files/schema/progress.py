@@ -83,10 +83,8 @@ class Form(Record):
 
 
 class Message(Record):
-    """A message that a silo sent.
-
-    A run's ledger has its round and phase; a silo's own ledger has the address of its task, such as base.train.
-    """
+    """A message that a silo sent. A run's ledger has its round and phase; a silo's own ledger has the address of its
+    task, such as base.train."""
 
     round: int | None = None
     t: int | None = None  # position in the schedule

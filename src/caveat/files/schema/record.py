@@ -55,11 +55,8 @@ Size = Annotated[int, Field(ge=0)]
 
 
 class Record(BaseModel):
-    """A part of a file.
-
-    A record keeps its keys in the given order, unknown ones at the end, and is written with exactly the given keys. An
-    absent key has its default, which is never zero.
-    """
+    """A part of a file. A record keeps its keys in the given order, unknown ones at the end, and is written with
+    exactly the given keys. An absent key has its default, which is never zero."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     SEALED: ClassVar[bool] = False

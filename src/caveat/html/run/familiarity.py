@@ -104,8 +104,7 @@ def too_many(silo: SiloRecord, alarm: float, silos: int) -> bool:
 
 def too_many_in_all(silos: Sequence[SiloRecord], alarm: float) -> bool:
     """Return the same for all silos with enough calibration inputs, whose sum is about normal; False if a count is
-    unknown.
-    """
+    unknown."""
     found, mean, variance = 0.0, 0.0, 0.0
     for silo in silos:
         n, inputs = silo.n_calibration, silo.n_test

@@ -92,10 +92,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """The cost of one method.
-
-    Bytes are exact if the shapes of messages do not depend on data, as in all built-in methods.
-    """
+    """The cost of one method. Bytes are exact if the shapes of messages do not depend on data, as in all built-in
+    methods."""
 
     method: str
     silos: int

@@ -127,8 +127,7 @@ def rehearse(run: LocalRun, sizes: Sizes, cohort: int) -> Rehearsal:
 
 def encoding_of(run: LocalRun, sizes: Sizes, silo: SiloId) -> tuple[float, int]:
     """Return the seconds of one worker for a frozen encoder's features that are not cached, and the bytes of all
-    features, estimated from some inputs of a silo; 0 without such an encoder.
-    """
+    features, estimated from some inputs of a silo; 0 without such an encoder."""
     if (encoder := run.frozen_encoder) is None:
         return 0.0, 0
     x, placed = run.silos.by_name[silo].train.x, encoder_on(encoder, run.device)
