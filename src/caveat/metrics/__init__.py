@@ -16,7 +16,6 @@ from .classification import (
     operating_point,
     risk_coverage,
 )
-from .per_input import contributions
 from .skill import skill
 from .sums import (
     HIGHER_IS_BETTER,
@@ -25,6 +24,7 @@ from .sums import (
     across,
     bins_of,
     class_sums,
+    contributions,
     decisions,
     figures,
     measure,
