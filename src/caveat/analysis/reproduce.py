@@ -13,17 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ..core import ConfigurationError
 from ..core.errors import cut, one_of
-from ..files.schema import (
-    Contrast,
-    Measure,
-    MethodVariant,
-    PaperFigure,
-    Published,
-    Refinement,
-    Sets,
-    Setting,
-    TuningPlan,
-)
+from ..files import schema
 from ..terminal.tables import Heading, TextTable, text_table
 
 if TYPE_CHECKING:
@@ -50,7 +40,7 @@ class TablePart(BaseModel):
 
 
 @dataclass(frozen=True, config=FORBID)
-class TableMeasure(Measure):
+class TableMeasure(schema.Measure):
     """A metric, by its name or by a path in the summary."""
 
     @model_validator(mode="after")
@@ -61,7 +51,7 @@ class TableMeasure(Measure):
 
 
 @dataclass(frozen=True, config=FORBID)
-class TableTuning(TuningPlan):
+class TableTuning(schema.TuningPlan):
     """The tuning of every method of a table."""
 
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
@@ -69,7 +59,7 @@ class TableTuning(TuningPlan):
 
 
 @dataclass(frozen=True, config=FORBID)
-class TableContrast(Contrast):
+class TableContrast(schema.Contrast):
     """A contrast of a table, fixed in advance."""
 
     known: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -82,7 +72,7 @@ class TableContrast(Contrast):
 
 
 @dataclass(frozen=True, config=FORBID)
-class TableRefinement(Refinement):
+class TableRefinement(schema.Refinement):
     """The tuning of a method's own key."""
 
 
@@ -254,14 +244,14 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
 
     shared: Keys = getattr(table, scale)
     columns = tuple(
-        Setting(part.name, part.recipe or table.recipe,
+        schema.Setting(part.name, part.recipe or table.recipe,
                _sets(shared | part.sets | getattr(part, scale)))
         for part in table.columns
     )  # fmt: skip
     return Grid(
         title=f"{table.title} ({scale} scale)",
         rows=tuple(
-            MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note, part.then)
+            schema.MethodVariant(part.name, _sets(part.sets | getattr(part, scale)), part.tuning, part.note, part.then)
             for part in table.rows
         ),
         columns=columns,
@@ -271,21 +261,21 @@ def grid(table: PaperTable, scale: Scale, seeds: tuple[int, ...], command: str =
         measures=table.measures,
         command=command,
         about=table.differs,
-        published=Published(table.source, table.differs, _figures(table), tuple(c.told for c in table.claims)),
+        published=schema.Published(table.source, table.differs, _figures(table), tuple(c.told for c in table.claims)),
         contrasts=table.contrasts,
     )
 
 
-def _figures(table: PaperTable) -> tuple[PaperFigure, ...]:
+def _figures(table: PaperTable) -> tuple[schema.PaperFigure, ...]:
     return tuple(
-        PaperFigure(row.name, column, measure, value)
+        schema.PaperFigure(row.name, column, measure, value)
         for row in table.rows
         for column, found in row.figures.items()
         for measure, value in found.items()
     )
 
 
-def _sets(keys: Keys) -> Sets:
+def _sets(keys: Keys) -> schema.Sets:
     return tuple(f"{key}={_text(value)}" for key, value in keys.items())
 
 

@@ -9,20 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .console import (
-    ConfigArgument,
-    Device,
-    ModelOptions,
-    NewFolder,
-    Plugins,
-    Quiet,
-    Reporter,
-    SetOptions,
-    Workers,
-    import_typed,
-    reported,
-    show,
-)
+from . import console
 
 
 class ScaleOption(StrEnum):
@@ -33,23 +20,25 @@ class ScaleOption(StrEnum):
 
 
 def compare(
-    config: ConfigArgument = None,
+    config: console.ConfigArgument = None,
     methods: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", callback=import_typed, help="Methods to compare.  [default: those of the configuration]"
+            metavar="A,B,...",
+            callback=console.import_typed,
+            help="Methods to compare.  [default: those of the configuration]",
         ),
     ] = None,
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=import_typed, help="Add a row. Repeatable."
+            "--variant", metavar="'NAME: KEY=VALUE ...'", callback=console.import_typed, help="Add a row. Repeatable."
         ),
     ] = None,
     seeds: Annotated[
         str, typer.Option(metavar="N,N,...", help="Random seeds of splits, weights and batches.")
     ] = "0,1,2",
-    sets: SetOptions = None,
+    sets: console.SetOptions = None,
     sweeps: Annotated[
         list[str] | None, typer.Option("--sweep", metavar="KEY=V,V,...", help="Add a column per value. Repeatable.")
     ] = None,
@@ -72,18 +61,18 @@ def compare(
         str | None,
         typer.Option(metavar="NAME", help="Metric of the verdict, e.g. nll.  [default: accuracy]"),
     ] = None,
-    out: NewFolder = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    device: Device = None,
-    quiet: Quiet = False,
+    out: console.NewFolder = None,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    device: console.Device = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Compare methods on the same data, over seeds and settings.
 
     Writes tables with intervals, tests for other seeds and test inputs, costs, and an HTML report. Repeat the command
     to continue.
     """
-    with reported() as reporter:
+    with console.reported() as reporter:
         from ..analysis.compare.grid import asked
         from ..config import find
 
@@ -113,21 +102,21 @@ def reproduce(
         str | None,
         typer.Option(metavar="A,B", help='Only these rows, separated by commas; "A, B" for a row with a comma.'),
     ] = None,
-    out: NewFolder = None,
-    workers: Workers = None,
-    device: Device = None,
-    quiet: Quiet = False,
+    out: console.NewFolder = None,
+    workers: console.Workers = None,
+    device: console.Device = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Reproduce a table of a paper.
 
     Prints the paper's values next to ours, and their differences. Repeat the command to continue.
     """
-    with reported() as reporter:
+    with console.reported() as reporter:
         from ..analysis import reproduce
         from ..core import ConfigurationError, DataError
 
         if list_tables:
-            show(reproduce.listing())
+            console.show(reproduce.listing())
             return
         if table is None:
             raise ConfigurationError(f"Missing TABLE. `caveat reproduce --list` lists all {len(reproduce.tables())}.")
@@ -143,7 +132,9 @@ def reproduce(
         _compare(grid, out or Path("runs") / f"{table}-{scale}", workers, device, quiet, reporter)
 
 
-def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: Reporter) -> None:
+def _compare(
+    grid: Any, folder: Path, workers: int | None, device: str | None, quiet: bool, reporter: console.Reporter
+) -> None:
     from ..analysis.compare.runner import compare, lacking
     from ..core import RunError
     from ..core.text import escaped
@@ -155,7 +146,7 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
     grid = dataclasses.replace(grid, command=shlex.join(["caveat", *sys.argv[1:]]))
     page = compare(grid, folder, workers or 2, on_terminal(quiet, "run"), device)
     record = read_comparison(folder / "comparison.json")
-    show(comparison_table(record))
+    console.show(comparison_table(record))
     typer.echo(f"tables: {folder / 'comparison.json'}\nreport: {page}")
     for line in conclusion(record):
         typer.echo(escaped(line))
@@ -164,24 +155,24 @@ def _compare(grid: Any, folder: Path, workers: int | None, device: str | None, q
 
 
 def audit(
-    config: ConfigArgument = None,
-    sets: SetOptions = None,
+    config: console.ConfigArgument = None,
+    sets: console.SetOptions = None,
     seeds: Annotated[
         str, typer.Option(metavar="N,N,...", help="Random seeds of weights, batches and subsets.")
     ] = "0,1,2",
     fractions: Annotated[
         str, typer.Option(metavar="S,S,...", help="Fractions of the training data; 1 must be one of them.")
     ] = "1/8,1/4,1/2,1",
-    out: NewFolder = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
+    out: console.NewFolder = None,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Test whether uncertainties measure what their names say.
 
     Trains the method on fractions of the data and with several seeds. Repeat the command to continue.
     """
-    with reported() as reporter:
+    with console.reported() as reporter:
         from ..analysis.audit.procedure import audit_configured
         from ..config import find, load
         from ..runs.progress import on_terminal
@@ -191,22 +182,22 @@ def audit(
         folder = out or Path("runs") / f"audit-{find(config).stem}-{settings.method.name}"
         reporter.audit = folder
         import_named(settings)
-        show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet)))
+        console.show(audit_configured(settings, folder, seeds, fractions, workers, on_terminal(quiet)))
         typer.echo(f"audit:  {folder / 'audit.json'}\nreport: {folder / 'audit.html'}")
 
 
 def ood(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders.")],
-    out: NewFolder = None,
-    plugins: Plugins = None,
-    model: ModelOptions = None,
+    out: console.NewFolder = None,
+    plugins: console.Plugins = None,
+    model: console.ModelOptions = None,
 ) -> None:
     """Measure how well a run detects out-of-distribution inputs.
 
     Compares noise, other data, shuffled pixels or moved columns of a table with the silos' own test inputs, by
     familiarity and by every other uncertainty.
     """
-    with reported(named=True):
+    with console.reported(named=True):
         from ..analysis.ood import of_runs, prepare, result_tables, write
         from ..runs.local import allow_code
 
@@ -215,7 +206,7 @@ def ood(
         allow_code(runs, model or ())
         rows = of_runs(runs)
         for table in result_tables(rows):
-            show(table)
+            console.show(table)
         if out is not None:
             write(rows, out / "ood.csv")
             typer.echo(f"rows: {out / 'ood.csv'}")
@@ -227,7 +218,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            callback=import_typed,
+            callback=console.import_typed,
             help="Methods.  [default: those of the settings]",
             show_default=False,
         ),
@@ -260,16 +251,16 @@ def bench(
             show_envvar=False,
         ),
     ] = None,
-    plugins: Plugins = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
+    plugins: console.Plugins = None,
+    workers: console.Workers = None,
+    quiet: console.Quiet = False,
 ) -> None:
     """Make a leaderboard of uncertainty: methods, and sources of uncertainty, on many federations.
 
     Every method is trained once per federation and seed, and asked by every source. Writes a file per cell, and the
     board as Markdown and HTML. Repeat the command to continue.
     """
-    with reported():
+    with console.reported():
         from ..bench.page import board_table, write_board
         from ..bench.running import Bench, data_folder, keep_settings, plan_table
         from ..bench.settings import SETTINGS, federations_of, read_settings, rows_of
@@ -282,10 +273,10 @@ def bench(
         found.check()
         keep_settings(out, settings or SETTINGS)
         if plan:
-            show(plan_table(found, workers or 2))
+            console.show(plan_table(found, workers or 2))
             return
         found.make(workers or 2, on_terminal(quiet, "cell"))
         board = found.board()
-        show(board_table(board))
+        console.show(board_table(board))
         for page in write_board(board, shlex.join(["caveat", *sys.argv[1:]])):
             typer.echo(f"board: {page}")
