@@ -33,11 +33,19 @@ class Progress(Protocol):
         """The run ends, complete or not."""
 
 
-class Silent(Progress):
+class Silent:
     """No output."""
 
+    def begin(self, title: str, rounds: int) -> None: ...
 
-class Plain(Silent):
+    def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Plain:
     """A line per round (or other `unit`) and note, for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None, unit: str = "round") -> None:
@@ -54,6 +62,8 @@ class Plain(Silent):
 
     def note(self, text: str) -> None:
         self._print(text)
+
+    def end(self) -> None: ...
 
     def _print(self, line: str) -> None:
         print(escaped(line), file=self._stream, flush=True)
@@ -135,7 +145,8 @@ class Callback:
 
     def round(self, number: int, phase: str, metrics: Mapping[str, float]) -> None:
         """Round `number`, from 1, is done; `metrics` are means over silos on the evaluated split (accuracy, nll,
-        entropy) and the round's seconds; only the seconds if the round was not evaluated."""
+        entropy) and the round's seconds; only the seconds if the round was not evaluated.
+        """
 
     def note(self, text: str) -> None:
         """A message about the run."""
