@@ -1,7 +1,9 @@
 """Random numbers as a function of a key: (seed, purpose, round, silo)."""
 
 import hashlib
+import os
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -21,6 +23,24 @@ def key(*parts: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)  # the thread that holds the parent's does not exist in the child
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Let other threads that compute wait, because generators, torch's settings and modules belong to the process."""
+    with _lock:
+        yield
+
+
 @contextmanager
 def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
     """Make random numbers a function of the key, e.g. (seed, purpose, round, silo). Seeds the global generators of
@@ -28,7 +48,7 @@ def seeded(*parts: object, device: torch.device = CPU) -> Iterator[None]:
     number = key(*parts)
     # nn.Dropout draws from the global generator, so a separate generator would not cover it.
     # Do not fork generators of unnamed devices: that would initialize CUDA, and workers could no longer be forked.
-    with torch.random.fork_rng(devices=[]), seeded_device(device, number):
+    with exclusive(), torch.random.fork_rng(devices=[]), seeded_device(device, number):
         torch.default_generator.manual_seed(number)
         before = random.getstate(), np.random.get_state()
         random.seed(number)

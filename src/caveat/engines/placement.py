@@ -10,20 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from ..core import AugmentedData, Data, Payload, Silo, SiloId, State, Update, devices
-from ..core.random import seeded
+from ..core.random import exclusive, seeded
 from ..core.silo import SPLITS, LateData
 from ..training.modules import on_device
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one intra-op thread, because the order of summation, and so rounding, depends on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    """Use one intra-op thread, because the order of summation, and so rounding, depends on the number of threads.
+
+    Other threads of the process wait.
+    """
+    with exclusive():
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 SHARE = 0.5
