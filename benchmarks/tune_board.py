@@ -92,11 +92,14 @@ def chosen(names: list[str], rows: list[str], out: Path) -> dict[str, dict[str, 
 
 
 def blocks(found: dict[str, dict[str, str]]) -> str:
-    lines = [SETTINGS.read_text(encoding="utf-8").rstrip()]
+    """Return the text of the settings with the chosen rates."""
+    text, tuned = SETTINGS.read_text(encoding="utf-8").rstrip(), 'tuned = ["training.lr"]'
     for row, by_federation in found.items():
-        lines += ["", f"[settings.{row}.federations]"]
-        lines += [f"{name} = {{ training = {{ lr = {rate} }} }}" for name, rate in by_federation.items()]
-    return "\n".join(lines) + "\n"
+        head = f"[settings.{row}]\n"
+        text = text.replace(head, f"{head}{tuned}\n") if head in text else f"{text}\n\n{head}{tuned}"
+        rates = [f"{name} = {{ training = {{ lr = {rate} }} }}" for name, rate in by_federation.items()]
+        text = "\n".join([text, f"[settings.{row}.federations]", *rates])
+    return text + "\n"
 
 
 def main() -> None:
