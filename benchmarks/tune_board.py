@@ -32,6 +32,7 @@ from caveat.files import write_bytes
 
 SEEDS = (100, 101)
 FACTORS = (1 / 3, 1.0, 3.0)
+MARK = "# Rates chosen by benchmarks/tune_board.py"
 Trials = dict[str, dict[str, float | None]]
 """By row and rate, the NLL of validation data, or None if the run failed."""
 
@@ -92,14 +93,15 @@ def chosen(names: list[str], rows: list[str], out: Path) -> dict[str, dict[str, 
 
 
 def blocks(found: dict[str, dict[str, str]]) -> str:
-    """Return the text of the settings with the chosen rates."""
-    text, tuned = SETTINGS.read_text(encoding="utf-8").rstrip(), 'tuned = ["training.lr"]'
+    """Return the text of the settings, whose part below the mark is replaced by the chosen rates."""
+    text = SETTINGS.read_text(encoding="utf-8").partition(MARK)[0].rstrip()
+    parts = [text, MARK]
     for row, by_federation in found.items():
-        head = f"[settings.{row}]\n"
-        text = text.replace(head, f"{head}{tuned}\n") if head in text else f"{text}\n\n{head}{tuned}"
-        rates = [f"{name} = {{ training = {{ lr = {rate} }} }}" for name, rate in by_federation.items()]
-        text = "\n".join([text, f"[settings.{row}.federations]", *rates])
-    return text + "\n"
+        if f"[settings.{row}]\n" not in text:
+            parts.append(f'\n[settings.{row}]\ntuned = ["training.lr"]')
+        parts.append(f"\n[settings.{row}.federations]")
+        parts += [f"{name} = {{ training = {{ lr = {rate} }} }}" for name, rate in by_federation.items()]
+    return "\n".join(parts) + "\n"
 
 
 def main() -> None:
