@@ -18,7 +18,7 @@ evidence everywhere, and its predictions are close to uniform.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from ..core import (
     Answers,
+    Caution,
     Data,
     Decision,
     Method,
@@ -36,12 +37,15 @@ from ..core import (
     Replies,
     Round,
     SiloContext,
+    SiloId,
     State,
     Tensors,
     Update,
     same_names,
 )
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
+from ..core.text import decimal
+from ..metrics.skill import NO_EVIDENCE
 from ..nn.encoders import parts
 from ..nn.posterior import (
     Posterior,
@@ -59,6 +63,11 @@ from ..uncertainty.dirichlet import Dirichlet
 
 DENSITIES = "posterior.flows."
 """Part of the names of the tensors of the densities, and of their moments."""
+EXAMINED = 500
+"""Maximum number of inputs of a split that `describe` examines."""
+COLLAPSED, FEWEST = 0.1, 20
+"""Spread of embeddings below which they are collapsed (the densities start from N(0, I), and embeddings of trained
+encoders have a spread above 1), and the minimum number of inputs for a warning."""
 
 
 @frozen_settings
@@ -266,6 +275,45 @@ class FedPN(Method):
         log_probs, evidence = found[:, :-1], found[:, -1]
         return Prediction.from_dirichlet(log_alpha(log_probs, evidence), whose, evidence)
 
+    # For reports.
+
+    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
+        """Return the number of examined inputs, the sum of the squared distances of their embeddings from the mean, and
+        the number of inputs to which the global model gives hardly any evidence."""
+        network = self.network(down, context)
+        part = x[torch.arange(count := min(len(x), EXAMINED), device=x.device) * len(x) // max(count, 1)]
+        tokens = in_batches(network.eval().encoder, part)
+        z = embedding(tokens).double()
+        uniform = torch.full((network.posterior.classes,), 1 / network.posterior.classes)
+        vacuity = self.ask(network.posterior, tokens, uniform, Decision.GLOBAL).uncertainty["vacuity"]
+        return {
+            "inputs": torch.tensor(float(count)),
+            "apart": (z - z.mean(0)).square().sum().cpu(),
+            "no_evidence": (vacuity > NO_EVIDENCE).double().sum().cpu(),
+        }
+
+    def summarize(self, sums: Mapping[str, Tensor]) -> dict[str, object]:
+        """Return the spread of embeddings, and the share of inputs with hardly any evidence."""
+        return {"embedding_spread": spread(sums), "no_evidence": float(sums["no_evidence"] / sums["inputs"])}
+
+    def cautions(self, silos: Mapping[SiloId, Mapping[str, Tensor]], classes: int) -> Iterator[Caution]:
+        """Warn of collapsed embeddings: inputs of a silo have almost the same one."""
+        names = ("inputs", "apart")
+        total = {name: torch.stack([sums[name] for sums in silos.values()]).sum(0) for name in names}
+        if total["inputs"] >= FEWEST and spread(total) < COLLAPSED:
+            yield Caution(
+                "collapsed_embeddings",
+                f"Embeddings of a silo's validation inputs hardly differ: their root mean square distance from the "
+                f"silo's mean is {decimal(spread(total))}, so the head and the densities see similar inputs of "
+                "different classes.",
+                "Try method.density_trains_encoder = false, method.normalize = true, or a lower training.lr.",
+            )
+
     def network(self, down: Payload, context: SiloContext) -> PosteriorNetwork:
         """Load the global model into the silo's workspace."""
         return expect(PosteriorNetwork, load(context.module, down["model"]))
+
+
+def spread(sums: Mapping[str, Tensor]) -> float:
+    """Return the root mean square distance of embeddings from their silo's mean."""
+    return float((sums["apart"] / sums["inputs"]).sqrt())
