@@ -45,7 +45,6 @@ from ..core import (
 )
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from ..core.text import decimal
-from ..metrics.skill import NO_EVIDENCE
 from ..nn.encoders import parts
 from ..nn.posterior import (
     Posterior,
@@ -59,7 +58,7 @@ from ..nn.posterior import (
 from ..training.fit import LABELS, Loss, Training
 from ..training.modules import expect, in_batches, load, reset, snapshot
 from ..training.optimizers import Moments
-from ..uncertainty.dirichlet import Dirichlet
+from ..uncertainty.dirichlet import NO_EVIDENCE, Dirichlet
 
 DENSITIES = "posterior.flows."
 """Part of the names of the tensors of the densities, and of their moments."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core import Data, Prediction, Tensors
+from ..uncertainty.dirichlet import NO_EVIDENCE
 from ..uncertainty.distributions import Array, ranks
 
 ROWS, FEATURES = 500, 4096
@@ -21,8 +22,6 @@ RIDGE = 1.0
 """Its penalty, in units of the mean eigenvalue of the inputs' Gram matrix."""
 DECIMALS = 6
 """Decimals to which scores are rounded before they are ranked, because smaller differences come from rounding."""
-NO_EVIDENCE = 0.9
-"""Vacuity above which an input has hardly any evidence."""
 Flags = npt.NDArray[np.bool_]
 
 

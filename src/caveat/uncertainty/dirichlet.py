@@ -18,6 +18,8 @@ LARGE = math.log(20)
 """log alpha above which asymptotic series are used; their first omitted term is below 1e-13 of the sum."""
 SMALLEST = -690.0
 """log alpha below which 1 / alpha would overflow; it is clipped there."""
+NO_EVIDENCE = 0.9
+"""Vacuity above which an input has hardly any evidence."""
 
 
 class Dirichlet:
