@@ -43,6 +43,7 @@ from .methods import Ditto as Ditto
 from .methods import FedALA as FedALA
 from .methods import FedAvg as FedAvg
 from .methods import FedBABU as FedBABU
+from .methods import FedBE as FedBE
 from .methods import FedBN as FedBN
 from .methods import FedDC as FedDC
 from .methods import FedDisco as FedDisco
@@ -57,6 +58,7 @@ from .methods import FedRoD as FedRoD
 from .methods import FedSR as FedSR
 from .methods import Local as Local
 from .methods import PerFedAvg as PerFedAvg
+from .methods import PFedBayes as PFedBayes
 from .methods import TrFedDis as TrFedDis
 from .methods import register as register
 from .metrics.custom_metrics import metric as metric

@@ -72,6 +72,8 @@ METHODS = {
     "fedrod": f"{PIXELS} data.partition.scheme=draws data.partition.per_silo=4",
     "fedala": f"method.share=0.5 model.name=cnn model.width=2 {SGD}",
     "fedproto": 'personal=[{name="mlp",width=8,hidden=8},{name="lenet5",features=8,hidden=8,silos=["silo-1"]}]',
+    "fedbe": "",
+    "pfedbayes": "",
     "uefl": f"{UEFL} model.norm=true",
     "fedpn": FEDPN,
     "fml": "",

@@ -22,6 +22,7 @@ from caveat.methods import (
     FedALA,
     FedAvg,
     FedBABU,
+    FedBE,
     FedBN,
     FedDC,
     FedDisco,
@@ -36,6 +37,7 @@ from caveat.methods import (
     FedSR,
     Local,
     PerFedAvg,
+    PFedBayes,
     TrFedDis,
 )
 from caveat.testing.federation import SmallFederation as Federation
@@ -48,9 +50,10 @@ from caveat.training.fit import Training
 from caveat.wrappers.calibration import Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.class_biased import ClassBiased
-from caveat.wrappers.estimators import Ensemble, Laplace
+from caveat.wrappers.ensembles import Ensemble, Snapshots
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 
@@ -79,6 +82,8 @@ METHODS: list[Method] = [
     FedRoD(rounds=4, training=FAST),
     FedALA(rounds=4, training=FAST),
     FedProto(rounds=4, training=FAST),
+    FedBE(rounds=4, training=ADAM, mc_samples=5),
+    PFedBayes(rounds=4, training=ADAM, mc_samples=5),
     FML(rounds=4, training=FAST),
     FMLU(rounds=4, training=FAST),
     FMLU(rounds=4, training=ADAM, weigh_loss=False, weights="examples"),
@@ -125,6 +130,7 @@ WRAPPED: list[Method] = [
     Laplace(Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.3, silos=3)),
     Switched(TemperatureScaled(Laplace(FML(rounds=2, training=FAST))), score="logit_variance", abstain_rate=0.3),
     Familiar(Ensemble(FedPer(rounds=2, training=ADAM), ensemble_size=3, seed=7)),
+    Snapshots(Ditto(rounds=5, training=ADAM), ensemble_size=3),
     Guaranteed(
         Ensemble(FedPN(rounds=1, training=ADAM, layers=4, personal_epochs=2, personal_steps=0), ensemble_size=2),
         risk=0.5,

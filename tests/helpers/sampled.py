@@ -18,10 +18,12 @@ DIFFERENT = {
     "APFL": "keeps a second model at each silo and mixes it with the averaged one",
     "FMLU": "trains two models of different architectures, which teach each other",
     "TrFedDis": "keeps one of two heads at each silo and answers with evidence",
+    "PFedBayes": "draws weights in training, and sends squares of changes beside the model",
     "UEFL": "adds rounds and codewords depending on what silos report",
     "FedPN": "trains a density in later rounds, and sums statistics instead of averaging",
     "Private": "clips updates and adds noise, as a wrapper",
     "Ensemble": "trains members one after another, each with the rounds of the method",
+    "Snapshots": "keeps copies of earlier states at the server and at silos",
     "Conformal": "calibrates guarantees in rounds after the last one",
 }
 """The methods and wrappers that differ in what silos or the server keep, in what they send, or in the schedule."""

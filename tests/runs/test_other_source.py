@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import caveat
 from caveat.core import ConfigurationError
 from caveat.runs.other_source import TRAINED, with_uncertainty
+from caveat.wrappers.ensembles import has_rounds_after_training
 
 ROUNDS: dict[str, Any] = {"rounds": 2, "training": caveat.Training(local_epochs=1, batch_size=16)}
 METHODS = {
@@ -23,6 +25,7 @@ SOURCES = {
     "one": caveat.Uncertainty(mc_samples=1),
     "laplace": caveat.Uncertainty(source="laplace", policy="guaranteed"),
     "ensemble": caveat.Uncertainty(source="ensemble", ensemble_size=2),
+    "snapshots": caveat.Uncertainty(source="snapshots", ensemble_size=2),
 }
 
 
@@ -45,7 +48,11 @@ def arguments(uncertainty: caveat.Uncertainty) -> dict[str, Any]:
 )
 def test_every_source_has_the_bits_of_a_run_of_its_own(name: str, silos: caveat.data.Silos, tmp_path: Path) -> None:
     method = METHODS[name]
-    trained = caveat.run(silos, method, **arguments(TRAINED))
+    sources = (
+        SOURCES if not has_rounds_after_training(method) else {k: v for k, v in SOURCES.items() if k != "snapshots"}
+    )
+    kept = replace(TRAINED, source="snapshots", ensemble_size=2) if "snapshots" in sources else TRAINED
+    trained = caveat.run(silos, method, **arguments(kept))
     for source, uncertainty in SOURCES.items():
         if source == "laplace" and not method.softmax:
             continue

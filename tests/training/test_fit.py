@@ -25,7 +25,7 @@ from caveat.files import read_payload
 from caveat.methods import FedAvg, FedBABU, FedPN, PerFedAvg
 from caveat.training.fit import Loss, Training, balanced
 from caveat.training.modules import snapshot
-from caveat.wrappers.estimators import Ensemble
+from caveat.wrappers.ensembles import Ensemble
 from caveat.wrappers.trained import Balanced, trained
 
 NEUTRAL: dict[str, Any] = {
@@ -275,7 +275,7 @@ def test_what_has_no_meaning_is_refused_by_its_key(settings: dict[str, Any], key
         ("scaffold", "training.clip_norm=1"), ("fmlu", "training.optimizer_state='average'"),
         ("fedrod", "training.class_weights='balanced'"), ("fedrod", "training.optimizer_state='average'"),
         ("ditto", "training.optimizer_state='keep'"), ("ifca", "training.optimizer_state='keep'"),
-        ("fedproto", "training.optimizer_state='average'"),
+        ("fedproto", "training.optimizer_state='average'"), ("pfedbayes", "training.optimizer_state='average'"),
     ],
 )  # fmt: skip
 def test_what_has_no_meaning_for_a_method_is_refused_in_one_line(method: str, settings: str) -> None:

@@ -19,11 +19,12 @@ from caveat.wrappers.base import Wrapper
 from caveat.wrappers.calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
 from caveat.wrappers.class_biased import ClassBiased
-from caveat.wrappers.estimators import Ensemble, Laplace
+from caveat.wrappers.ensembles import Ensemble, SeveralModels, Snapshots
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar
 from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.joining import Joining
+from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.trained import Balanced, Carried
@@ -72,7 +73,9 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Combined: combined,
     Joining: joining,
     Laplace: Laplace,
+    SeveralModels: SeveralModels,
     Ensemble: Ensemble,
+    Snapshots: Snapshots,
     Stepping: stepping,
     Carried: carried,
     Balanced: Balanced,

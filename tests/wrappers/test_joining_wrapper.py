@@ -11,7 +11,7 @@ from sampled import sampled
 
 from caveat.core import ConfigurationError, Method, horizon
 from caveat.methods import FedAvg, TrFedDis
-from caveat.wrappers.estimators import Ensemble
+from caveat.wrappers.ensembles import Ensemble
 from caveat.wrappers.joining import Joining
 
 NEW = "silo-1"

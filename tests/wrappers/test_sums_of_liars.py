@@ -15,8 +15,8 @@ from caveat.uncertainty import familiarity, laplace, temperature
 from caveat.uncertainty.guarantee import GRID, policy_counts
 from caveat.wrappers.calibration import Conformal, TemperatureScaled
 from caveat.wrappers.choice_policies import Switched
-from caveat.wrappers.estimators import Laplace, prefixed
 from caveat.wrappers.guarantee_policy import Guaranteed
+from caveat.wrappers.laplace import Laplace, prefixed
 
 N, C = 40, 3
 CARD = SiloInfo("hill", "", {"train": N, "validation": N, "calibration": N, "test": N}, (20, 15, 5))

@@ -18,7 +18,7 @@ from caveat.data.user_data import from_arrays
 from caveat.files import read_ledger
 from caveat.methods import FedAvg, FedPer, Local
 from caveat.training.fit import Training
-from caveat.wrappers.estimators import Ensemble
+from caveat.wrappers.ensembles import Ensemble
 from caveat.wrappers.privacy import Private
 from caveat.wrappers.trained import Carried, trained
 

@@ -6,6 +6,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from ..files.schema import BoardCell, CellSource
 from ..runs.frozen_features import features_of
 from ..runs.local import Run
 from ..runs.other_source import TRAINED, with_uncertainty
+from ..wrappers.ensembles import has_rounds_after_training
 from ..wrappers.uncertainty import Uncertainty
 from .federations import BoardFederation
 from .figures import RISK, figures
@@ -37,12 +39,15 @@ SOURCES: Mapping[str, Mapping[str, Any]] = {
     "dropout": {"source": "dropout"},
     "laplace": {"source": "laplace"},
     "evidence": {},
+    "draws": {},
+    "snapshots": {"source": "snapshots"},
     "ensemble": {"source": "ensemble"},
 }
 """Sources of uncertainty, by the settings that they change: a single pass without and with a temperature, MC dropout,
-Laplace's approximation, the method's own evidence, and an ensemble."""
+Laplace's approximation, the method's own evidence or draws of its models, the models after several rounds of the same
+training, and an ensemble."""
 SOFTMAX = ("one", "dropout", "laplace")
-"""Sources of methods whose models have a softmax; others have evidence."""
+"""Sources of methods whose models have a softmax; others have evidence or draws."""
 
 
 class CellPlace(NamedTuple):
@@ -71,7 +76,8 @@ class AskedSilo(NamedTuple):
 
 
 def sources_of(method: Method) -> list[str]:
-    return ["untempered", *(SOFTMAX if method.softmax else ("evidence",)), "ensemble"]
+    own = SOFTMAX if method.softmax else ("evidence",) if "vacuity" in method.scores else ("draws",)
+    return ["untempered", *own, *([] if has_rounds_after_training(method) else ["snapshots"]), "ensemble"]
 
 
 def cell_files(folder: Path, place: CellPlace) -> tuple[Path, Path]:
@@ -123,7 +129,10 @@ class _Asking:
     def ask_all(self, method: Method, model: Any) -> None:
         began = time.process_time()
         arguments: dict[str, Any] = {"seed": self.place.seed, "every": 10**6, "splits": ["test"], "n_silos": 1}
-        trained = train(self.silos, method, model=model, uncertainty=TRAINED, out=self.work / "trained", **arguments)
+        only = TRAINED
+        if "snapshots" in sources_of(method):  # every other source can follow such a training, too
+            only = replace(TRAINED, source="snapshots", ensemble_size=self.settings.ensemble_size)
+        trained = train(self.silos, method, model=model, uncertainty=only, out=self.work / "trained", **arguments)
         self._keep_features(trained)
         self.seconds["train"] = time.process_time() - began
         for source in sources_of(method):
@@ -140,8 +149,10 @@ class _Asking:
 
     def _ask(self, trained: Run, source: str, method: Method) -> None:
         changed, members = dict(SOURCES[source]), 1
+        if source in ("snapshots", "ensemble"):
+            changed["ensemble_size"] = self.settings.ensemble_size
         if source == "ensemble":
-            members = changed["ensemble_size"] = self.settings.ensemble_size
+            members = self.settings.ensemble_size
         guaranteed = Uncertainty(policy="guaranteed", risk=RISK, **changed)
         run = with_uncertainty(trained, guaranteed, self.work / source)
         own = None

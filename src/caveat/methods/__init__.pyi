@@ -5,6 +5,7 @@ from .ditto import Ditto as Ditto
 from .fedala import FedALA as FedALA
 from .fedavg import FedAvg as FedAvg
 from .fedbabu import FedBABU as FedBABU
+from .fedbe import FedBE as FedBE
 from .fedbn import FedBN as FedBN
 from .feddc import FedDC as FedDC
 from .feddisco import FedDisco as FedDisco
@@ -23,6 +24,7 @@ from .ifca import IFCA as IFCA
 from .local import Local as Local
 from .moon import MOON as MOON
 from .perfedavg import PerFedAvg as PerFedAvg
+from .pfedbayes import PFedBayes as PFedBayes
 from .registry import METHODS as METHODS
 from .registry import register as register
 from .scaffold import SCAFFOLD as SCAFFOLD

@@ -134,6 +134,8 @@ METHODS = Methods({
     "fedrod": "fedrod.FedRoD",
     "fedala": "fedala.FedALA",
     "fedproto": "fedproto.FedProto",
+    "fedbe": "fedbe.FedBE",
+    "pfedbayes": "pfedbayes.PFedBayes",
     "uefl": "uefl.UEFL",
     "fedpn": "fedpn.FedPN",
     "fml": "fml.FML",

@@ -31,7 +31,7 @@ from ..files.schema import KeptState, ModelFile, Summary
 from ..nn.frozen import Whole
 from ..training.modules import on_device
 from ..wrappers.base import find
-from ..wrappers.estimators import Ensemble
+from ..wrappers.ensembles import SeveralModels
 from .base import BaseRun
 from .fingerprints import MODEL
 from .frozen_features import SilosWithFeatures, features_of
@@ -113,7 +113,7 @@ class AnsweringRun(BaseRun):
     def module(self, silo: SiloId) -> nn.Module:
         """Return a copy of a silo's network with its weights, for inputs (N, ...) as `predictor` takes. Raises
         ConfigurationError for an ensemble, which has several networks."""
-        if find(self.complete_method, Ensemble) is not None:
+        if find(self.complete_method, SeveralModels) is not None:
             raise ConfigurationError(f"{self.folder}: an ensemble has several networks")
         down, state, context = self.at(silo)
         with one_thread():

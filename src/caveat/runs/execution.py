@@ -12,7 +12,7 @@ from ..files import ServerStore, read
 from ..files.schema import RunState, Summary, as_json
 from ..nn.dropout import has_dropout
 from ..wrappers.base import find
-from ..wrappers.estimators import Ensemble
+from ..wrappers.ensembles import Ensemble
 from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder

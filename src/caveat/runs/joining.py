@@ -20,7 +20,7 @@ from ..engines.placement import one_thread
 from ..files import ServerStore, locked, record_of, write_record
 from ..files.schema import SCHEMA, JoinFile
 from ..wrappers.base import find
-from ..wrappers.estimators import Ensemble
+from ..wrappers.ensembles import Ensemble
 from ..wrappers.evaluation import TEST
 from ..wrappers.joining import Joining
 from .execution import execute

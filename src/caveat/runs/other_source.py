@@ -7,7 +7,7 @@ from ..core import ConfigurationError, Payload
 from ..files import STATES, AppendLog, ServerStore, SiloStore
 from ..files.schema import RunState
 from ..wrappers.base import find
-from ..wrappers.estimators import Ensemble, numbered
+from ..wrappers.ensembles import SeveralModels, Snapshots, member_groups, numbered
 from ..wrappers.uncertainty import Uncertainty
 from .execution import execute
 from .local import LocalRun, Run
@@ -22,8 +22,9 @@ def with_uncertainty(run: Run, uncertainty: Uncertainty, folder: Path, progress:
     """Return the run with other settings of uncertainty, in a new folder; only what its models lack is trained.
 
     The result is bit-identical to that of a run that trains with these settings from the start, except for its traffic
-    and seconds, which are those of the further rounds. An ensemble takes the models as its first member. Raises
-    ConfigurationError unless the run only trained (`TRAINED`, or an ensemble of this size with the same settings).
+    and seconds, which are those of the further rounds. An ensemble takes the models as its first member. A run that
+    trained with snapshots can continue with any source, any other run with any source except snapshots. Raises
+    ConfigurationError unless the run only trained (`TRAINED`, or members of this number with the same settings).
     """
     before = run.experiment
     if not isinstance(before, LocalRun) or replace(before.spec.uncertainty, source=None, ensemble_size=None) != TRAINED:
@@ -31,6 +32,8 @@ def with_uncertainty(run: Run, uncertainty: Uncertainty, folder: Path, progress:
     method = with_samples(before.spec.method, uncertainty)
     after = replace(before, folder=folder, spec=replace(before.spec, method=method, uncertainty=uncertainty))
     after.check()
+    if find(after.complete_method, Snapshots) and not find(before.complete_method, Snapshots):
+        raise ConfigurationError(f"{run.folder} was trained without snapshots", "uncertainty.source")
     _continue_from(before, after)
     execute(after, progress or Silent(), after.method.name)
     return Run(after)
@@ -42,10 +45,14 @@ def _continue_from(before: LocalRun, after: LocalRun) -> None:
     if saved is None:
         raise ConfigurationError(f"{before.folder} has no state to continue from", "uncertainty")
     t = len(list(before.complete_method.schedule())) - 1
-    first = find(before.complete_method, Ensemble) is None and find(after.complete_method, Ensemble) is not None
+    old_kind, new_kind = (type(find(each.complete_method, SeveralModels)) for each in (before, after))
+    alone = type(None)
 
     def named(groups: Payload) -> Payload:
-        return numbered(0, groups) if first else dict(groups)
+        if old_kind is new_kind:
+            return dict(groups)
+        first = dict(groups) if old_kind is alone else member_groups(0, groups)
+        return first if new_kind is alone else numbered(0, first)
 
     states, old, new = AppendLog(after.folder / STATES), before.executor(), after.executor()
     store = SiloStore(after.folder / "state" / "silos")

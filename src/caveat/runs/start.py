@@ -200,7 +200,7 @@ def _parts(run: LocalRun) -> list[LocalRun]:
 def remark(run: LocalRun) -> str:
     """Return a note if the first rounds of an extended run were trained for another number of rounds."""
     numbers = run_file(run.folder).rounds
-    methods = [run.method, *run.spec.baselines]
+    methods = [run.complete_method, *run.spec.baselines]
     follows = [f"{method.name}: {method.follows_rounds}" for method in methods if method.follows_rounds]
     if not numbers or not follows:
         return ""

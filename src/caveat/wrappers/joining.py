@@ -12,7 +12,7 @@ from functools import partial
 
 from ..core import ConfigurationError, Payload, Round, SiloContext, State, Update, always, horizon, keep
 from .base import Wrapper, find
-from .estimators import Ensemble
+from .ensembles import Ensemble
 
 UNCOUNTED = ("guarantee",)
 """Summary entries that hold only for the silos that took part."""

@@ -153,7 +153,7 @@ def check_private(method: Method) -> None:
             "training.optimizer_state",
         )
     for t, step in enumerate(method.schedule()):
-        if step.trains and not step.linear:
+        if step.trains and (not step.linear or step.origin is not None):
             raise ConfigurationError(
                 f"clipping and noise do not fit {method.name!r}: in round {t}, {step.name!r}, the server "
                 "needs more of the silos' updates than their mean, which would not be protected"

@@ -15,9 +15,10 @@ from .base import find
 from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer, Switched
 from .class_biased import ClassBiased
-from .estimators import Ensemble, Laplace
+from .ensembles import Ensemble, Snapshots, has_rounds_after_training
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
+from .laplace import Laplace
 from .pooled_alarms import PooledAlarms
 from .privacy import Private
 
@@ -44,12 +45,13 @@ class Uncertainty:
 
     mc_samples: Annotated[int, Field(ge=1, le=10_000)] = 20
     """MC-dropout passes per prediction, for methods that sample; draws of logits if the source is laplace."""
-    source: Literal["own", "dropout", "laplace", "ensemble"] | None = None
+    source: Literal["own", "dropout", "laplace", "ensemble", "snapshots"] | None = None
     """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which becomes narrower with
-    more data; ensemble: several models, trained from different weights, at a multiple of the cost. By default the
-    method's own: evidence if it has any, otherwise dropout."""
+    more data; ensemble: several models, trained from different weights, at a multiple of the cost; snapshots: the
+    models after several rounds of one training. By default the method's own: evidence or drawn models if it has any,
+    otherwise dropout."""
     ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
-    """ensemble: number of models (5 by default)."""
+    """ensemble and snapshots: number of models (5 by default)."""
     temperature_scaling: bool = True
     """Scale probabilities by a temperature per model and silo, fitted on validation splits after training; a silo's
     temperature is close to the global one if silos are similar. With privacy.clip_norm, silos send nothing for it."""
@@ -101,10 +103,10 @@ class Uncertainty:
     calibration inputs is pooled with the next larger one. false only reports by subgroup."""
 
     def __post_init__(self) -> None:
-        if self.ensemble_size is not None and self.source != "ensemble":
+        if self.ensemble_size is not None and self.source not in ("ensemble", "snapshots"):
             raise ConfigurationError(
                 f"uncertainty.ensemble_size = {self.ensemble_size} has no effect unless uncertainty.source = "
-                f"'ensemble'",
+                f"'ensemble' or 'snapshots'",
                 "uncertainty.ensemble_size",
             )
         for key in ("label_shift", "sets_per_class"):
@@ -144,6 +146,8 @@ class Uncertainty:
         strange: dict[str, Any] = {key: None for key, owners in OWNERS.items() if policy not in owners}
         if self.source in ("dropout", "laplace") and not method.softmax:
             strange["source"] = None
+        if self.source == "snapshots" and has_rounds_after_training(method):
+            strange |= {"source": None, "ensemble_size": None}
         if not method.federated:
             strange |= {"label_shift": None, "class_bias": None}
         if policy not in COMPARING and not self.familiarity:
@@ -156,8 +160,11 @@ class Uncertainty:
         """Return the method with its uncertainty estimator. Raises ConfigurationError for one that does not fit."""
         if self.source == "laplace":
             return Laplace(method, self.mc_samples, everyone)
+        members = MEMBERS if self.ensemble_size is None else self.ensemble_size
         if self.source == "ensemble":
-            return Ensemble(method, MEMBERS if self.ensemble_size is None else self.ensemble_size, seed)
+            return Ensemble(method, members, seed)
+        if self.source == "snapshots":
+            return Snapshots(method, members)
         if self.source == "dropout" and not method.softmax:
             raise ConfigurationError(
                 f"uncertainty.source = 'dropout' does not fit {method.name!r}, whose models have no dropout to sample; "

@@ -1,19 +1,14 @@
-"""Uncertainty estimators for any method: deep ensembles, and the Laplace approximation of the last layer.
+"""The Laplace approximation of the last layer, an uncertainty estimator for any method with softmax outputs.
 
-Ensemble: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, NeurIPS
-2017, without adversarial training. An ensemble of M members takes M times the rounds, the traffic and the memory for
-states, and M passes per prediction. Its first member is bit-identical to the run without an ensemble.
-
-Laplace: the posterior of the last linear layer (`caveat.uncertainty.laplace`) from Kronecker factors of its curvature,
-which are sums over training inputs. Silos send them in one round after training, so the posterior is that of all silos'
-pooled training inputs. A layer that is not shared has the silo's own curvature and posterior, which stay at the silo.
-With clipping and noise, which would hide the sums, this holds for every layer.
+The posterior of the last linear layer (`caveat.uncertainty.laplace`) is computed from Kronecker factors of its
+curvature, which are sums over training inputs. Silos send them in one round after training, so the posterior is that of
+all silos' pooled training inputs. A layer that is not shared has the silo's own curvature and posterior, which stay at
+the silo. With clipping and noise, which would hide the sums, this holds for every layer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -31,169 +26,14 @@ from ..core import (
     SumOver,
     Tensors,
     Update,
-    horizon,
     seeded,
 )
 from ..core.silo import SiloInfo
 from ..nn.stages import LastLayer, last_layer, unobserved
-from ..training.modules import in_batches, reset
 from ..uncertainty import entropy, laplace
 from ..uncertainty.histograms import beside
 from .base import Wrapper, find, no_counts, no_scatter, not_within
 from .privacy import Private
-
-
-@dataclass(frozen=True)
-class Ensemble(Wrapper):
-    """Run the base's schedule once per member; predictions are means, and epistemic uncertainty measures how much
-    members differ.
-
-    The names of a member's groups of tensors, at the server, at silos and in the broadcast for prediction, begin with
-    its number. Messages of a round are the base's. Members that have not started yet do not answer.
-    """
-
-    ensemble_size: int = 5
-    """Number of members, above 0."""
-    seed: int = 0
-    """Seed of the members' initial weights, except for the first member, which has the run's."""
-
-    @property
-    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("epistemic", "aleatoric", "total")
-
-    @property
-    def cost(self) -> str:
-        """A sentence to print before a run starts."""
-        return (
-            f"an ensemble of {self.ensemble_size} members needs {self.ensemble_size} times the rounds and traffic of "
-            f"one model, and {self.ensemble_size} passes per prediction"
-        )
-
-    def init_server(self, context: SiloContext) -> State:
-        state: State = {"ensemble": {"begun": torch.tensor(1)}}
-        for m in range(self.ensemble_size):
-            state |= numbered(m, self.base.init_server(self.fresh(m, context)))
-        return state
-
-    def init_silo(self, context: SiloContext) -> State:
-        state: State = {}
-        for m in range(self.ensemble_size):
-            state |= numbered(m, self.base.init_silo(self.fresh(m, context)))
-        return state
-
-    def fresh(self, m: int, context: SiloContext) -> SiloContext:
-        """Return a context whose module is initialized for a member, equally at the server and at every silo."""
-        if m == 0:
-            return context
-        module = deepcopy(context.module)
-        with seeded(self.seed, "member", m):
-            reset(module)
-        return replace(context, module=module)
-
-    def schedule(self) -> Iterable[Round]:
-        position, until = 0, horizon(self.base.schedule())
-        for m in range(self.ensemble_size):
-            begin = position
-            for step in super().schedule():
-                yield self.step(m, begin, until, step)
-                position += 1
-
-    def step(self, m: int, begin: int, until: int, step: Round) -> Round:
-        """Convert a round of the base to one of a member whose schedule begins at `begin`, with horizon `until`."""
-        return replace(
-            step,
-            broadcast=lambda server: step.broadcast(member_groups(m, server)),
-            task=partial(member_task, m, begin, until, step),
-            aggregate=partial(member_aggregate, m, step),
-            when=lambda server: step.when(member_groups(m, server)),
-            path=f"member{m}.{step.path}",
-        )
-
-    def broadcast(self, server: State) -> Payload:
-        sent: Payload = {"ensemble": server["ensemble"]}
-        for m in self.begun(server):
-            sent |= numbered(m, self.base.broadcast(member_groups(m, server)))
-        return sent
-
-    def begun(self, tensors: Payload) -> range:
-        """Return the members that have started, from the server's state or from a broadcast."""
-        return range(int(tensors["ensemble"]["begun"]))
-
-    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
-        said: dict[Decision, list[Tensor]] = {}
-        for m in self.begun(down):
-            for whose, probs in self.probabilities(member_groups(m, down), member_groups(m, state), context, x):
-                said.setdefault(whose, []).append(probs)
-        return {whose: Prediction.from_samples(torch.stack(each), whose) for whose, each in said.items()}
-
-    def probabilities(
-        self, down: Payload, state: State, context: SiloContext, x: Tensor
-    ) -> Iterator[tuple[Decision, Tensor]]:
-        """Yield (N, C) probabilities of each model of a member, from a pass without dropout if it has any."""
-        if self.base.softmax:
-            for whose, module in self.base.loaded(down, state, context):
-                yield whose, in_batches(module.eval(), x).double().softmax(-1)
-        else:
-            for whose, answer in self.base.answer(down, state, context, x).items():
-                yield whose, answer.probs
-
-    # Values that are not means over members come from the first member, or from the newest one during a run.
-
-    @property
-    def softmax(self) -> bool:
-        return False
-
-    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
-        return self.base.decide(member_groups(0, down), member_groups(0, state), answers)
-
-    def loaded(self, down: Payload, state: State, context: SiloContext) -> Iterator[tuple[Decision, nn.Module]]:
-        return self.base.loaded(member_groups(0, down), member_groups(0, state), context)
-
-    def describe(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        return self.base.describe(member_groups(0, down), member_groups(0, state), context, x)
-
-    def features(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Tensors:
-        return self.base.features(member_groups(0, down), member_groups(0, state), context, x)
-
-    def milestone(self, server: State) -> dict[str, float]:
-        return self.base.milestone(member_groups(self.begun(server)[-1], server))
-
-    def outcome(self, server: State) -> dict[str, object]:
-        return self.base.outcome(member_groups(0, server)) | {
-            "source": {"name": "ensemble", "ensemble_size": self.ensemble_size}
-        }
-
-
-def member_task(
-    m: int, begin: int, until: int, step: Round, down: Payload, state: State, context: SiloContext
-) -> tuple[Update, State]:
-    """Run a member's client task on its own groups of the silo's state."""
-    update, after = step.task(
-        down, member_groups(m, state), replace(context, round=context.round - begin, horizon=until)
-    )
-    return update, other_groups(m, state) | numbered(m, after)
-
-
-def member_aggregate(m: int, step: Round, server: State, replies: Replies, context: SiloContext) -> State:
-    """Aggregate for a member, on its own groups of the server's state."""
-    after = numbered(m, step.aggregate(member_groups(m, server), replies, context))
-    return other_groups(m, server) | after | {"ensemble": {"begun": torch.tensor(m + 1)}}
-
-
-def numbered(m: int, groups: Payload) -> Payload:
-    """Return a member's groups with its number before their names."""
-    return {f"{m}.{group}": tensors for group, tensors in groups.items()}
-
-
-def member_groups(m: int, groups: Mapping[str, Tensors]) -> Payload:
-    """Return the groups of one member, under the base's names."""
-    return {name.removeprefix(f"{m}."): tensors for name, tensors in groups.items() if name.startswith(f"{m}.")}
-
-
-def other_groups(m: int, groups: Mapping[str, Tensors]) -> Payload:
-    """Return the groups of all other members."""
-    return {name: tensors for name, tensors in groups.items() if not name.startswith(f"{m}.")}
-
 
 BATCH = 500
 """Number of inputs per pass through a model."""

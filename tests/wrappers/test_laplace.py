@@ -1,4 +1,4 @@
-"""Sources of uncertainty around any method: the last layer's posterior, and ensembles."""
+"""The posterior of the last layer around any method, and the choice of a source of uncertainty."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import ADAM, FAST, METHODS, Federation, assert_same
+from federations import ADAM, METHODS, Federation
 from torch import Tensor, nn
 
 import caveat
-from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, SiloContext, State
+from caveat.core import ConfigurationError, Decision, Method, Prediction
 from caveat.files import read_ledger
-from caveat.methods import FML, UEFL, FedAvg, FedBN, FedPer, FedPN, Local, TrFedDis
+from caveat.methods import FML, FedAvg, FedBN, FedPer, FedPN, Local
 from caveat.nn.stages import last_layer
 from caveat.uncertainty import laplace
 from caveat.wrappers.base import find
-from caveat.wrappers.estimators import Ensemble, Laplace, member_groups, named, numbered
+from caveat.wrappers.ensembles import Ensemble, Snapshots
 from caveat.wrappers.familiar import Familiar
+from caveat.wrappers.laplace import Laplace, named
 from caveat.wrappers.privacy import Private
 
 
@@ -178,103 +179,23 @@ def test_the_last_layer_is_found_behind_dropout_and_without_a_bias() -> None:
     assert not module[2]._forward_hooks
 
 
-# Ensembles
-
-
-def test_the_first_member_is_the_run_without_an_ensemble(tmp_path: Path) -> None:
-    base = FedAvg(rounds=3, training=ADAM)
-    plain, ensemble = finished(base, tmp_path / "plain"), finished(Ensemble(base, 3), tmp_path / "ensemble")
-    assert_same(member_groups(0, ensemble.server), plain.server)
-    assert [done.step.address for done in ensemble.done] == [
-        f"base.member{m}.base.train" for m in (0, 0, 0, 1, 1, 1, 2, 2, 2)
-    ]
-    weights = [member_groups(m, ensemble.server)["model"]["head.1.weight"] for m in range(3)]
-    assert not torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[1], weights[2])
-
-
-def test_a_member_s_weights_begin_alike_at_the_server_and_at_all_silos(tmp_path: Path) -> None:
-    """FedPer's heads stay at silos, and are the same at first."""
-    base = FedPer(rounds=1, training=FAST)
-    federation = Federation(Ensemble(base, 3, seed=5), tmp_path)
-    for m in range(3):
-        heads = [member_groups(m, state)["model"]["head.1.weight"] for state in federation.states().values()]
-        assert all(torch.equal(heads[0], head) for head in heads)
-    drawn = [member_groups(m, federation.server)["model"]["encoder.0.weight"] for m in range(3)]
-    assert not torch.equal(drawn[0], drawn[1])
-    other = Federation(Ensemble(base, 3, seed=6), tmp_path / "other")
-    assert torch.equal(member_groups(0, other.server)["model"]["encoder.0.weight"], drawn[0])
-    assert not torch.equal(member_groups(1, other.server)["model"]["encoder.0.weight"], drawn[1])
-
-
-def test_codebooks_of_members_begin_differently(tmp_path: Path) -> None:
-    federation = Federation(Ensemble(UEFL(rounds=1, codewords=4), 2), tmp_path)
-    words = [member_groups(m, federation.server)["model"]["codebook.shared"] for m in range(2)]
-    assert not torch.equal(words[0], words[1])
-
-
-def test_predictions_are_means_over_the_members_that_have_begun(tmp_path: Path) -> None:
-    base = FedBN(rounds=2, training=ADAM)
-    federation = Federation(Ensemble(base, 3), tmp_path)
-    x = federation.place.silos["silo-1"].test.x
-    for stop, begun in ((1, 1), (3, 2), (6, 3)):
-        federation.run(start=len(federation.done), stop=stop)
-        down, state = federation.method.broadcast(federation.server), federation.states()["silo-1"]
-        context, members = federation.place.context("silo-1"), []
-        for m in range(begun):
-            ((_, module),) = base.loaded(member_groups(m, down), member_groups(m, state), context)
-            with torch.no_grad():
-                members.append(module.eval()(x).double().softmax(-1))
-        found = federation.method.predict(down, state, context, x)
-        expected = Prediction.from_samples(torch.stack(members), Decision.LOCAL)
-        torch.testing.assert_close(found.probs, expected.probs)
-        torch.testing.assert_close(found.uncertainty, expected.uncertainty)
-        assert bool((found.epistemic > 0).any()) == (begun > 1)
-
-
-@pytest.mark.parametrize(
-    "base",
-    [
-        Private(FedAvg(rounds=2, training=ADAM), clip_norm=1.0, noise_multiplier=0.1, silos=3),
-        TrFedDis(rounds=2, training=FAST),
-    ],
-)
-def test_a_member_s_rounds_have_their_places_in_its_own_schedule(base: Method, tmp_path: Path) -> None:
-    """Clipping and noise look up the round's work by its place; TrFedDis anneals its weights by it."""
-    places = []
-
-    class Spied(type(base)):  # type: ignore[misc]
-        def train(self, down: Payload, state: State, context: SiloContext):  # type: ignore[no-untyped-def]
-            places.append(context.round)
-            return super().train(down, state, context)
-
-    finished(Ensemble(Spied(**vars(base)), 2), tmp_path)
-    assert places == [0, 0, 0, 1, 1, 1] * 2
-
-
-def test_groups_of_a_tenth_member_are_not_those_of_the_first() -> None:
-    groups = numbered(1, {"model": {"a": torch.tensor(1)}}) | numbered(10, {"model": {"a": torch.tensor(10)}})
-    assert member_groups(1, groups)["model"]["a"] == 1
-    assert member_groups(10, groups)["model"]["a"] == 10
-
-
 # Settings
 
 
 def test_a_source_is_put_around_a_method() -> None:
     assert find(caveat.Uncertainty(source="laplace", mc_samples=7).around(FedAvg()), Laplace) == Laplace(FedAvg(), 7)
     assert find(caveat.Uncertainty(source="ensemble").around(FedPN(), seed=3), Ensemble) == Ensemble(FedPN(), 5, 3)
+    assert find(caveat.Uncertainty(source="snapshots").around(FedAvg()), Snapshots) == Snapshots(FedAvg(), 5)
     for source in (None, "own", "dropout"):
         method = caveat.Uncertainty(source=source).around(FedAvg())
         assert find(method, Laplace) is find(method, Ensemble) is None
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_methods_with_evidence_of_their_own_refuse_what_they_cannot_be_asked(method: Method) -> None:
-    evidence = isinstance(method, FedPN | TrFedDis)
+def test_methods_with_uncertainty_of_their_own_refuse_what_they_cannot_be_asked(method: Method) -> None:
     for source in ("dropout", "laplace"):
         settings = caveat.Uncertainty(source=source)
-        if evidence:
+        if not method.softmax:
             with pytest.raises(ConfigurationError, match=f"source = '{source}' does not fit"):
                 settings.around(method)
             assert settings.fitting(method) == caveat.Uncertainty()
@@ -300,29 +221,22 @@ def test_the_variance_of_logits_can_be_limited() -> None:
     assert settings.fitting(FedPN()) == caveat.Uncertainty(policy="switch")
 
 
-def test_members_belong_to_ensembles() -> None:
-    with pytest.raises(ConfigurationError, match="ensemble_size = 3 has no effect unless"):
-        caveat.Uncertainty(ensemble_size=3)
-    with pytest.raises(ConfigurationError, match="ensemble_size"):
-        caveat.Uncertainty(source="ensemble", ensemble_size=1)
-
-
 # Whole runs
 
 
-@pytest.mark.parametrize("source", ["laplace", "ensemble"])
+@pytest.mark.parametrize("source", ["laplace", "ensemble", "snapshots"])
 def test_a_run_says_what_its_predictions_are_uncertain_by(source: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     silos = caveat.data.from_arrays({f"silo-{k}": (draw.normal(size=(120, 4)), np.arange(120) % 3) for k in range(2)})
-    settings = caveat.Uncertainty(source=source, ensemble_size=2 if source == "ensemble" else None)
+    settings = caveat.Uncertainty(source=source, ensemble_size=None if source == "laplace" else 2)
     run = caveat.run(silos, FedAvg(), rounds=2, uncertainty=settings, out=tmp_path / "run")
     found = run.summary["source"]
     assert found["name"] == source
     prediction = run.predictor("silo-1")(silos.named("silo-1").test.x)
     rounds = [message.t for message in read_ledger(tmp_path / "run" / "ledger.jsonl").messages if not message.split]
-    if source == "ensemble":
+    if source != "laplace":
         assert found["ensemble_size"] == 2
-        assert {0, 1, 2, 3} <= set(rounds)
+        assert source == "snapshots" or {0, 1, 2, 3} <= set(rounds)
         assert (prediction.epistemic > 0).any()
     else:
         assert found["prior_precision"]["global"] > 0
