@@ -123,6 +123,23 @@ def _worse(kind: str) -> Callable[[Iterable[float]], float]:
     return max if kind == "own" else min
 
 
+def improvements(
+    ours: Mapping[CellPlace, CellFigures], theirs: Mapping[CellPlace, CellFigures], figure: str
+) -> dict[str, list[float]]:
+    """Return by federation and seed by how much a row's figure is lower than another's, in percent of the latter's mean
+    over seeds. If that is 0, the percentage is -100, or 0 for equal figures."""
+    others: dict[str, dict[int, float]] = {}
+    for place, each in theirs.items():
+        others.setdefault(place.federation, {})[place.seed] = getattr(each, figure)
+    found: dict[str, list[float]] = {}
+    for place, each in ours.items():
+        if (other := others.get(place.federation, {}).get(place.seed)) is not None:
+            lower, scale = other - getattr(each, figure), fmean(others[place.federation].values())
+            percent = 100 * lower / scale if scale else -100.0 * (lower != 0)
+            found.setdefault(place.federation, []).append(percent)
+    return found
+
+
 @dataclass(frozen=True)
 class BoardRow:
     """A method with a source of uncertainty."""
@@ -237,14 +254,6 @@ class Board:
         def beside(rows: Mapping[CellPlace, CellFigures], place: CellPlace) -> CellFigures | None:
             return next((f for p, f in rows.items() if (p.federation, p.seed) == (place.federation, place.seed)), None)
 
-        def better(figure: str) -> Callable[[CellPlace, CellFigures], float]:
-            def percent(place: CellPlace, own: CellFigures) -> float:
-                other = beside(base, place)
-                least = getattr(other, figure) if other is not None else math.nan
-                return 100 * (1 - getattr(own, figure) / least) if least else math.nan
-
-            return percent
-
         def over(place: CellPlace, own: CellFigures, what: str) -> float:
             other = beside(base, place)
             return getattr(own, what) / getattr(other, what) if other is not None and getattr(other, what) else math.nan
@@ -253,7 +262,7 @@ class Board:
             other = beside(alone, place)
             return 100 * (own.accuracy - other.accuracy) if other is not None else math.nan
 
-        improved = {figure: values(better(figure)) for figure in IMPROVED}
+        improved = {figure: improvements(at, base, figure) for figure in IMPROVED}
         columns = {"accuracy": bootstrap(values(points)), **{f: bootstrap(each) for f, each in improved.items()}}
         for kind in ("new", "far", "near", "own"):
             columns[kind] = bootstrap(values(lambda p, f, k=kind: 100 * f.alarms.get(k, math.nan)))  # type: ignore[misc]
@@ -334,14 +343,7 @@ class Board:
         asked = [c for c in self.settings.contrasts if c.a in self.names and c.b in self.names]
         found = []
         for each in asked:
-            ours, theirs = self.at(each.a), self.at(each.b)
-            values: dict[str, list[float]] = {}
-            for place, figures in ours.items():
-                other = theirs.get(place._replace(method=each.b.split("/")[0]))
-                if other is not None:
-                    change = 100 * (1 - getattr(figures, each.figure) / getattr(other, each.figure))
-                    values.setdefault(place.federation, []).append(change)
-            found.append(values)
+            found.append(improvements(self.at(each.a), self.at(each.b), each.figure))
         ps = holm([sign_flips([fmean(each) for each in values.values()]) for values in found])
         level = LEVEL / max(len(asked), 1)
         return [
