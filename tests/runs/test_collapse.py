@@ -39,6 +39,13 @@ def test_predictions_without_skill_are_found_and_good_ones_are_not() -> None:
     assert sum(map(bool, good)) == 0
 
 
+def test_a_lack_of_evidence_is_said_of_predictions_without_skill_too() -> None:
+    """A posterior network whose densities learn nothing gives all inputs the same probabilities."""
+    for missing, found in ((180.0, ["no_skill", "no_evidence"]), (20.0, ["no_skill"])):
+        plateau = sums(200, 0.0, 3) | {"no_evidence": torch.tensor(missing, dtype=torch.float64)}
+        assert kinds({"a": plateau}) == found
+
+
 def test_one_silo_without_skill_is_named() -> None:
     found = list(collapse({f"s{k}": sums(60, 3.0 * (k != 2), k) for k in range(5)}, 1.0, CLASSES))
     assert [(each.kind, each.silos) for each in found] == [("no_skill", ("s2",))]

@@ -74,13 +74,17 @@ class Compared:
 
 
 def collapse(silos: Mapping[SiloId, Tensors], loss: float, classes: int) -> Iterator[Caution]:
-    """Yield warnings, from the sums of each silo, and the mean loss in nats; none follow a warning about all silos."""
+    """Yield warnings, from the sums of each silo, and the mean loss in nats.
+
+    Only a lack of evidence, which can be the cause, is reported after a lack of skill in the whole run.
+    """
     if not silos:
         return
     names = set.intersection(*(set(sums) for sums in silos.values())) - {"in_sets", "calibration"}
     total = merge({name: sums[name] for name in names} for sums in silos.values())
     if has_no_skill(total, LEVEL):
         yield no_skill(total, loss, classes)
+        yield from without_evidence(total)
         return
     bad = tuple(silo for silo, sums in silos.items() if has_no_skill(sums, LEVEL / len(silos)))
     if bad:
