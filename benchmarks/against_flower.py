@@ -1,4 +1,4 @@
-"""The single-machine engine with two workers beside Flower's simulation on Ray with two: the same jobs, in turns.
+"""Compare the single-machine engine (two workers) with Flower's simulation on Ray (two actors): same jobs, in turns.
 
 python benchmarks/against_flower.py [JOB ...]      jobs: compute, overhead, idle-62k, idle-11m; all by default
 """

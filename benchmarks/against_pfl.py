@@ -1,4 +1,4 @@
-"""caveat beside pfl-research on pfl's own CIFAR-10 setting, and beside the bare loop: runs in turns.
+"""Compare caveat with pfl-research in pfl's own CIFAR-10 setting, and with the bare loop, in turns.
 
 PFL_PYTHON=PYTHON python benchmarks/against_pfl.py      PYTHON: of an environment with pfl[pytorch]==0.6.0 and torch
 """

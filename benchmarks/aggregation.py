@@ -1,8 +1,8 @@
-"""The mean of 50 updates of 11 million parameters, beside reading them once: time in turns, and memory.
+"""Measure time and memory of aggregation: the mean of 50 updates of 11 million parameters.
 
-Of updates that were kept (a thread per processor), of updates that are added up in groups as they come (one thread),
-and of two parts of that work: turning them into float64, and adding them up in float32. And how much memory all
-processes take together as more silos answer in a round.
+Times, measured in turns, are relative to reading the updates once: for stored updates (a thread per processor), for
+updates summed in groups as they arrive (one thread), and for two parts of the work, conversion to float64 and summation
+in float32. The script also measures the memory of all processes as more silos reply in a round.
 
 python benchmarks/aggregation.py
 """

@@ -1,8 +1,8 @@
-"""Every ratio that `docs/performance.md` speaks of, written to benchmarks/RESULTS.md with the machine they are of.
+"""Measure every ratio of `docs/performance.md`; write them and the machine to benchmarks/RESULTS.md.
 
 python benchmarks/all.py [SCRIPT ...]      scripts of this folder; those of SCRIPTS by default (about 40 minutes)
 
-Scripts that are named replace what the file has of them, and leave the rest.
+Results of the given scripts replace theirs in the file; other results stay.
 """
 
 from __future__ import annotations

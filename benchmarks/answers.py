@@ -1,12 +1,12 @@
-"""What predictions with their uncertainties cost beside bare forward passes: medians of side-by-side ratios.
+"""Measure the time of predictions with their uncertainties relative to bare forward passes: medians, in turns.
 
-`Method.answer` in full, for one batch: models put in place, passes, densities, and measures in float64. FedAvg's
-answer is MC dropout, beside one pass of the model; FedPN's are the federation's and the silo's, beside the encoder
-and both heads, and beside those and the densities of both; the silo has 3 of 10 classes, as most of the paper's. And
-densities of many classes in one go, beside a loop over classes that have one flow each.
+A prediction is `Method.answer` for one batch: loading the models, passes, densities, and measures in float64. FedAvg's
+MC dropout is compared with one pass of the model. FedPN's predictions of the global and the local model are compared
+with the encoder and both heads, and with these and both densities; the silo has 3 of 10 classes, like most in the
+paper. Densities of many classes at once are compared with a loop over classes with one flow each.
 
 python benchmarks/answers.py
-python benchmarks/answers.py parts     what FedPN's answers of a perceptron consist of
+python benchmarks/answers.py parts     the parts of FedPN's predictions with a perceptron
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""What one malicious silo does to the others, with each `federation.robust`: nine silos of digits, single-machine
-engine.
+"""Measure the effect of one malicious silo on the others with each `federation.robust`: nine silos of digits.
 
-For each seed, which sets splits, weights and the malicious silo: the test accuracy, mean over the eight honest silos
-after the last round, less that of the federation of these eight alone with `robust = "off"`. Means of these paired
-differences over seeds, in points, with intervals of 95 % by Student's t. "none" is nine honest silos, less nine honest
-silos with "off". A federation that ends with an error, or whose model is not finite, has an accuracy of 0.
+The seed determines splits, weights and the malicious silo. The result is the mean test accuracy of the eight honest
+silos after the last round, minus that of a federation of only these eight with `robust = "off"`: means of paired
+differences over seeds, in percentage points, with 95 % intervals (Student's t). "none" has nine honest silos, compared
+with nine honest silos and "off". A federation that ends with an error, or whose model is not finite, has an accuracy
+of 0.
 
-The malicious silo trains like the others and sends its weights x 1e5, x -10, standard normal numbers instead, its
-change x -1, or its weights with the claim to have 10^9 rows. Variances stay above 0, or they would be left out. The
-silo of "rows" is not admitted by credible counts, which is what "bound" has here; with "off" it counts as it says, and
-so it does in "rows x 10", with ten times the rows of the others' median, which is admitted. A rule in place of the
-mean counts each silo once.
+The malicious silo trains like the others, and sends its weights x 1e5 or x -10, standard normal numbers, its update
+x -1, or its weights with a reported number of 10^9 rows. Variances stay positive, because others would be left out.
+With "bound", the silo of "rows" is not admitted. With "off" it has the weight that it reports, and so has the silo of
+"rows x 10", which reports ten times the median number of rows of the others and is admitted. Robust aggregation rules
+give all silos equal weight.
 
 python benchmarks/attacks.py [--seeds 10] [--method fedavg,fedbn] [--rule bound,median] [--attack x1e5] --out FILE.csv
 python benchmarks/attacks.py --out FILE.csv --table
 python benchmarks/attacks.py --honest    # how often updates exceed the bound without a malicious silo, for every method
-python benchmarks/attacks.py --cost      # CPU time of a look at an update, beside that of adding it up
+python benchmarks/attacks.py --cost      # CPU time of checking an update, next to that of summing it
 """
 
 from __future__ import annotations

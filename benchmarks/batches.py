@@ -1,10 +1,10 @@
-"""Tables as a whole: how often a batch of rows is said to be unlike the silo's own, in other units and as it is.
+"""Test tables as a whole: how often a batch of rows is reported as unlike the silo's own, with and without other units.
 
     CAVEAT_DATA=DIR python benchmarks/batches.py [--draws 150]
 
-Rows of a hospital of UCI heart disease are drawn without replacement: 30, 60 or 100 that the silo keeps, and batches of
-5 to 200 from the others. A batch is as it is, or one column is converted. "found" counts batches in which that
-column is among those reported; "false" counts batches as they are of which any column is.
+Rows of a hospital of UCI heart disease are drawn without replacement: 30, 60 or 100 that the silo stores, and batches
+of 5 to 200 from the others. A batch is unchanged, or one column is converted. "found" is the fraction of batches in
+which the converted column is reported; "false" is the fraction of unchanged batches in which any column is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     draws = parser.parse_args().draws
     assert Path(os.environ["CAVEAT_DATA"]).is_dir()
     print(f"{', '.join(f'{name} {unit}' for name, (unit, _) in UNITS.items())}\n")
-    print(f"| hospital | rows kept | rows of a batch | false | {' | '.join(UNITS)} |")
+    print(f"| hospital | stored rows | rows per batch | false | {' | '.join(UNITS)} |")
     print(f"| --- | ---: | ---: | ---: |{' ---: |' * len(UNITS)}")
     for hospital in HOSPITALS:
         rows, table = read(hospital)

@@ -1,13 +1,13 @@
-"""Every method behind a frozen EfficientNet-lite0: Office-Caltech10, a silo per domain, all its test images.
+"""Compare all methods with a frozen EfficientNet-lite0: Office-Caltech10, a silo per domain, all its test images.
 
     python benchmarks/behind_encoder.py --data DIR --out FILE.csv [--rows NAME...] [--seeds 0 1 2]
 
-One line per row and seed goes to FILE.csv as it is done; the same command goes on where it stopped, and prints the
-table when all is there. `--rows` takes names of `ROWS`, which also holds controls: what a row is without something
-that it has. Accuracy and calibration are of test images, as means over silos. Bytes are those of the largest round of
-training, of one silo. Seconds are of processor time, of one process: of the rounds of training, which the table shows,
-and of the whole run, in which the first one also fills the encoder's cache. Settings were chosen on validation images
-of seeds 100, 101 and 102. Encoder and silos are those of examples/pretrained_encoder.py.
+Appends a line per row and seed to FILE.csv; repeat the command to continue. When all lines exist, it prints the table.
+`--rows` takes names of `ROWS`, which also contains controls: rows without one of their parts. Accuracy and calibration
+are on test images, as means over silos. Bytes are those of one silo in the largest training round. Seconds are CPU time
+of one process: of the training rounds, which the table shows, and of the whole run, in which the first run also fills
+the encoder's cache. Settings were chosen on validation images of seeds 100, 101 and 102. Encoder and silos are those of
+examples/pretrained_encoder.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many updates of finished runs exceeded the bound of docs/byzantine.md, without malicious silos.
+"""Count the updates of finished runs without malicious silos that exceeded the bound of docs/byzantine.md.
 
     python benchmarks/bound_counts.py FOLDER...
 
-Prints a line per method, of all runs below the folders: runs, updates of training, how many of them were longer than
-the bound, and how many times the longest was. Runs of `local` send nothing and are left out.
+Prints a line per method for all runs below the folders: the number of runs and of updates, how many updates exceeded
+the bound, and by what factor at most. Runs of `local` send nothing and are omitted.
 """
 
 from __future__ import annotations

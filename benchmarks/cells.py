@@ -1,13 +1,12 @@
-"""What the models of methods say about every input of `caveat bench`'s federations, for `new_classes.py` and
-`policies.py`.
+"""Store predictions and features for every input of `caveat bench`'s federations (for `new_classes.py`, `policies.py`).
 
     CAVEAT_DATA=DIR python benchmarks/cells.py OUT [--methods fedavg ditto ...] [--federations ...] [--seeds 0 1 2]
         [--features]
 
 Trains every method once per federation and seed, and writes OUT/FEDERATION.METHOD.SEED.npz: an array by
-"SILO/SET/MODEL/NAME". Sets are validation, calibration, test, and the kinds of inputs that are not like a silo's own.
-`--features` adds the input and output of the last linear layer, of training inputs too. Cells that exist are kept, so
-the same command continues. Seeds of tables are below 100; settings are chosen on other seeds.
+"SILO/SET/MODEL/NAME". Sets are validation, calibration, test, and the kinds of inputs that are unlike a silo's own.
+`--features` adds the input and output of the last linear layer, also for training inputs. Existing cells are kept, so
+repeat the command to continue. Seeds of tables are below 100; settings are chosen on other seeds.
 """
 
 from __future__ import annotations

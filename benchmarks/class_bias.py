@@ -1,9 +1,9 @@
-"""Does a bias per class improve the probabilities of silos, besides the temperature?
+"""Measure whether a bias per class improves the probabilities of silos, in addition to the temperature.
 
-Reads what `benchmarks/cells.py OUT` has written: what models say about every input of validation and test splits. Per
-federation, method and model: the mean number of validation inputs n, the standard deviation of silos' biases, the mean
-over silos of the negative log-likelihood of test labels in nats with the temperature alone and with the bias, and the
-accuracies in percent. Methods that send nothing have no bias and are left out.
+Reads the output of `benchmarks/cells.py OUT`: predictions for all inputs of validation and test splits. Prints per
+federation, method and model: the mean number of validation inputs n; the standard deviation of silos' biases; the mean
+over silos of the negative log-likelihood of test labels in nats, with the temperature alone and with the bias; and the
+accuracies in percent. Methods that send nothing have no bias and are omitted.
 
 python benchmarks/class_bias.py OUT [--seed 0]
 """

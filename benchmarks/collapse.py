@@ -1,12 +1,12 @@
-"""How often planted collapses are warned of, and how often runs that learn are.
+"""Count warnings for planted collapses, and for runs that learn.
 
     CAVEAT_DATA=DIR python benchmarks/collapse.py [--seeds N] [CASE...]
     python benchmarks/collapse.py --simulate
 
-A collapse must be warned of in every seed, a healthy run in none; the 83 training inputs of a silo of cancer are too
-few to notice shuffled labels at this silo alone. Tables are in CAVEAT_DATA; digits and breast cancer are
-scikit-learn's. Prints a line per case: in how many seeds there was a warning, and the kinds of warnings. `--simulate`
-prints how often labels without relation to inputs are called unpredictable instead, by classes and training inputs.
+A collapse should cause a warning in every seed, and a healthy run in none. The 83 training inputs of a silo of cancer
+are too few to detect shuffled labels at this silo alone. Tables are in CAVEAT_DATA; digits and breast cancer are from
+scikit-learn. Prints for each case the number of seeds with a warning, and the kinds of warnings. `--simulate` instead
+prints how often labels that do not depend on inputs are called unpredictable, by classes and training inputs.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Do contrasts and pairs keep their promise? How often a table has any wrong verdict where methods are alike.
+"""Simulate error rates of contrasts and pairs: how often a table has any wrong verdict if methods are equally good.
 
     python benchmarks/contrast_null.py [--draws 2000] [--pairs]
 
-Simulated: three contrasts of four methods on S seeds, which share their N test inputs (or draw them anew from a pool
-of three times as many) in nine silos. Whether a method has an input right depends on the input, on method and input, on
-method and seed, and on chance; inputs and seeds are drawn anew for every draw, so that methods that are alike differ on
-the inputs of a draw. "any better" counts draws in which any contrast is called better or worse where all methods are
-alike; "any equal" those in which any is called equal where all differ by exactly the margin; "seeds alone" is a paired
-t test over seeds with Holm's correction, which takes test inputs for fixed.
+There are three contrasts of four methods on S seeds, which share their N test inputs (or draw them from a pool of three
+times as many) in nine silos. Whether a method classifies an input correctly depends on the input, the method and input,
+the method and seed, and chance. Inputs and seeds are drawn again for every draw, so equally good methods differ on the
+inputs of a draw. "any better" is the fraction of draws in which any contrast is called better or worse although all
+methods are equally good. "any equal" is the fraction in which any is called equal although all differ by exactly the
+margin. "seeds alone" is a paired t-test over seeds with Holm's correction, which treats test inputs as fixed.
 
-With --pairs: all pairs of five methods, as `caveat compare` tests them, on four silos whose inputs all seeds share. The
-log-odds of two classes are the input's, the method's for the input, the seed's, and chance; "any pair" counts draws in
-which any simultaneous interval of a metric excludes 0.
+With --pairs: all pairs of five methods, tested as in `caveat compare`, on four silos whose inputs all seeds share. The
+log-odds of two classes are a sum of terms for the input, the method and input, the seed, and chance. "any pair" is the
+fraction of draws in which any simultaneous interval of a metric excludes 0.
 """
 
 from __future__ import annotations

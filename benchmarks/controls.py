@@ -1,7 +1,7 @@
-"""Controls beside verdicts of docs/results.md: FedAvg fine-tuned, FedAvg with class shares, UEFL with words of its own.
+"""Controls for verdicts of docs/results.md: fine-tuned FedAvg, class frequencies, UEFL with local codewords.
 
-They are plugins, `caveat compare RECIPE --plugin benchmarks/controls.py --variant "NAME: method.name=tuned ..."`. What
-the pages say of Ditto, of FedRoD and of UEFL's growth is of
+Use them as plugins: `caveat compare RECIPE --plugin benchmarks/controls.py --variant "NAME: method.name=tuned ..."`.
+The results for Ditto, FedRoD and UEFL's growing codebook are from
 
     caveat compare uefl-mnist --plugin benchmarks/controls.py --seeds 400,401,402,403,404 --methods fedavg \\
         --set training.lr=0.003 [the settings below [cpu] in native-rotated.toml or native-skewed.toml] \\

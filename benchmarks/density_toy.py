@@ -1,7 +1,7 @@
-"""The toy of FedPN's Figure 2: three Gaussians, and in the middle one labels that are random over K classes.
+"""Reproduce FedPN's Figure 2: three Gaussians, of which the middle one has random labels among K classes.
 
-The density in the middle should not depend on K; its true logarithm is ln(1/3) - ln(2 pi 0.1^2) = 1.67. Under the
-corrected loss (eq. 8) it does not fall, under the original one (eq. 5) it does.
+The density in the middle should not depend on K; its true logarithm is ln(1/3) - ln(2 pi 0.1^2) = 1.67. It does not
+fall with the corrected loss (eq. 8), but does with the original one (eq. 5).
 
     python benchmarks/density_toy.py        about 6 minutes on one core
 """

@@ -1,4 +1,4 @@
-"""What the single-machine engine costs beside bare loops, in one process and in two, and what two workers gain.
+"""Compare the time of the single-machine engine with bare loops, for one and two processes, and one worker with two.
 
 python benchmarks/engine.py [JOB ...]      jobs: lenet5, residual; both by default. Rounds are in turns.
 """

@@ -1,11 +1,11 @@
-"""Seconds of one exchange of messages between a server and silos on this machine, by a project of `caveat flower init`.
+"""Measure the seconds of one exchange of messages between a server and silos on this machine, over Flower.
 
 python benchmarks/exchange.py OUT [--silos N] [--rounds N] [--alone]
 
-Starts a server with TLS and N silos from the project's own scripts, on loopback, and has them train a small network by
-FedAvg: each round is one exchange, the server's model to every silo and an update back. Prints the seconds from one
-counted answer to the next. With --alone silos have no resident process, so that each message's own process imports all.
-OUT is a new folder and keeps the logs. Needs caveat[flower], openssl and ssh-keygen.
+Starts a server with TLS and N silos on loopback, with the scripts of a project of `caveat flower init`, and trains a
+small network by FedAvg. Each round is one exchange: the server's model to every silo, and an update back. Prints the
+seconds between consecutive aggregated replies. With --alone, silos have no resident process, so each message's process
+imports everything. OUT is a new folder and keeps the logs. Needs caveat[flower], openssl and ssh-keygen.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Whether exported models say what their runs say, and how long they take: `python benchmarks/export.py [METHOD...]`.
+"""Compare exported models with their runs, and measure their speed: `python benchmarks/export.py [METHOD...]`.
 
-Trains every method on scikit-learn's digits, and with CAVEAT_DATA the table of heart disease by FedAvg, FedPN and
-TrFedDis; exports a silo's model to ONNX and asks both of 10,000 inputs: the silos' own, and such with noise. Prints
+Trains every method on scikit-learn's digits and, with CAVEAT_DATA, FedAvg, FedPN and TrFedDis on the heart disease
+table. Exports a silo's model to ONNX and compares predictions for 10,000 inputs: the silos' own, and inputs with noise.
+Prints
 
-- the largest difference of probabilities, apart from inputs of which next to a tie another model answers;
-- inputs whose label, decision, set or p-value differ, and how many of them are not next to a tie: where a relative
-  change of 1e-5 in what is compared changes nothing;
-- the time of the exported model over that of caveat's own prediction, one thread each, in turns within one process,
-  and over that of the bare model (encoder and head, one pass) in onnxruntime, where the method asks one model.
+- the largest difference of probabilities, except for inputs close to a tie, for which another model answers;
+- the number of inputs whose label, decision, set or p-value differ, and how many of them are not close to a tie: close
+  means that a relative change of 1e-5 in the compared values changes the run's own decision;
+- the time of the exported model relative to caveat's own prediction, one thread each, in turns within one process; and
+  relative to the bare model (encoder and head, one pass) in onnxruntime, for methods with one model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How often runs call inputs of their own silos unfamiliar, over redraws of calibration and test splits.
+"""Measure how often runs call inputs of their own silos unfamiliar, over redraws of calibration and test splits.
 
-Calibration and test inputs of a silo, of which training saw none, are one pool; it is dealt anew 20 times into splits
-of the sizes that they have. Per run: the share of test inputs of familiarity at most 5 %, mean over silos and redraws,
-and the worst silo's mean over redraws, each with a one-sided p-value of the promise, t over redraws; Holm over runs,
-and over the silos of a run.
+Calibration and test inputs of a silo, which are not used in training, are pooled and divided again 20 times into splits
+of the original sizes. Prints per run the fraction of test inputs with a familiarity of at most 5 %, as a mean over
+silos and redraws, and the worst silo's mean over redraws. Each has a one-sided p-value of the guarantee (t-test over
+redraws), corrected by Holm over runs, and over the silos of a run.
 
 CAVEAT_DATA=DIR python benchmarks/false_alarms.py RUN...
 """

@@ -1,7 +1,7 @@
-"""What familiarity costs when a run predicts: time with it over time without, and what it adds per input.
+"""Measure the cost of familiarity in predictions: the ratio of times with and without it, and the added time per input.
 
-Random images of 28 and 8 pixels and rows of a table, 200 calibration inputs, batches of 1,000 inputs on one thread; the
-two are timed in turns, in time of the processor, and the figures are medians over turns.
+Inputs are random images of 28 and 8 pixels and rows of a table, with 200 calibration inputs, in batches of 1,000 on one
+thread. Both sides are timed in turns in CPU time; results are medians.
 
 python benchmarks/familiarity.py
 """

@@ -1,9 +1,9 @@
-"""Which methods notice rows of a table that are far from all others.
+"""Measure which methods detect rows of a table that are far from all others.
 
-Three hospitals (UCI heart disease); of the test rows, every column of numbers is moved by so many standard deviations,
-up or down at random. Per method: accuracy on the rows as they are, then for each distance how well an uncertainty tells
-moved rows from the silo's own (AUROC, mean over silos; 0.5 is chance, below it moved rows look surer), and the share of
-them for which the switching policy abstains. Means over seeds.
+There are three hospitals (UCI heart disease). Every numeric column of the test rows is shifted by a number of standard
+deviations, up or down at random. Prints for each method the accuracy on unchanged rows, and for each distance the AUROC
+of an uncertainty between shifted and own rows (mean over silos; below 0.5, the method is more certain of shifted rows)
+and the fraction of shifted rows for which `switch` abstains. Values are means over seeds.
 
 CAVEAT_DATA=DIR python benchmarks/far.py
 """

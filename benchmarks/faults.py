@@ -1,11 +1,11 @@
-"""What faults come to: crashes, damaged files, bad input, for every method; more than 6,000 cases.
+"""Inject faults for every method: crashes, damaged files and invalid inputs; more than 6,000 cases.
 
 python benchmarks/faults.py [--only GROUP ...] [--seed N] [--processes N]
 python benchmarks/faults.py --case NAME
 
 A group is a method, a variant, again-START (comparisons, audits, calls in Python), flower-METHOD or fuzz:FAMILY
-(`--list` lists them). What is tried, and what must come of it, is said in tests/helpers/faults/__init__.py. Ends with
-status 1 if a case fails. Takes about an hour on one core; with another seed, other cases are drawn.
+(`--list` lists them). tests/helpers/faults/__init__.py describes the faults and the required results. Ends with status
+1 if a case fails. Takes about an hour on one core; another seed draws other cases.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""FLamby's Fed-Heart-Disease by its protocol, beside what FLamby published and beside looking at no patient.
+"""Reproduce FLamby's Fed-Heart-Disease with its protocol; compare with the published values and the majority class.
 
     CAVEAT_DATA=DIR python benchmarks/flamby.py --out FILE.jsonl            # 51 splits, about ten minutes on one core
-    CAVEAT_DATA=DIR python benchmarks/flamby.py --out FILE.jsonl --table    # the tables of what is there
+    CAVEAT_DATA=DIR python benchmarks/flamby.py --out FILE.jsonl --table    # the tables from the results so far
 
 The protocol is that of github.com/owkin/FLamby at edacf54 (du Terrail et al., NeurIPS 2022, Datasets and Benchmarks):
 `fed_heart_disease/dataset.py` and `common.py`, `config_heart_disease.json` and `fed_benchmark.py`. Split 43 is FLamby's
-and has its five initial weights, torch's with the seeds 42 to 46; other splits have one each, by their own number. No
-setting was chosen here. What was measured is kept in the file, and the same command goes on with what is not there.
+and has its five initial weights, torch's with the seeds 42 to 46; each other split has one, with its own number as the
+seed. No setting was chosen here. The file stores results, and repeating the command adds the missing ones.
 """
 
 from __future__ import annotations

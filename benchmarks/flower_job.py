@@ -1,8 +1,8 @@
-"""A job on Flower's own simulation: its FedAvg, its Ray back end, and the bare step function at each client.
+"""Run a job on Flower's own simulation: its FedAvg, its Ray back end, and the bare step function at each client.
 
 python benchmarks/flower_job.py SILOS EXAMPLES PARAMETERS|lenet5 ROUNDS OUT.json      (run by against_flower.py)
 
-Writes the times at which rounds ended. EXAMPLES = 0 has clients send back what they were sent.
+Writes the times at which rounds ended. With EXAMPLES = 0, clients return the parameters that they receive.
 """
 
 import json

@@ -1,12 +1,12 @@
-"""What FedPN does with what a silo knows, finds ambiguous or does not know (Table 1 of the paper), by share of noise.
+"""Measure FedPN's decisions for known, ambiguous and unknown inputs (Table 1 of the paper), by label noise.
 
-A share of MNIST's labels of digits 5 to 9 is drawn anew among these five, and 20 silos have 3 class draws each. Test
-inputs of a silo are known and clean (digits 0 to 4 that it has), known and noisy (5 to 9, at silos that have two or
-more of these labels, so that they are ambiguous there), or unknown: digits 0 to 4 that others have. Printed are which
-share of each kind the silo answers by its own model, hands to the federation's, and abstains from, and how well
-aleatoric uncertainty and log-evidence of its own model tell noisy from clean, and unknown from clean, as AUROC in
-percent. Thresholds come from calibration data: `handover_rate` 0.1, `abstain_rate` 0.05; above 0.5 nats an input is
-ambiguous.
+A fraction of MNIST's labels of the digits 5 to 9 is drawn again among these five, and 20 silos have 3 class draws each.
+A silo's test inputs are known and clean (its own digits from 0 to 4), known and noisy (5 to 9, at silos with two or
+more of these labels, so that they are ambiguous there), or unknown (digits 0 to 4 of other silos). For each kind, the
+script prints the fractions that the silo answers with its own model, passes on to the global model, and abstains from.
+It also prints the AUROC in percent of aleatoric uncertainty and log-evidence of the silo's own model for noisy against
+clean inputs and for unknown against clean ones. Thresholds are from calibration data: `handover_rate` 0.1,
+`abstain_rate` 0.05; inputs above 0.5 nats are ambiguous.
 
     CAVEAT_DATA=DIR python benchmarks/four_outcomes.py [ROUNDS]        about 10 minutes on 2 cores
 """

@@ -1,11 +1,11 @@
-"""What a GPU gains, and what limits there: beside a bare loop, vectorized silos, workers, bfloat16, rivals, tables.
+"""Measure the speed on a GPU: bare loop, vectorized silos, workers, bfloat16, other frameworks, the papers' tables.
 
 python benchmarks/gpu.py [SECTION ...] [--device NAME] [--small] [--data DIR] [--out DIR]
 
-Sections: serial, vectorized, workers, bfloat16, rivals, tables; all by default. `make bench-gpu` does all of it. Every
-side is a process of its own and sides are in turns; a ratio is the median over turns of medians of rounds. `rivals`
-needs PFL_PYTHON (see against_pfl.py) and Flower's simulation, `tables` needs --data with the papers' data sets and
-takes hours. --small has few silos and rounds, for trying the script itself, on `--device cpu` too.
+Sections: serial, vectorized, workers, bfloat16, rivals, tables; all by default. `make bench-gpu` runs all. The sides of
+a comparison are separate processes and run in turns; a ratio is the median over turns of medians of rounds. `rivals`
+needs PFL_PYTHON (see against_pfl.py) and Flower's simulation; `tables` needs --data with the papers' data sets and
+takes hours. --small has few silos and rounds, to test the script itself, also with `--device cpu`.
 """
 
 from __future__ import annotations

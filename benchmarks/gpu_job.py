@@ -1,8 +1,8 @@
-"""One side of a comparison on a device: seconds of every round of a job, as JSON.
+"""Run one side of a comparison on a device: seconds of every round of a job, as JSON.
 
 python benchmarks/gpu_job.py JOB.json OUT.json      (run by gpu.py, a process for each side)
 
-A process of its own for each, since one that has started a GPU can have no forked workers.
+Each side needs a separate process, because a process that has used a GPU cannot fork workers.
 """
 
 from __future__ import annotations

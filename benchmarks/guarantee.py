@@ -1,13 +1,13 @@
-"""What the policy `guaranteed` promises and keeps on a finished run's models, over many draws of its calibration data.
+"""Measure the guarantees of `guaranteed` with a finished run's models, over many draws of calibration data.
 
     CAVEAT_DATA=DIR python benchmarks/guarantee.py RUN [RUN...] [--resplits 1000] [--sizes 100 200 240 400]
 
-Every silo's validation, calibration and test inputs are asked once and put together; each resplit draws validation and
-calibration inputs from them with replacement, so that it is known exactly whether a promise is true of what was drawn
-from. Per number of calibration inputs of a silo: what the federation's promise answers on average, as a share of what
-the best common threshold of raw scores would answer if the labels were known (ranks of the silo's own for `--rank own`,
-as before), in how many resplits it is broken or promises nothing, and the same of every silo's own promise. About a
-minute for a run and size at 1,000 resplits. The run to ask is one with the policy "always", such as
+The script predicts every silo's validation, calibration and test inputs once and pools them. Each resplit draws
+validation and calibration inputs from this pool with replacement, so the true error rate is known exactly. For each
+number of calibration inputs per silo, it prints the mean fraction that the federation's guarantee answers, relative to
+the best common threshold of raw scores with known labels (`--rank own` ranks within silos), the fraction of resplits in
+which the guarantee is violated or there is none, and the same for every silo's own guarantee. It takes about a minute
+for a run and size at 1,000 resplits. The run must have the policy "always", for example
 
     caveat run benchmarks/four_digits.toml --out RUN
 """

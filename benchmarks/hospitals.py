@@ -1,12 +1,12 @@
-"""What federation is worth to four hospitals, beside training alone and beside looking at no patient.
+"""Measure the benefit of federation for four hospitals, compared with local training and the majority class.
 
     CAVEAT_DATA=DIR python benchmarks/hospitals.py --out FILE.jsonl            # seeds 0 to 9, ten minutes on one core
-    CAVEAT_DATA=DIR python benchmarks/hospitals.py --out FILE.jsonl --table    # the tables of what is there
+    CAVEAT_DATA=DIR python benchmarks/hospitals.py --out FILE.jsonl --table    # the tables from the results so far
 
 The hospitals are those of examples/hospitals (UCI heart disease: Cleveland, Hungary, Switzerland, VA), all on one
-machine, and `fedpn` and `uefl` have the settings of that example. Settings of all rows were found on validation data of
-other seeds, 100 to 105 (`--split validation --first 100 --seeds 6`). What was measured is kept in the file, and the
-same command goes on with what is not there. `--small` trains in one round.
+machine, and `fedpn` and `uefl` have the settings of that example. Settings of all rows were chosen on validation data
+of other seeds, 100 to 105 (`--split validation --first 100 --seeds 6`). The file stores results, and repeating the
+command adds the missing ones. `--small` trains for one round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What huge pages (THP_MEM_ALLOC_ENABLE=1) save a program that calls `caveat.run`: pairs of processes, in turns.
+"""Measure the effect of huge pages (THP_MEM_ALLOC_ENABLE=1) on a program that calls `caveat.run`: processes in turns.
 
 `CAVEAT_DATA=DIR python benchmarks/huge_pages.py` takes a minute or two.
 """

@@ -1,4 +1,4 @@
-"""Where a round goes in which silos train nothing and send 11 million parameters: what is done per silo, part by part.
+"""Measure the parts of a round in which silos train nothing and send 11 million parameters, per silo.
 
 python benchmarks/idle.py
 """

@@ -1,4 +1,4 @@
-"""The jobs that engines are measured with: synthetic silos, a method, and the bare loop that does the same steps."""
+"""Jobs to measure engines with: synthetic silos, a method, and the bare loop with the same steps."""
 
 from __future__ import annotations
 

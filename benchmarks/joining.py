@@ -1,12 +1,12 @@
-"""What a silo gets that joins a finished federation, beside having been there and beside training alone.
+"""Compare silos that join a finished federation with silos that took part from the start, and with training alone.
 
     python benchmarks/joining.py --out FILE.jsonl            # 10 seeds, about an hour on one core
-    python benchmarks/joining.py --out FILE.jsonl --table    # the table of what is there
+    python benchmarks/joining.py --out FILE.jsonl --table    # the table from the results so far
 
-The silos are those of `caveat run digits`, nine of three rotations, with that recipe's training and a perceptron. With
-every seed one of each rotation is left out of a run, and joins what came of it in 0, 1 and 5 rounds, each by itself:
-the federation that they join has six silos, that which they were in from the start nine. What was measured is kept in
-the file, and the same command goes on with what is not there.
+The silos are those of `caveat run digits`, nine with three rotations, with that recipe's training and a perceptron. For
+every seed, one silo of each rotation is left out of a run, and joins it afterwards with 0, 1 and 5 rounds, each silo by
+itself. The finished federation has six silos; the federation "from the start" has nine. The file stores results, and
+repeating the command adds the missing ones.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def alone(silos: caveat.data.Silos, name: str, seed: int) -> caveat.Run:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Means over joins, and accuracy less that of having been there, its mean and its standard error over seeds."""
-    yield "| method | | accuracy | NLL | ECE | entropy | epistemic | accuracy less from the start |"
+    yield "| method | | accuracy | NLL | ECE | entropy | epistemic | difference in accuracy |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     of_seed = {(row["seed"], row["method"]): row["figures"] for row in rows}
     for name in dict.fromkeys(row["method"] for row in rows if row["method"] != "alone"):

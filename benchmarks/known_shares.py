@@ -1,14 +1,14 @@
-"""FedPN's switch by the share of inputs that a silo knows: which threshold, and how accurate beside either model alone.
+"""Measure FedPN's switch by the fraction of known inputs: which threshold, and how accurate compared with either model.
 
-Both are of the table fedpn-shares (Fashion-MNIST, 20 silos that drew three classes each).
+Both commands are for the table fedpn-shares (Fashion-MNIST, 20 silos that drew three classes each).
 
     CAVEAT_DATA=DIR python benchmarks/known_shares.py choose OUT      about 5 minutes: the handover rate
-    python benchmarks/known_shares.py curve DIR                       the table's right answers, by share
+    python benchmarks/known_shares.py curve DIR                       accuracy of the table's models, by fraction
 
-`choose` trains the table's FedPN with the seeds that the table tunes on, none of which it uses, and prints how accurate
-the switch would be for several handover rates, on validation images: the silo's own, and other silos' of classes
-that it does not know. No test image is looked at. `curve` reads what `caveat reproduce fedpn-shares --out DIR` has kept
-and prints means over silos and ten seeds.
+`choose` trains the table's FedPN with its tuning seeds, which the table does not use. It prints the accuracy of the
+switch for several handover rates on validation images: the silo's own, and those of other silos with classes that it
+does not know. No test image is used. `curve` reads the output of `caveat reproduce fedpn-shares --out DIR` and prints
+means over silos and ten seeds.
 """
 
 from __future__ import annotations

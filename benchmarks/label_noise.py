@@ -1,7 +1,8 @@
-"""FedPN on MNIST where the labels of digits 5 to 9 are redrawn among themselves (appendix B.1 and B.5 of the paper).
+"""Train FedPN on MNIST with labels of the digits 5 to 9 drawn again among themselves (paper, appendix B.1 and B.5).
 
-20 silos with 3 class draws each. Aleatoric uncertainty should tell the digits with noisy labels from the others,
-log-evidence should not: they are part of the training data. The original loss (eq. 6) runs beside eq. 8.
+20 silos have 3 class draws each. Aleatoric uncertainty should separate the digits with noisy labels from the others;
+log-evidence should not, because these digits are part of the training data. Compares the original loss (eq. 6) with
+eq. 8.
 
     CAVEAT_DATA=DIR python benchmarks/label_noise.py [ROUNDS]        about 8 minutes on 2 cores
 """

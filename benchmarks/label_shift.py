@@ -1,10 +1,9 @@
-"""How often sets of a silo with other classes than the rest hold the label, with and without `label_shift`.
+"""Simulate the coverage of prediction sets at a silo with other class frequencies, with and without `label_shift`.
 
-Simulated: three classes, of which the model knows the first well and the last badly; 15 silos with 8 calibration
-inputs each, 85 % of them of the first class, one silo with 150, of all classes; and a silo with 8, of whose inputs 85 %
-are of the last class, or which is like the 15. It has N training labels. Per N: coverage at that silo of sets that are
-promised to hold the label of 90 % of inputs, mean over draws of all calibration inputs and training labels, with its
-standard error; and the mean number of classes in a set.
+The model is good at the first of three classes and bad at the last. 15 silos have 8 calibration inputs each, 85 % of
+them of the first class; one silo has 150, of all classes. The silo in question has 8, 85 % of them of the last class,
+or frequencies like the 15. It has N training labels. Prints for each N its coverage with sets of 90 %, as a mean over
+draws of all calibration inputs and training labels with its standard error, and the mean number of classes in a set.
 
 python benchmarks/label_shift.py [DRAWS]        20 seconds for 1000
 """

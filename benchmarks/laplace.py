@@ -1,9 +1,9 @@
-"""Laplace's posterior of the last layer against a single pass: does it cost likelihood, at silos' own heads too?
+"""Compare Laplace's posterior of the last layer with a single pass, also for silos' own heads.
 
-Four small federations: heart (three hospitals), digits (six silos at three angles), skewed (MNIST, six silos, classes
-by a Dirichlet distribution of .3) and four (MNIST, USPS, MNIST-M and SVHN, one per silo). Per federation, method and
-seed: the mean over silos of the negative log-likelihood of test labels in nats after temperature scaling, and the
-accuracy.
+There are four small federations: heart (three hospitals), digits (six silos at three angles), skewed (MNIST, six silos,
+classes from a Dirichlet distribution with alpha .3) and four (MNIST, USPS, MNIST-M and SVHN, one per silo). Prints per
+federation, method and seed the mean over silos of the negative log-likelihood of test labels in nats after temperature
+scaling, and the accuracy.
 
 CAVEAT_DATA=DIR python benchmarks/laplace.py [FEDERATION...] [--seeds 0,1,2] [--methods fedavg,local]
 """

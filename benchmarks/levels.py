@@ -1,7 +1,7 @@
-"""Shared memory, descriptors and processes over 300 rounds with two workers, for every method: level or not.
+"""Check that shared memory, descriptors and processes do not grow over 300 rounds with two workers, for every method.
 
 `python benchmarks/levels.py [ROUNDS]` prints, per method, bytes of shared memory after a sixth of the rounds and after
-the last, and the same of descriptors and processes. It ends with status 1 if any of them has grown in between.
+the last, and the same for descriptors and processes. It ends with status 1 if any of them has grown in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which scores notice new classes: tables of the cells that `cells.py --features` wrote.
+"""Compare scores for detecting new classes, from the output of `cells.py --features`.
 
     python benchmarks/new_classes.py OUT [--methods fedavg ditto ...] [--seeds 0 1 2] [--levels]
 
@@ -6,7 +6,7 @@ Each score is of the model with which a silo answers. AUROC is that of the silo'
 and an alarm is a conformal p-value of at most 5 % among the silo's calibration inputs; both are means over silos, then
 methods, seeds and federations. "chosen elsewhere" is the gain over the entropy of the score that is best on all other
 federations. `--levels` needs no features: it prints alarms for splits of the 5 % between unfamiliar inputs and
-uncertain answers, for one test of both, and those that caveat raises, by their names.
+uncertain answers, for one test of both, and caveat's own alarms by name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which scores of finished runs tell inputs with Gaussian noise, as in TrFedDis' Figure 3, and of a foreign source.
+"""Measure which scores of finished runs detect inputs with Gaussian noise, as in TrFedDis' Figure 3, and other data.
 
     CAVEAT_DATA=DIR python benchmarks/ood_scores.py RUN... [--std 1.5] [--most 2000]
 
-The noise is added to normalised test inputs; foreign inputs are those of the stream ood_global, where a run has it. Per
-run and model, the exact AUROC of each score against clean test inputs, in percent, as a mean over silos and that of the
-worst silo, and the accuracy on clean and on noisy inputs. Seeds of the same cell are averaged: RUN is OUT/CELL/seed-N.
+The noise is added to normalized test inputs; other data are those of the stream ood_global, if a run has it. Prints per
+run and model the exact AUROC of each score against clean test inputs in percent, as a mean over silos and for the worst
+silo, and the accuracy on clean and noisy inputs. Seeds of the same cell are averaged: RUN is OUT/CELL/seed-N.
 """
 
 from __future__ import annotations

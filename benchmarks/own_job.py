@@ -1,4 +1,4 @@
-"""The job of flower_job.py on caveat's single-machine engine with two workers; the same arguments."""
+"""Run the job of flower_job.py on caveat's single-machine engine with two workers; takes the same arguments."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whether every row and column of every table runs at the paper's width: a short round on a few inputs; no figures.
+"""Check that every row and column of every table runs at the paper's width: a short round on a few inputs, no results.
 
 CAVEAT_DATA=DIR python benchmarks/paper_scale.py [TABLE ...]
 """

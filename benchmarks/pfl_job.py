@@ -1,9 +1,10 @@
-"""pfl-research's CIFAR-10 benchmark setting, on pfl or on caveat, in one process or two.
+"""Run pfl-research's CIFAR-10 benchmark setting on pfl or on caveat, in one process or two.
 
 python benchmarks/pfl_job.py pfl|bare|caveat WORKERS ROUNDS OUT.json      (run by against_pfl.py)
 
-1,000 users of 50 images (random numbers of CIFAR-10's shape), 50 of them a round, batches of 10, one local epoch of SGD
-at 0.1, the two-layer CNN of 3x3 convolutions; no evaluation. Writes when it began and when rounds ended.
+1,000 users have 50 images each (random numbers of CIFAR-10's shape); 50 users per round, batches of 10, one local epoch
+of SGD at 0.1, the two-layer CNN of 3x3 convolutions, no evaluation. Writes the times of the start and of the end of
+rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What `caveat plan` expects beside what runs then take: seconds, bytes, and how much was right.
+"""Compare the estimates of `caveat plan` with actual runs: seconds and bytes.
 
     [CAVEAT_DATA=DIR] python benchmarks/planned.py [--repeats N] [NAME...]
 
-Each configuration is planned and then run, in a process of its own each, in turns. Seconds of a run are those that its
-summaries have, of the methods beside it too. The middle of a range is what is compared. Names are those of `RUNS`;
-those whose data are not in $CAVEAT_DATA are left out.
+Each configuration is planned and then run, each in a separate process, in turns. Seconds of a run are from its
+summaries, including baselines. Of a range, the middle is compared. Names are those of `RUNS`; those whose data are not
+in $CAVEAT_DATA are omitted.
 """
 
 from __future__ import annotations

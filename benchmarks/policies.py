@@ -1,12 +1,12 @@
-"""Which model should answer: policies on the cells that `cells.py` wrote, of methods with two models.
+"""Compare policies that choose between or mix two models, on the output of `cells.py`.
 
     python benchmarks/policies.py OUT [--methods ditto fedrod ...] [--seeds 0 1 2] [--strengths 0 5 20 100]
 
 Every policy answers all test inputs. Accuracy and negative log-likelihood (nats) are means over silos, then methods,
-seeds and federations; AUGRC is the area under the generalized risk-coverage curve of errors ranked by entropy. "less
-local" is a policy's loss less that of the local model alone, in percent of the latter: the mean over federations with
-a 95 % interval from a bootstrap over federations and, within them, over cells; and how many federations are better.
-`--strengths` compares strengths of the blend's shrinkage instead, for seeds that no table uses.
+seeds and federations; AUGRC is the area under the generalized risk-coverage curve of errors ranked by entropy. "over
+local" is the change of a policy's loss relative to that of the local model alone, in percent: the mean over federations
+with a 95 % interval from a bootstrap over federations and, within them, over cells; and the number of federations with
+a lower loss. `--strengths` compares strengths of the blend's shrinkage instead, for seeds that no table uses.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def interval(cells: ByFederation, name: str, than: str, measure: int) -> tuple[f
 def table(cells: ByFederation) -> str:
     names = list(next(iter(cells.values()))[0])
     lines = [
-        "| policy | accuracy | NLL | AUGRC | NLL less local, % | better | AUGRC less local, % | better |",
+        "| policy | accuracy | NLL | AUGRC | NLL over local, % | better | AUGRC over local, % | better |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in names:

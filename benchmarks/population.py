@@ -1,9 +1,9 @@
-"""A population of 1,000 to 1,000,000 silos, 50 of them a round: start, time per round, memory, checkpoint.
+"""Measure a population of 1,000 to 1,000,000 silos, 50 of them per round: start, time per round, memory, checkpoint.
 
-python benchmarks/population.py [COUNT METHOD]      a table of all, or one run with its figures as JSON
+python benchmarks/population.py [COUNT METHOD]      a table of all, or one run with its results as JSON
 
-Runs lie in memory (/dev/shm) where there is such a folder, and once more on the disk: of 1,000 silos many have a
-folder already when their turn comes, of 100,000 hardly any, and what a new folder costs is the file system's matter.
+Run folders are in memory (/dev/shm) if possible, and also on disk: with 1,000 silos, many sampled silos already have a
+folder; with 100,000, hardly any, so the time includes creating folders.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What training in bfloat16 gains and what it costs, beside training in float32.
+"""Measure speed and accuracy of training in bfloat16, compared with float32.
 
     python benchmarks/precision.py                             speed: seconds of float32 over those of bfloat16
     CAVEAT_DATA=DIR python benchmarks/precision.py accuracy    about 4 minutes on one idle core
 
-Speed is that of `Training.fit` (batches of 64, Adam, channels-last, one thread) in pairs side by side; accuracy is
-in percent of all test images after a few rounds of FedAvg on MNIST, for three seeds. `chance` is what
-other initial weights and batches change about float32's: a gain that is smaller says nothing.
+Speed is that of `Training.fit` (batches of 64, Adam, channels-last, one thread), in turns. Accuracy is in percent of
+all test images after a few rounds of FedAvg on MNIST, for three seeds. `chance` is the variation of float32 with other
+initial weights and batches: smaller differences are not meaningful.
 """
 
 from __future__ import annotations

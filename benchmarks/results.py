@@ -1,10 +1,10 @@
 """Write the tables of `caveat reproduce` as pages of docs/results/tables.
 
     CAVEAT_DATA=DIR caveat reproduce TABLE --out OUT/TABLE     # for every table
-    python benchmarks/results.py OUT                           # tables that OUT lacks keep their page
+    python benchmarks/results.py OUT                           # pages of tables that OUT lacks do not change
 
-The words in the other pages of docs/results are written by hand; every number in a table comes from
-OUT/TABLE/comparison.json. A table that is too wide for a line becomes several.
+The other pages of docs/results are written by hand; every number in a table is from OUT/TABLE/comparison.json. A table
+that is too wide for a line is divided into several.
 """
 
 from __future__ import annotations

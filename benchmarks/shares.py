@@ -1,4 +1,4 @@
-"""Where the time of a default run goes: `caveat run`'s recipes with fewer rounds, as their summaries say.
+"""Measure how a default run spends its time: `caveat run`'s recipes with fewer rounds, from their summaries.
 
 python benchmarks/shares.py
 """

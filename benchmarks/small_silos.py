@@ -1,11 +1,11 @@
-"""What calibration rows cost small silos in training, by how their rows are split.
+"""Measure how much accuracy calibration rows cost small silos, by split fractions.
 
     CAVEAT_DATA=DIR python benchmarks/small_silos.py heart          # half an hour on one core
     CAVEAT_DATA=DIR python benchmarks/small_silos.py digits --seeds 4
 
-Silos have 48 rows that are not for testing, as silos of 60 rows have, and are tested on 60 others: four hospitals (UCI
-heart disease), or nine silos of digits with three rotations. Seeds from 200 on, which no table uses. Printed are means
-over silos and seeds, and differences from shares of .8, .1 and .1 with their standard errors over seeds.
+Silos have 48 non-test rows, like silos with 60 rows in total, and are tested on 60 others: four hospitals (UCI heart
+disease), or nine silos of digits with three rotations. Seeds begin at 200, which no table uses. Prints means over silos
+and seeds, and differences to fractions of .8, .1 and .1 with their standard errors over seeds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which temperature is the better default: none, the federation's, or each silo's own, shrunk towards it?
+"""Compare default temperatures: none, the federation's, or each silo's own with shrinkage.
 
-Small federations of the recipes' kinds, at seeds that no table uses. Temperatures are fitted on validation splits and
-judged on test splits, of the model that a silo predicts with. Per federation and method, and for all together: the mean
-over silos of the negative log-likelihood in nats, and the share of silos whose calibration error is inside its chance
-band. "silo" is the silo's own temperature, shrunk by how far silos are estimated to lie apart; "silo, WIDTH" takes that
-as given; "alone" is from a silo's own validation split, as under `[privacy]`.
+Small federations like those of the recipes use seeds that no table uses. Temperatures are fitted on validation splits
+and evaluated on test splits, with the model that a silo predicts with. Prints per federation and method, and for all
+together, the mean over silos of the negative log-likelihood in nats, and the fraction of silos whose calibration error
+is within its chance band. "silo" is the silo's own temperature, shrunk by the estimated spread between silos; "silo,
+WIDTH" uses the given spread; "alone" uses only the silo's own validation split, as under `[privacy]`.
 
 CAVEAT_DATA=DIR python benchmarks/temperature.py [SEED...]        about 3 minutes a seed
 """

@@ -1,11 +1,11 @@
-"""Does the temperature, which is on by default, make a recipe's probabilities better?
+"""Measure whether temperature scaling, which is on by default, improves the probabilities of recipes.
 
-Each recipe is trained as it is, once per seed: a temperature changes no weights, and predictions keep what the model
-itself says. Per recipe and seed: the negative log-likelihood of test labels in nats, mean over silos, without and with
-the temperature, and by how much it is worse with it (below 0: better). "own" is the recipe's own seed. Then the mean
-over all seeds of a recipe. No silo is malicious in these runs: how many updates of training exceeded the bound of
-docs/byzantine.md is said, too; where none did, the run has the bits of one without the bound. `digits` needs no data;
-the others take CAVEAT_DATA.
+Each recipe is trained once per seed: a temperature changes no weights, and predictions include the uncalibrated
+probabilities. Prints per recipe and seed the negative log-likelihood of test labels in nats, mean over silos, without
+and with the temperature, and the relative change (below 0 is better). "own" is the recipe's own seed. Then it prints
+the mean over all seeds of a recipe. There are no malicious silos: the script also counts the training updates that
+exceeded the bound of docs/byzantine.md; if there are none, the run is bit-identical to one without the bound. `digits`
+needs no data; the others need CAVEAT_DATA.
 
 CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,2] [--rounds N] [--set KEY=VALUE]...
 """

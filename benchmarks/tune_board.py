@@ -1,11 +1,11 @@
-"""Choose the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
+"""Tune the learning rates of `caveat bench`'s rows on validation data, and write them as settings.
 
     CAVEAT_DATA=DIR python benchmarks/tune_board.py OUT [--rows fedavg ditto ...] [--federations ...] [--workers 2]
 
 Every row tries the same three rates on every federation: a third of the federation's rate, the rate, and three times
 the rate, with seeds that no board uses. The score is the mean over silos and seeds of the NLL of a silo's validation
-split, with the row's own decision between models; a run that fails has none. OUT/FEDERATION.SEED.json has all trials,
-kept and continued. OUT/settings.toml is the package's file with the chosen rates.
+split, with the row's own decision between models; a failed run has no score. OUT/FEDERATION.SEED.json has all trials;
+repeat the command to continue. OUT/settings.toml is the package's file with the chosen rates.
 """
 
 from __future__ import annotations

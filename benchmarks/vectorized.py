@@ -1,8 +1,8 @@
-"""What a round gains where silos are trained side by side, over the same round one silo after the other.
+"""Measure the speed of vectorized rounds relative to the same rounds with one silo after the other.
 
 python benchmarks/vectorized.py [JOB ...]      jobs: see JOBS; all by default. Two workers on both sides.
 
-Behind each ratio are the kB that a silo's step of training takes, and whether `vectorized = "auto"` stacks by its rule.
+Next to each ratio are the kB of a silo's training step, and the decision of `vectorized = "auto"`.
 """
 
 from __future__ import annotations

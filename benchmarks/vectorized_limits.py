@@ -1,8 +1,8 @@
-"""What limits a vectorized round of 100 silos: where its time goes, beside what this machine's memory and a core give.
+"""Measure the parts of a vectorized round of 100 silos, compared with the machine's memory bandwidth and one core.
 
 python benchmarks/vectorized_limits.py       one worker, one thread, the round "hundred" of benchmarks/vectorized.py
 
-Numbers are computed for steps: a step of a linear layer multiplies matrices three times (forward, and backward by
+Operations are counted per step: a step of a linear layer multiplies matrices three times (forward, and backward by
 inputs and weights), and Adam reads parameter, gradient and two moments and writes three of them.
 """
 

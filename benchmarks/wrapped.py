@@ -1,4 +1,4 @@
-"""Markdown whose lines end at 120 characters: prose is wrapped, and tables that are too wide become several."""
+"""Wrap Markdown at 120 characters; divide tables that are too wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A 1-D CNN on series, as a model of one's own: every digit is a series of 8 steps with 8 channels, row after row.
+"""A custom model: a 1-D CNN on series. Each digit is a series of 8 steps with 8 channels, row by row.
 
 python examples/cnn_on_series.py [METHOD ...]
 """

@@ -1,9 +1,10 @@
-"""Ditto as a method in a file of one's own: every silo keeps a model near the federation's, which FedAvg trains.
+"""A custom method: Ditto, in which every silo keeps a local model near the global model, which FedAvg trains.
 
 Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, Algorithm 1 with FedAvg for the
-global model. Ours: a silo's own model starts as the federation's of its first round, and trains as long as that does.
+global model. Difference: a silo's local model starts from the global model of its first round, and trains for the same
+number of steps.
 
-caveat has a method `ditto` as well, so that this one has another name.
+The name is `myditto`, because caveat already has a method `ditto`.
 
     caveat compare digits --methods fedavg,myditto --plugin examples/ditto.py --out runs/myditto
 """

@@ -1,4 +1,4 @@
-"""A frozen pretrained encoder: methods compared on Office-Caltech10, a silo per camera or shop.
+"""Compare methods with a frozen pretrained encoder on Office-Caltech10, with a silo per domain.
 
 CAVEAT_DATA=DIR python examples/pretrained_encoder.py [METHOD ...]    # mean accuracy of silos, three seeds
 

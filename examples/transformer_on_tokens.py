@@ -1,4 +1,4 @@
-"""A transformer on token ids, as a model of one's own: every digit is a text of 64 ids, the grey levels of its pixels.
+"""A custom model: a transformer on token ids. Each digit is a text of 64 ids, the grey levels of its pixels.
 
 python examples/transformer_on_tokens.py [METHOD ...]
 """

@@ -1,4 +1,4 @@
-"""Draws what a trained model says of its own silo's digits, and of inputs that no silo has: docs/unfamiliar.png.
+"""Draw a model's predictions for its own silo's digits and for inputs that no silo has: docs/unfamiliar.png.
 
 python examples/unfamiliar.py [FILE.png]
 """

@@ -1,4 +1,4 @@
-"""What a curious server and careless hospitals try in `deploy.py`, and what becomes of tables that change."""
+"""Requests of a curious server, mistakes of hospitals, and tables that change, as `deploy.py` tests them."""
 
 from __future__ import annotations
 

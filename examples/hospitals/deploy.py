@@ -1,12 +1,17 @@
-"""Three hospitals and a server, each with processes of its own, on this machine; and what goes wrong between them.
+"""Run three hospitals and a server as separate processes on this machine, and test how they handle failures.
 
-For each method: silos join over TLS with keys that the server knows; a server that asks for too much, labels of unknown
-codes and somebody who takes a silo's name are refused; a silo is killed and comes back, the server is killed and comes
-back, labels that were flipped in between are noticed; the result has the bits of a run on one machine in which silos
-take part in the same rounds, no surname has left its hospital, and tables that change later change no prediction. A
-silo that was away in the end gets the model, one that comes when all is over joins, and a malicious one is named: its
-run goes back by command, and on without it.
-Ends with status 1 at the first thing that is not so.
+For each method:
+
+- Silos join over TLS with registered keys. A server that requests too much, labels with undeclared codes, and a node
+  that claims another silo's name are refused.
+- A silo is killed and reconnects. The server is killed and restarted, and labels that were flipped in between are
+  detected.
+- The result is bit-identical to a run on one machine in which silos take part in the same rounds. No surname has left
+  its hospital, and later changes of tables do not affect predictions.
+- A silo that missed the end gets the model, and a silo that comes after the run joins.
+- A malicious silo is named; its run is rolled back and continues without it.
+
+Ends with status 1 at the first failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is late: a hospital that misses the last messages, and one that joins when all is over."""
+"""Late hospitals: one that misses the last messages, and one that joins the finished federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that are folders: a copy of the project each, and the processes that its scripts start."""
+"""Folders that act as machines: each has a copy of the project, and the processes that its scripts start."""
 
 from __future__ import annotations
 

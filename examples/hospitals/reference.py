@@ -1,4 +1,4 @@
-"""The same run on one machine, in which silos take part in exactly the rounds that they were counted in."""
+"""The same run on one machine, in which silos take part in exactly the rounds in which they were aggregated."""
 
 from __future__ import annotations
 
