@@ -5,7 +5,7 @@
 
 Silos have 48 non-test rows, like silos with 60 rows in total, and are tested on 60 others: four hospitals (UCI heart
 disease), or nine silos of digits with three rotations. Seeds begin at 200, which no table uses. Prints means over silos
-and seeds, and differences to fractions of .8, .1 and .1 with their standard errors over seeds.
+and seeds, and differences from fractions of .8, .1 and .1 with their standard errors over seeds.
 """
 
 from __future__ import annotations
