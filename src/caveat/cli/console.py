@@ -161,8 +161,8 @@ Vectorized = Annotated[
     typer.Option(
         metavar="MODE",
         show_envvar=False,
-        help="Train several silos as one batched model: off, auto (if measured to be faster) or on. Results differ by "
-        "rounding only.  [default: off]",
+        help="Train several silos as one batched model: off, auto (if there are many silos with small steps) or on. "
+        "Results differ only by rounding.  [default: off]",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress.")]

@@ -159,11 +159,11 @@ def export(
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
-    """Export a silo's model, with its decision to abstain, to a file that needs no caveat.
+    """Export a silo's model, with its decision to abstain, to a file that works without caveat.
 
-    Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision;
-    it gives the same answers as `caveat predict`, but for the alarm novel, which needs features of the silo's training
-    inputs: by default the file does not contain them. Also writes a model card next to it.
+    Writes one file (a folder for MLflow) with preprocessing, model, temperature, familiarity, thresholds and decision.
+    It predicts like `caveat predict`, except for the alarm novel, which needs features of the silo's training inputs:
+    by default the file does not contain them. Also writes a model card next to it.
     """
     with reported(named=True):
         from ..api import load
@@ -190,7 +190,9 @@ def join(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=0, max=1_000_000, help="Training rounds at the silo.  [default: 5, or as many as RUN took]"),
+        typer.Option(
+            min=0, max=1_000_000, help="Training rounds at the silo.  [default: 5, or fewer if RUN took fewer]"
+        ),
     ] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,

@@ -8,7 +8,9 @@ import typer
 
 from .console import ConfigArgument, Plugins, RunArgument, SetOptions, reported, show
 
-flower = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Federations on Flower.")
+flower = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="Run federations over Flower."
+)
 
 
 @flower.command()
@@ -106,10 +108,11 @@ def status(folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folde
 def delete_data(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="STATE/FEDERATION, or STATE for all in it.")],
 ) -> None:
-    """Delete the rows that a silo has stored for a federation, and the scores of its calibration inputs.
+    """Delete the rows that a silo has stored for a federation, and the features of its inputs.
 
     Run it on the silo's machine. The silo no longer takes part in that federation, unless its source yields the same
-    rows again; its stored model still predicts, with the same answers. With STATE, delete them for all federations.
+    rows again; its stored model still predicts, but without the alarm novel. With STATE, delete them for all
+    federations.
     """
     with reported():
         from ..federation.silo.store import delete_data as delete_rows

@@ -80,7 +80,7 @@ def caveat(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated learning over heterogeneous data silos, with models that say how sure they are."""
+    """Federated learning over heterogeneous data silos, with models that report how uncertain they are."""
 
 
 app.command(

@@ -255,10 +255,10 @@ def bench(
     workers: console.Workers = None,
     quiet: console.Quiet = False,
 ) -> None:
-    """Make a leaderboard of uncertainty: methods, and sources of uncertainty, on many federations.
+    """Make a leaderboard of methods and sources of uncertainty on many federations.
 
-    Every method is trained once per federation and seed, and asked by every source. Writes a file per cell, and the
-    board as Markdown and HTML. Repeat the command to continue.
+    Trains every method once per federation and seed, and evaluates it with every source. Writes a file per cell, and
+    the board as Markdown and HTML. Repeat the command to continue.
     """
     with console.reported():
         from ..bench.page import board_table, write_board

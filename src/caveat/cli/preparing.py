@@ -241,7 +241,7 @@ def method(
 ) -> None:
     """Write your own method, with a test.
 
-    NAME.py is the method of --from with one more loss term, and runs as it is. NAME.toml lists what leaves a silo, and
+    NAME.py is the method of --from with an additional loss term, ready to run. NAME.toml lists what leaves a silo, and
     test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
     """
     with console.reported():

@@ -201,10 +201,10 @@ def rollback(
 ) -> None:
     """Roll a run back to a recent training round.
 
-    The run continues after that round; later rounds and the result of a finished run are discarded. Without --to, list
-    the available rounds and change nothing. Their number is engine.keep_checkpoints: by default 5 for a federation on
-    Flower (run this command on the server's machine), and only the newest for a run on one machine. For a baseline,
-    pass RUN/baselines/NAME.
+    The run continues after that round; later rounds and the result of a finished run are moved to RUN/undone. Without
+    --to, list the available rounds and change nothing. Their number is engine.keep_checkpoints: by default 5 for a
+    federation on Flower (run this command on the server's machine), and only the newest for a run on one machine. For a
+    baseline, pass RUN/baselines/NAME.
     """
     with console.reported(named=True):
         from ..core import ConfigurationError
