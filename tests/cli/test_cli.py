@@ -44,7 +44,7 @@ COMMANDS = {
         "--methods", "--variant", "--seeds", "--set", "--sweep", "--tune", "--tune-seeds", "--match-rounds", "--out",
         "--plugin", "--workers", "--device", "--quiet", "--metric",
     },
-    "reproduce": {"--list", "--scale", "--seeds", "--out", "--workers", "--device", "--quiet"},
+    "reproduce": {"--list", "--scale", "--seeds", "--rows", "--out", "--workers", "--device", "--quiet"},
     "ood": {"--out", "--plugin", "--model"},
     "bench": {
         "--out", "--rows", "--federations", "--lite", "--seeds", "--plan", "--settings", "--data", "--plugin",
