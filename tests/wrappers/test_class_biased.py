@@ -15,8 +15,7 @@ import caveat
 from caveat.core import ConfigurationError, Data, Decision, SiloContext
 from caveat.methods import FedAvg, Local
 from caveat.uncertainty.class_bias import WIDEST
-from caveat.wrappers.calibration import TemperatureScaled
-from caveat.wrappers.class_biased import ClassBiased
+from caveat.wrappers.calibration import ClassBiased, TemperatureScaled
 from caveat.wrappers.uncertainty import Uncertainty
 
 

@@ -16,9 +16,8 @@ from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
 from caveat.wrappers.base import Wrapper
-from caveat.wrappers.calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
+from caveat.wrappers.calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from caveat.wrappers.choice_policies import Best, Blended, Surer, Switched
-from caveat.wrappers.class_biased import ClassBiased
 from caveat.wrappers.ensembles import Ensemble, SeveralModels, Snapshots
 from caveat.wrappers.evaluation import Evaluated
 from caveat.wrappers.familiar import Familiar

@@ -245,7 +245,7 @@ def method(
     test_NAME.py runs the contract tests of all methods. Existing files are not overwritten.
     """
     with console.reported():
-        from ..testing.scaffold import write_method
+        from ..testing.contract import write_method
 
         for path in write_method(name, base, out):
             typer.echo(path)

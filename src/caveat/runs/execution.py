@@ -16,7 +16,7 @@ from ..wrappers.ensembles import Ensemble
 from .base import BaseRun
 from .progress import Progress, ProgressWithCallbacks, settings_of
 from .recorder import Recorder
-from .robust import norms_of, say_unbounded
+from .result_warnings import norms_of, say_unbounded
 from .summary import check_vectorized, not_batched
 
 logger = logging.getLogger(__name__)

@@ -121,7 +121,7 @@ class LocalRun(AnsweringRun):
         if self.spec.data is None:
             return None
         about = {"folder": str(self.folder.absolute()), "rounds": getattr(self.method, "rounds", None)}
-        return {"by": "caveat.runs.spawn_worker", **about, "sets": list(self.sets), "plugins": named()}
+        return {"by": "caveat.runs.start", **about, "sets": list(self.sets), "plugins": named()}
 
     def description(self) -> RunFile:
         found = data_fingerprint(self.silos, self._recorded)

@@ -42,8 +42,7 @@ from ..wrappers.base import find
 from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
-from .result_warnings import RunResult, result_warnings
-from .robust import largest_part, noted_rows, rollback_advice
+from .result_warnings import RunResult, largest_part, noted_rows, result_warnings, rollback_advice
 from .summary import count, rows, summarize
 
 logger = logging.getLogger(__name__)

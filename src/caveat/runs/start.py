@@ -1,24 +1,35 @@
-"""Start the run of a configuration in a new folder, resume an interrupted run, or extend it by more rounds."""
+"""Start the run of a configuration in a new folder, resume an interrupted run, or extend it by more rounds.
+
+Also serve requests in a worker process that is not a fork: it reconstructs the run from its folder and data.
+"""
 
 import dataclasses
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from .. import config as configuration
 from .. import data, files
 from ..config import Config
 from ..core import ConfigurationError, Method, Round, SiloId, horizon
 from ..core.devices import find_device, find_devices
+from ..core.errors import CaveatError, message_of
+from ..engines.executor import Executor
+from ..engines.worker_process import SharedBuffer, end_with_parent, serve
 from ..files.schema import Checkpoint, GivenConfiguration, RunFile, Summary
+from ..methods.plugins import use
 from ..metrics.custom_metrics import check_known as check_metrics
 from .execution import execute
 from .local import LocalRun
 from .progress import Progress, Silent
 from .spec import spec_of, with_rounds
 from .spec_file import check_begun, check_same_data, described, engine_in, run_file, spec_in, with_sets
-from .user_code import check_known
+from .user_code import check_known, import_named
 
 CONFIG, GIVEN = "config.toml", "given.toml"
 
@@ -263,3 +274,38 @@ def _is_closing(checkpoint: Checkpoint | None, method: Method) -> bool:
 
 def _forms(rounds: list[Round]) -> list[tuple[str, bool, bool]]:
     return [(step.name, step.trains, step.everyone) for step in rounds]
+
+
+def serve_respawned(about: Mapping[str, Any]) -> None:
+    """Serve requests in a process started by `respawn`. If the run cannot be reconstructed, answer with the error."""
+    end_with_parent(about["parent"])
+    pipe, *buffers = about["descriptors"]
+    connection, (down, *up) = Connection(pipe), map(SharedBuffer, buffers)
+    try:
+        executor = rebuilt_executor(about["rebuild"])
+    except Exception as error:
+        connection.recv_bytes()
+        why = str(error) if isinstance(error, CaveatError) else message_of(error)
+        answer = {
+            "error": f"a worker process cannot reconstruct the run: {why}",
+            "kind": type(error).__name__,
+            "silo": None,
+        }
+        connection.send_bytes(json.dumps(answer).encode())
+        return
+    executor.device, executor.sharing = torch.device(about["device"]), about["sharing"]
+    serve(executor, down, up, connection)
+
+
+def rebuilt_executor(rebuild: Mapping[str, Any]) -> Executor:
+    """Return the executor of a run. The user named all code that is imported here when starting the run. Raises
+    RunError if the data have changed, and what reading them raises."""
+    for plugin in rebuild["plugins"]:
+        use(plugin)
+    folder = Path(rebuild["folder"])
+    spec = spec_in(folder, with_sets(run_file(folder), rebuild["sets"]))
+    spec = dataclasses.replace(spec, method=with_rounds(spec.method, rebuild["rounds"]))
+    import_named(spec)
+    silos = spec.read_silos()
+    check_same_data(folder, silos)
+    return LocalRun(spec=spec, folder=folder, silos=silos).executor()

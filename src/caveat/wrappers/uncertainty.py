@@ -12,9 +12,8 @@ from ..core.settings import frozen_settings
 from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
 from .base import find
-from .calibration import ByClass, Conformal, LabelShifted, TemperatureScaled
+from .calibration import ByClass, ClassBiased, Conformal, LabelShifted, TemperatureScaled
 from .choice_policies import Best, Blended, Surer, Switched
-from .class_biased import ClassBiased
 from .ensembles import Ensemble, Snapshots, has_rounds_after_training
 from .familiar import Familiar
 from .guarantee_policy import Guaranteed, GuaranteeScope
