@@ -44,8 +44,8 @@ SOURCES: Mapping[str, Mapping[str, Any]] = {
     "ensemble": {"source": "ensemble"},
 }
 """Sources of uncertainty, by the settings that they change: a single pass without and with a temperature, MC dropout,
-Laplace's approximation, the method's own evidence or draws of its models, the models after several rounds of the same
-training, and an ensemble."""
+Laplace's approximation, the method's own evidence or draws of its models, the models after the last rounds of the
+same training, and an ensemble."""
 SOFTMAX = ("one", "dropout", "laplace")
 """Sources of methods whose models have a softmax; others have evidence or draws."""
 

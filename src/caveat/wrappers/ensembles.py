@@ -5,8 +5,8 @@ Ensemble: Lakshminarayanan et al., Simple and Scalable Predictive Uncertainty Es
 states, and M passes per prediction.
 
 Snapshots: Chen, Lundberg & Lee, Checkpoint Ensembles: Ensemble Methods from a Single Training Process, arXiv
-1710.03282, 2017, with equally spaced rounds of the last part of training as members. They take M times the memory for
-states and M passes per prediction, but no further round and no further message.
+1710.03282, 2017, with the last M rounds of training as members. They take M times the memory for states and M passes
+per prediction, but no further round and no further message.
 
 The first member of both is bit-identical to the run without an ensemble.
 """
@@ -206,10 +206,8 @@ class Snapshots(SeveralModels):
 
     @cached_property
     def taken(self) -> Sequence[int]:
-        """Positions of the rounds after which members are copied, equally spaced in the second half of training."""
-        trained = [t for t, step in enumerate(self.base.schedule()) if step.trains]
-        gap = max(1, len(trained) // (2 * self.ensemble_size))
-        return trained[-1 - gap :: -gap][: self.ensemble_size - 1][::-1]
+        """Positions of the rounds after which members are copied: the last training rounds except the very last."""
+        return [t for t, step in enumerate(self.base.schedule()) if step.trains][-self.ensemble_size : -1]
 
     def init_server(self, context: SiloContext) -> State:
         return numbered(0, self.base.init_server(context)) | {"ensemble": {"begun": torch.tensor(1)}}

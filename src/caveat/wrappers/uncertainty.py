@@ -47,7 +47,7 @@ class Uncertainty:
     source: Literal["own", "dropout", "laplace", "ensemble", "snapshots"] | None = None
     """Uncertainty estimator. dropout: MC dropout; laplace: a posterior of the last layer, which becomes narrower with
     more data; ensemble: several models, trained from different weights, at a multiple of the cost; snapshots: the
-    models after several rounds of one training. By default the method's own: evidence or drawn models if it has any,
+    models after the last rounds of one training. By default the method's own: evidence or drawn models if it has any,
     otherwise dropout."""
     ensemble_size: Annotated[int, Field(ge=2, le=100)] | None = None
     """ensemble and snapshots: number of models (5 by default)."""
