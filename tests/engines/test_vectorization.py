@@ -36,6 +36,7 @@ from caveat.methods import (
     FedSR,
     Local,
     PerFedAvg,
+    PFedBayes,
     TrFedDis,
 )
 from caveat.nn.encoders import Model, Tokens, head
@@ -62,10 +63,11 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     FedIIR: {"tell": "reads a silo's values", "train": "does not require grad"},
     FedALA: {"train (own)": "reads a silo's values"},
     FedProto: {"train (own)": "context.train"},
+    PFedBayes: dict.fromkeys(("train", "train (own, rho)"), "draws random numbers other than batches"),
     FedPN: {"train": "torch.autograd.Function", "personalise": "context.train", "train_densities": "context.train"},
 }  # fmt: skip
 """The works of methods that are not vectorized, and what their reasons say."""
-NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR)
+NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR, PFedBayes)
 
 
 def plain() -> nn.Module:

@@ -45,6 +45,15 @@ def test_drawn_weights_have_the_gaussian_s_moments_and_are_always_the_same() -> 
     assert_same({"first": next(draws(mean, deviation, 2))}, {"first": drawn[0]})
 
 
+def test_drawn_weights_do_not_depend_on_the_order_of_names() -> None:
+    """Tensors read from a file are in another order than those of a module."""
+    mean, deviation = {"b": torch.zeros(3), "a": torch.zeros(3)}, {"b": torch.ones(3), "a": torch.ones(3)}
+    one, other = (next(draws(each, spread, 2)) for each, spread in (
+        (mean, deviation), (dict(sorted(mean.items())), dict(sorted(deviation.items()))),
+    ))  # fmt: skip
+    assert_same({"drawn": one}, {"drawn": other})
+
+
 # FedBE
 
 

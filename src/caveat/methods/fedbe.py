@@ -91,8 +91,8 @@ def draws(mean: Tensors, deviation: Tensors, count: int) -> Iterator[Tensors]:
     The last pass of an answer is the one of which familiarity is measured.
     """
     for number in range(count - 1):
-        with seeded("weights", number):  # on the CPU, so the same on all devices
-            noise = {name: torch.randn(each.shape) for name, each in deviation.items()}
+        with seeded("weights", number):  # on the CPU and by name: the same on all devices, and for tensors from files
+            noise = {name: torch.randn(deviation[name].shape) for name in sorted(deviation)}
         yield mean | {name: mean[name] + each * brought(noise[name], each.device) for name, each in deviation.items()}
     yield mean
 
