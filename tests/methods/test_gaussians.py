@@ -154,7 +154,8 @@ def test_the_bound_of_a_linear_model_is_the_closed_form_with_its_minimum_at_the_
     mean, sd = (xy / zeta + prior / variance) / precision, precision**-0.5
     with torch.no_grad():
         module.weight.fill_(mean)
-    drawn = DrawnNetwork(module, {"weight": torch.tensor([[np.log(sd)]]).double()})
+    rho = load(nn.Linear(1, 1, bias=False).double(), {"weight": torch.tensor([[np.log(sd)]]).double()})
+    drawn = DrawnNetwork(module, rho)
     loss = Squared(zeta=zeta).bound(drawn, down, context(module, x, y))
     values, slopes = [], []
     with seeded(0):

@@ -11,7 +11,7 @@ from federations import ADAM, FAST, Federation, assert_same, kept_state
 import caveat
 from caveat.core import ConfigurationError, Decision, Method, Payload, Prediction, SiloContext, State
 from caveat.engines.rounds import Participation
-from caveat.methods import IFCA, UEFL, Ditto, FedAvg, FedBABU, FedBN, FedPer, TrFedDis
+from caveat.methods import IFCA, UEFL, Ditto, FedAvg, FedBABU, FedBN, FedPer, Local, TrFedDis
 from caveat.wrappers.ensembles import Ensemble, Snapshots, member_groups, numbered
 from caveat.wrappers.privacy import Private
 
@@ -113,7 +113,7 @@ def test_snapshots_are_of_the_last_rounds(rounds: int, size: int, taken: list[in
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4])
-@pytest.mark.parametrize("base", [FedBN(rounds=6, training=ADAM), Ditto(rounds=6, training=ADAM)], ids=["bn", "ditto"])
+@pytest.mark.parametrize("base", [each(rounds=6, training=ADAM) for each in (FedBN, Ditto, Local)])
 def test_members_are_the_states_of_the_run_without_snapshots_after_their_rounds(
     base: Method, share: float, tmp_path: Path
 ) -> None:
@@ -129,10 +129,12 @@ def test_members_are_the_states_of_the_run_without_snapshots_after_their_rounds(
         states[t] = plain.states()
     wrapper = with_copies.method
     for m, t in enumerate([5, 3, 4]):
-        assert_same(member_groups(m, with_copies.server), servers[t])
+        assert_same(wrapper.of_member(m, with_copies.server), servers[t])  # type: ignore[attr-defined]
         for silo, state in with_copies.states().items():
             if any(states[t][silo].values()):
-                assert_same(wrapper.at_silo(m, state), states[t][silo])  # type: ignore[attr-defined]
+                assert_same(wrapper.of_member(m, state), states[t][silo])  # type: ignore[attr-defined]
+    down, x = wrapper.broadcast(with_copies.server), with_copies.place.silos["silo-0"].test.x
+    assert wrapper.answer(down, with_copies.states()["silo-0"], with_copies.place.context("silo-0"), x)
     assert [done.step.address for done in with_copies.done] == ["base.base.train"] * 6
 
 

@@ -35,9 +35,9 @@ LEAST = 1e-12
 class DrawnNetwork(nn.Module):
     """A network whose weights are drawn in every pass; `rho` has the logarithms of their standard deviations."""
 
-    def __init__(self, mean: nn.Module, rho: Tensors) -> None:
+    def __init__(self, mean: nn.Module, rho: nn.Module) -> None:
         super().__init__()
-        self.mean, self.rho = mean, load(deepcopy(mean), snapshot(mean) | rho)
+        self.mean, self.rho = mean, rho
 
     def forward(self, x: Tensor) -> Tensor:
         mean, rho = learning(self.mean), learning(self.rho)
@@ -83,13 +83,15 @@ class PFedBayes(FedBE):
         return self.broadcast(server)
 
     def train(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        own = load(context.module, state.get("own", down["model"]))
-        drawn = DrawnNetwork(own, state.get("rho") or logarithms(down["variance"]))
+        mean, copy = state.get("own", down["model"]), deepcopy(context.module)
+        rho = load(copy, mean | (state.get("rho") or logarithms(down["variance"])))
+        own = load(context.module, mean)
+        drawn = DrawnNetwork(own, rho)
         undecayed = frozenset(f"rho.{name}" for name in learning(own))
         self.training.fit(replace(context, module=drawn), self.bound(drawn, down, context), undecayed=undecayed)
-        mean, rho = snapshot(own), {name: each.detach().clone() for name, each in learning(drawn.rho).items()}
-        squares = {name: (mean[name] - down["model"][name]).square() + (2 * each).exp() for name, each in rho.items()}
-        return Update({"model": mean, "squares": squares}, context.examples), state | {"own": mean, "rho": rho}
+        mean, logs = snapshot(own), {name: each.detach().clone() for name, each in learning(rho).items()}
+        squares = {name: (mean[name] - down["model"][name]).square() + (2 * each).exp() for name, each in logs.items()}
+        return Update({"model": mean, "squares": squares}, context.examples), state | {"own": mean, "rho": logs}
 
     def bound(self, drawn: DrawnNetwork, down: Payload, context: SiloContext) -> Loss:
         """Loss of a draw of the weights plus zeta / n_k times the divergence: eq. 8, per example."""

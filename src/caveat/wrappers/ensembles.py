@@ -57,21 +57,21 @@ class SeveralModels(Wrapper):
     def broadcast(self, server: State) -> Payload:
         sent: Payload = {"ensemble": server["ensemble"]}
         for m in self.begun(server):
-            sent |= numbered(m, self.base.broadcast(member_groups(m, server)))
+            sent |= numbered(m, self.base.broadcast(self.of_member(m, server)))
         return sent
 
     def begun(self, tensors: Payload) -> range:
         """Return the members that have started, the newest last, from the server's state or from a broadcast."""
         return range(int(tensors["ensemble"]["begun"]))
 
-    def at_silo(self, m: int, state: State) -> State:
-        """Return a member's state at a silo."""
+    def of_member(self, m: int, state: State) -> State:
+        """Return a member's state at the server or at a silo."""
         return member_groups(m, state)
 
     def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
         said: dict[Decision, list[Tensor]] = {}
         for m in self.begun(down):
-            for whose, probs in self.probabilities(member_groups(m, down), self.at_silo(m, state), context, x):
+            for whose, probs in self.probabilities(member_groups(m, down), self.of_member(m, state), context, x):
                 said.setdefault(whose, []).append(probs)
         return {whose: Prediction.from_samples(torch.stack(each), whose) for whose, each in said.items()}
 
@@ -254,7 +254,7 @@ class Snapshots(SeveralModels):
     def follows_rounds(self) -> str:
         return self.base.follows_rounds or "uncertainty.source = 'snapshots'"
 
-    def at_silo(self, m: int, state: State) -> State:
+    def of_member(self, m: int, state: State) -> State:
         return member_groups(m, state) or member_groups(0, state)
 
 
