@@ -95,6 +95,8 @@ def uefl(kind: type[caveat.UEFL]) -> caveat.UEFL:
     return kind(rounds=6, iterations=1, codewords=32, training=FAST)
 
 
+SHRINKING: dict[str, Any] = {"gamma": 1, "normalize": False, "density_trains_encoder": True, "floor": -50}
+"""Settings of FedPN under which -log p(z) is lowered by shrinking all embeddings."""
 FEDAVG = caveat.FedAvg(rounds=10, training=FAST)
 Case = tuple[Callable[[int], Arrays], caveat.Method, dict[str, Any]]
 PLANTED: dict[str, Case] = {
@@ -104,6 +106,7 @@ PLANTED: dict[str, Case] = {
     "labels shuffled at one silo, digits": (shuffled(digits, 1), FEDAVG, {}),
     "labels shuffled at one silo, cancer": (shuffled(cancer, 1), FEDAVG, {}),
     "dead codebook, digits": (digits, uefl(DeadCodebook), {}),
+    "embeddings shrunk, digits": (digits, caveat.FedPN(rounds=5, training=FAST, **SHRINKING), {}),
     "rate x 100, digits": (digits, caveat.FedAvg(rounds=10, training=caveat.Training(lr=0.3, local_epochs=3)), {}),
     "rate x 1000, digits": (digits, caveat.FedAvg(rounds=10, training=caveat.Training(lr=3.0, local_epochs=3)), {}),
     "rate / 10,000, digits": (digits, caveat.FedAvg(rounds=10, training=caveat.Training(lr=3e-7)), {}),
