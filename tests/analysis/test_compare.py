@@ -365,7 +365,7 @@ def test_a_run_that_cannot_even_leave_a_note_ends_without_a_traceback(tmp_path: 
     with (
         patch.object(runner, "end_with_parent"),
         patch.object(runner, "start", side_effect=full) as start,
-        patch.object(runner, "write_bytes", side_effect=full) as write_bytes,
+        patch.object(runner.files, "write_bytes", side_effect=full) as write_bytes,
     ):
         runner._carry_out(load("digits"), Mock(), tmp_path / "seed-0", tmp_path / "seed-0.failed", os.getppid(), False)
     assert (start.call_count, write_bytes.call_count) == (1, 1)
