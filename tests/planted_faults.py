@@ -92,8 +92,8 @@ FAULTS = (
     ),
     Fault(
         "training on calibration rows",
-        "SiloContext(self.name, *splits, module, round=round",
-        "SiloContext(self.name, self.calibration, *splits[1:], module, round=round",
+        "            self.name, *splits, module, round=round, own=own,",
+        "            self.name, self.calibration, *splits[1:], module, round=round, own=own,",
         "test_data core data methods",
     ),
     Fault(
@@ -104,8 +104,16 @@ FAULTS = (
     ),
     Fault(
         "prediction sets calibrated on validation rows",
-        "x, y = context.calibration\n        probs = mean_probs(",
-        "x, y = context.validation\n        probs = mean_probs(",
+        (
+            '        y, subgroup = context.calibration.y, context.subgroups.get("calibration")\n'
+            "        subgroup = None if subgroup is None else brought(subgroup, y.device)\n"
+            '        probs = mean_probs(asked(self.base, down, state, context, "calibration"))\n'
+        ),
+        (
+            '        y, subgroup = context.validation.y, context.subgroups.get("validation")\n'
+            "        subgroup = None if subgroup is None else brought(subgroup, y.device)\n"
+            '        probs = mean_probs(asked(self.base, down, state, context, "validation"))\n'
+        ),
         "test_calibration_sets wrappers uncertainty",
     ),
     Fault(
@@ -116,8 +124,8 @@ FAULTS = (
     ),
     Fault(
         "temperature inverted",
-        "(inverse_temperature * self.probs.double().log())",
-        "(self.probs.double().log() / inverse_temperature)",
+        "logits = inverse_temperature * self.probs.double().log()",
+        "logits = self.probs.double().log() / inverse_temperature",
         "test_measures test_calibration_temperature uncertainty core wrappers",
     ),
     Fault(

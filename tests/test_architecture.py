@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import sys
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,15 @@ def test_no_pickle(word: str) -> None:
     tensors_alone = 'torch.load(path, map_location="cpu", weights_only=True)'
     for file in SOURCE.rglob("*.py"):
         assert word not in file.read_text().replace(tensors_alone, ""), file.name
+
+
+def test_every_planted_fault_has_its_place_in_the_sources() -> None:
+    path = Path(__file__).with_name("planted_faults.py")
+    spec = spec_from_file_location("planted_faults", path)
+    assert spec is not None
+    assert spec.loader is not None
+    faults = module_from_spec(spec)
+    sys.modules[spec.name] = faults  # dataclasses look their module up
+    spec.loader.exec_module(faults)
+    sources = "\n".join(each.read_text() for each in SOURCE.rglob("*.py"))
+    assert [fault.name for fault in faults.FAULTS if sources.count(fault.old) != 1] == []
