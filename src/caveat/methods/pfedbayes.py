@@ -1,12 +1,12 @@
 """pFedBayes: every silo has a Gaussian over the weights of its model, with the federation's Gaussian as its prior.
 
-Zhang et al., Personalized Federated Learning via Variational Bayesian Inference, ICML 2022, eq. 7 to 10. All weights
-are independent Gaussians. A silo minimizes E_q[-log p(D_k | w)] + zeta KL(q || p) over its Gaussian q, with one draw of
+Zhang et al., Personalized Federated Learning via Variational Bayesian Inference, ICML 2022. All weights are
+independent Gaussians. A silo minimizes E_q[-log p(D_k | w)] + zeta KL(q || p) over its Gaussian q, with one draw of
 all weights per batch. The federation's Gaussian p minimizes the silos' mean divergence KL(q_k || p).
 
-Where the paper and us differ: p is the exact minimum, by moments that silos send once a round (paper: silos take a
-gradient step on a copy of p with every batch, and the server averages means and rho of the copies). A standard
-deviation is exp(rho) (paper: log(1 + exp(rho))).
+We follow the paper's objective; its settings and released code were not compared. Where the paper and us differ: p is
+the exact minimum, by moments that silos send once a round (paper: silos take gradient steps on a copy of p, and the
+server averages the copies). A standard deviation is exp(rho) (paper: log(1 + exp(rho))).
 Our choices: the loss is per example, so the weight of the divergence is zeta / n_k; BatchNorm statistics are measured
 in training at the silo, and averaged for p; q starts at p in a silo's first round. Predictions are means over the
 same draws for every input, without dropout, and are made with p before a silo's first round.
@@ -63,9 +63,9 @@ class PFedBayes(FedBE):
 
     zeta: Annotated[float, Field(ge=0, le=LARGE)] = 0.003
     """Weight of the divergence from the federation's Gaussian. 1 is the evidence lower bound, with which silos hardly
-    learn if there are many more weights than examples: the default was chosen on validation data. Paper: 10."""
+    learn if there are many more weights than examples: the default was chosen on validation data."""
     deviation: Annotated[float, Field(gt=0, le=LARGE)] = 0.02
-    """Initial standard deviation of all weights. Paper: log(1 + exp(-2.5)), 0.08."""
+    """Initial standard deviation of all weights."""
 
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":
@@ -94,7 +94,7 @@ class PFedBayes(FedBE):
         return Update({"model": mean, "squares": squares}, context.examples), state | {"own": mean, "rho": logs}
 
     def bound(self, drawn: DrawnNetwork, down: Payload, context: SiloContext) -> Loss:
-        """Loss of a draw of the weights plus zeta / n_k times the divergence: eq. 8, per example."""
+        """Loss of a draw of the weights plus zeta / n_k times the divergence, per example."""
         loss = self.objective(drawn, down)
 
         def with_divergence(x: Tensor, y: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class PFedBayes(FedBE):
 
 
 def divergence(mean: Tensor, rho: Tensor, prior: Tensor, variance: Tensor) -> Tensor:
-    """KL(N(mean, exp(2 rho)) || N(prior, variance)) in nats, summed over independent numbers (eq. 10)."""
+    """KL(N(mean, exp(2 rho)) || N(prior, variance)) in nats, summed over independent numbers."""
     ratio = ((2 * rho).exp() + (mean - prior).square()) / variance
     return (ratio - 1 + variance.log() - 2 * rho).sum() / 2
 
