@@ -23,7 +23,7 @@ from caveat.wrappers.privacy import Private
 from caveat.wrappers.trained import Carried, trained
 
 MOMENTUM = replace(FAST, momentum=0.9)
-ALONE = ("FML", "FMLU", "TrFedDis", "APFL", "FedRoD", "FedProto")
+ALONE = ("FML", "FMLU", "TrFedDis", "APFL", "FedRoD", "FedProto", "PFedBayes")
 """Whose silos train more than what they send, or something else."""
 AFRESH = ("FedPN", "SCAFFOLD", "FedDC", "Ditto", "IFCA")
 """Whose optimisers begin every round afresh, or have a way of their own."""
