@@ -27,7 +27,7 @@ from scipy import special, stats
 from caveat import metrics
 from caveat.analysis.statistics import LEVEL, SeedDifferences, estimate, simultaneous, verdicts
 from caveat.core import Prediction
-from caveat.uncertainty.distributions import holm
+from caveat.uncertainty.statistical_tests import holm
 
 SILOS = 9
 CONTRASTS = 3

@@ -22,7 +22,7 @@ from caveat.analysis.statistics import (
     mean_ranks,
     simultaneous,
 )
-from caveat.uncertainty.distributions import holm
+from caveat.uncertainty.statistical_tests import holm
 
 NAN, INF = math.nan, math.inf
 

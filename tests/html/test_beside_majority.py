@@ -15,7 +15,7 @@ from caveat import data
 from caveat.files import RunFolder, read_run
 from caveat.html.run.classification import beside_majority, classification, judged, judged_together
 from caveat.terminal.results import class_table
-from caveat.uncertainty.distributions import auroc_interval, wilson
+from caveat.uncertainty.statistical_tests import auroc_interval, wilson
 
 NAMES = ("healthy", "ill")
 

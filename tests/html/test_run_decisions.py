@@ -19,7 +19,7 @@ from caveat.html.run.decisions import shares_text as told
 from caveat.html.run.guarantee import guarantee_lines, kept
 from caveat.html.run.page import write_report
 from caveat.terminal.results import model_table
-from caveat.uncertainty.distributions import score_interval, wilson
+from caveat.uncertainty.statistical_tests import score_interval, wilson
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from caveat.html.run.overview import overview
 from caveat.html.run.page import again, write_report
 from caveat.html.run.silos import ACCURACY, ECE, ENTROPY, panel, rows_of
 from caveat.html.run.uncertainty import scatter
-from caveat.uncertainty.distributions import wilson
+from caveat.uncertainty.statistical_tests import wilson
 
 ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 

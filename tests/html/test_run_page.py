@@ -22,7 +22,7 @@ from caveat.html.run.page import write_report
 from caveat.html.run.rounds import growth, mean_line
 from caveat.html.svg import ticks
 from caveat.terminal.results import result_table
-from caveat.uncertainty.distributions import wilson
+from caveat.uncertainty.statistical_tests import wilson
 
 SECTIONS = [
     "overview",

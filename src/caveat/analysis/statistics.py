@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..uncertainty.distributions import holm, ranks, student_quantile, student_tail
+from ..uncertainty.statistical_tests import holm, ranks, student_quantile, student_tail
 
 Values = Mapping[int, Mapping[str, float]]
 """A value per seed and silo; NaN if a silo has none."""

@@ -20,7 +20,7 @@ from scipy.stats import beta, binom
 from ..analysis.statistics import LEVEL, SeedDifferences, estimate
 from ..core import DataError
 from ..files.schema import BoardCell, CellSource
-from ..uncertainty.distributions import holm
+from ..uncertainty.statistical_tests import holm
 from .cells import Arrays, CellPlace, read_arrays, read_cell
 from .figures import RATE, RISK, per_input
 from .settings import MAJORITY, POOLED, BoardSettings

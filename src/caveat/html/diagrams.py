@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from ..core.text import cut, percent, percent_tick, tick
 from ..files.schema import Reliability
-from ..uncertainty.distributions import score_interval, wilson
+from ..uncertainty.statistical_tests import score_interval, wilson
 from . import svg
 from .svg import Point
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core import Data, Prediction, Tensors
 from ..uncertainty.dirichlet import NO_EVIDENCE
-from ..uncertainty.distributions import Array, ranks
+from ..uncertainty.statistical_tests import Array, ranks
 
 ROWS, FEATURES = 500, 4096
 """Maximum numbers of training inputs and of features that the ridge classifier uses."""

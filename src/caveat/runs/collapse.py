@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core import Caution, SiloId, Tensors
 from ..core.text import decimal, named, percent
 from ..metrics import merge
-from ..uncertainty.distributions import binomial_tail
+from ..uncertainty.statistical_tests import binomial_tail
 
 LEVEL = 0.01
 """Probability that chance causes one kind of warning, or that a skill above the bounds below causes `no_skill`."""

@@ -38,8 +38,8 @@ from scipy.special import betainc
 from torch import Tensor
 
 from . import histograms
-from .distributions import beta_quantile, negative_binomial_quantile
 from .histograms import beside
+from .statistical_tests import beta_quantile, negative_binomial_quantile
 
 GRID = 100
 """Limits per grid."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...core.text import percent
 from ...files.schema import AccuracyRecord, Finding, Summary, Verdict
 from ...metrics import EceTest, ece_test
-from ...uncertainty.distributions import chi_squared_tail
+from ...uncertainty.statistical_tests import chi_squared_tail
 from .findings import CONFIDENCE, open_because
 from .observations import Observation, Observed, Spread
 

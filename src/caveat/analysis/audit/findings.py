@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
-from ...uncertainty.distributions import ranks as ranked
+from ...uncertainty.statistical_tests import ranks as ranked
 from . import observations
 from .observations import Observation, Observed, Spread
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core import Prediction, SiloId
-from ...uncertainty.distributions import ranks, student_quantile
+from ...uncertainty.statistical_tests import ranks, student_quantile
 
 LOGITS = "logit_variance"
 """The variance of logits under a posterior of the last layer."""

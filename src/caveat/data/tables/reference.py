@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core import UnlikeColumn
-from ...uncertainty.distributions import count_test, holm, rank_test
+from ...uncertainty.statistical_tests import count_test, holm, rank_test
 from ..pools import Array, TableColumn, shown
 
 LEVEL = 0.05

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...core.text import count, decimal, joined, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
-from ...uncertainty.distributions import auroc_interval, wilson
+from ...uncertainty.statistical_tests import auroc_interval, wilson
 from ..templates import Cell, Table, column, table, words
 
 

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from ...core.text import count, decimal, joined, listed, percent, percent_tick, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
-from ...uncertainty.distributions import beta_binomial_moments, beta_binomial_tail, wilson
 from ...uncertainty.familiarity import least
+from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail, wilson
 from ..diagrams import Dot, dot_plot, dots
 from ..svg import Chart, group, line, text, ticks, written
 from ..templates import Cell, Table, column, table, words

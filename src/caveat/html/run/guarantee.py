@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core.text import decimal, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, SubgroupRecord, Summary
-from ...uncertainty.distributions import score_interval
+from ...uncertainty.statistical_tests import score_interval
 from ..templates import Cell, Table, column, table, words
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from ...core.text import decimal, percent, plural, signed, size
 from ...files import RunFolder
-from ...uncertainty.distributions import student_quantile
+from ...uncertainty.statistical_tests import student_quantile
 from ..svg import Chart, element
 from ..templates import Table, column, table, words
 from .classification import beside_majority

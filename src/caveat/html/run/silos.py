@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ...core.text import count, decimal, percent, percent_tick, tick
 from ...files import RunFolder, natural
 from ...files.schema import Metrics, SiloRecord
-from ...uncertainty.distributions import wilson
+from ...uncertainty.statistical_tests import wilson
 from ..diagrams import Dot, Groups, Rows, dot_plot, dots, lay_out, named, sparkline
 from ..svg import DIAMOND, Axes, Chart, Point, Write, color, group, key, marks, polyline, sample, swatch, ticks, written
 from ..templates import Cell, Column, Table, column, table, words

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from ...core.text import count, decimal, percent, plural
 from ...files import RunFolder
 from ...files.schema import Reliability, SiloRecord, Summary
-from ...uncertainty.distributions import binomial_tail, poisson_tail
+from ...uncertainty.statistical_tests import binomial_tail, poisson_tail
 from ..diagrams import NAMED, Dot, Dumbbell, dumbbells, reliability_diagram, risk_curve, small_reliability_diagram
 from ..svg import Chart, group, hollow, sample, swatch
 from .familiarity import familiarity

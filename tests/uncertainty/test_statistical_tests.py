@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from caveat.core.prediction import benjamini_hochberg
-from caveat.uncertainty.distributions import (
+from caveat.uncertainty.statistical_tests import (
     beta_binomial_moments,
     beta_binomial_tail,
     beta_quantile,
