@@ -149,9 +149,9 @@ def test_a_crash_on_the_way_leaves_what_the_same_call_goes_on_with(
         if at == "restore":
             patch.setattr(TrainedStore, "free", crash)
         elif at == "settings":
-            patch.setattr(resuming, "write_record", crash)
+            patch.setattr(resuming.files, "write_record", crash)
         else:
-            patch.setattr(resuming, "write_bytes", crash)
+            patch.setattr(resuming.files, "write_bytes", crash)
         with pytest.raises(Cut):
             resume(run, rounds=3)
     resume(run, rounds=3)
