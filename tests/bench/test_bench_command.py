@@ -83,7 +83,7 @@ def test_a_board_that_was_killed_continues_to_the_same_files(tmp_path: Path, mon
     assert whole.exit_code == 0, whole.stderr
     names = {f"lite-cancer.{method}.0" for method in ("majority", "local", "pooled", "fedavg")}
     assert set(content(tmp_path / "whole")) == {f"{name}.{end}" for name in names for end in ("json", "npz")}
-    assert {"untempered", "one", "dropout", "laplace", "ensemble"} == set(
+    assert {"untempered", "one", "dropout", "laplace", "snapshots", "ensemble"} == set(
         content(tmp_path / "whole")["lite-cancer.fedavg.0.json"]["sources"]
     )
 

@@ -53,7 +53,7 @@ def test_every_source_has_the_bits_of_a_run_of_its_own(name: str, silos: caveat.
     )
     kept = replace(TRAINED, source="snapshots", ensemble_size=2) if "snapshots" in sources else TRAINED
     trained = caveat.run(silos, method, **arguments(kept))
-    for source, uncertainty in SOURCES.items():
+    for source, uncertainty in sources.items():
         if source == "laplace" and not method.softmax:
             continue
         found = with_uncertainty(trained, uncertainty, tmp_path / source)
