@@ -79,6 +79,8 @@ ROWS = {
     "apfl": Row("apfl", LINEAR, sgd(0.1)),
     "ditto": Row("ditto", LINEAR, sgd(0.1)),
     "fedrod": Row("fedrod", LINEAR, sgd(0.1)),
+    "fedbe": Row("fedbe", LINEAR, sgd(0.1)),
+    "pfedbayes": Row("pfedbayes", LINEAR, sgd(0.1)),
     "fedala": Row("fedala", LINEAR, sgd(0.1)),
     "fedproto": Row("fedproto", ADAPTER, sgd(0.1)),
     "fml": Row("fml", LINEAR, sgd(0.1)),
