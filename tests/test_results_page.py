@@ -53,7 +53,8 @@ def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table
 def test_the_readme_has_figures_of_contrasts_alone() -> None:
     section = (DOCS.parent / "README.md").read_text().split("## What to expect")[1].split("\n## ")[0]
     figures = re.findall(r"(not decided)?[,:]?\s+([-+.\d]+\s+\([-+.\d]+\s+to\s+[-+.\d]+\))", section)
-    assert len(figures) >= 2 * section.count("\n- ") > 0
+    assert all(len(re.findall(r"\sto\s", each)) >= 2 for each in section.split("\n- ")[1:])
+    assert len(figures) == len(re.findall(r"\([-+.\d]+\s+to\s+[-+.\d]+\)", section)) > 0
     for undecided, points in figures:
         verdicts = {row["verdict"] == "not decided" for row in ROWS if row["points"] == " ".join(points.split())}
         assert bool(undecided) in verdicts, points

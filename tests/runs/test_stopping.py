@@ -119,7 +119,9 @@ def test_an_interruption_changes_nothing(silos: Silos, before: int, tmp_path: Pa
 def test_what_it_cannot_do_is_refused(silos: Silos, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"evaluation\.early_stopping_patience = 2 needs 'validation'"):
         called(silos, tmp_path, early_stopping_patience=2, splits=["test"])
-    with pytest.raises(ConfigurationError, match=r"early_stopping_patience = 2 cannot be combined with .*'ensemble'"):
-        called(silos, tmp_path, early_stopping_patience=2, uncertainty=caveat.Uncertainty(source="ensemble"))
+    for source in ("ensemble", "snapshots"):
+        expected = f"early_stopping_patience = 2 cannot be combined with .*'{source}'"
+        with pytest.raises(ConfigurationError, match=expected):
+            called(silos, tmp_path, early_stopping_patience=2, uncertainty=caveat.Uncertainty(source=source))
     with pytest.raises(ConfigurationError, match=r"early_stopping_patience = 0: must be at least 1"):
         config.load(None, ["evaluation.early_stopping_patience=0"])

@@ -106,7 +106,7 @@ def test_groups_of_a_tenth_member_are_not_those_of_the_first() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "size", "taken"), [
-    (10, 3, [7, 8]), (20, 5, [15, 16, 17, 18]), (50, 2, [48]), (2, 5, [0]), (1, 3, []),
+    (10, 3, [7, 8]), (20, 5, [15, 16, 17, 18]), (50, 2, [48]), (2, 2, [0]),
 ])  # fmt: skip
 def test_snapshots_are_of_the_last_rounds(rounds: int, size: int, taken: list[int]) -> None:
     assert list(Snapshots(FedAvg(rounds=rounds), size).taken) == taken
@@ -152,6 +152,11 @@ def test_a_prediction_is_the_mean_over_the_models_of_these_rounds(tmp_path: Path
     found = federation.method.predict(down, state, federation.place.context("silo-1"), x)
     torch.testing.assert_close(found.probs, torch.stack([probs[t] for t in (3, 4, 5)]).mean(0))
     assert (found.epistemic > 0).any()
+
+
+def test_more_snapshots_than_training_rounds_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"ensemble_size = 3 .* at most .* training rounds of 'fedavg', 2"):
+        caveat.Uncertainty(source="snapshots", ensemble_size=3).around(FedAvg(rounds=2))
 
 
 @pytest.mark.parametrize("method", [FedBABU(), IFCA()])

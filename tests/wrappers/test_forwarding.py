@@ -53,6 +53,10 @@ def joining(base: Method) -> Wrapper:
     return Joining(base, rounds=0)
 
 
+def snapshots(base: Method) -> Wrapper:
+    return Snapshots(base, ensemble_size=1)
+
+
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
@@ -74,7 +78,7 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Laplace: Laplace,
     SeveralModels: SeveralModels,
     Ensemble: Ensemble,
-    Snapshots: Snapshots,
+    Snapshots: snapshots,
     Stepping: stepping,
     Carried: carried,
     Balanced: Balanced,

@@ -131,7 +131,8 @@ def small_silos(sizes: list[int], seed: int, unlike: float, test: int = 100) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "unlike"), [(FedAvg, 0.0), (FedAvg, 0.7), (FedPer, 0.7)])
+@pytest.mark.parametrize("unlike", [0.0, 0.7])
+@pytest.mark.parametrize("method", [FedAvg, FedPer])
 def test_trained_silos_of_20_to_60_rows_keep_the_promises_on_alarms_and_sets(
     method: type[FedAvg], unlike: float
 ) -> None:
@@ -140,7 +141,7 @@ def test_trained_silos_of_20_to_60_rows_keep_the_promises_on_alarms_and_sets(
     asked = caveat.Uncertainty(mc_samples=1, set_coverage=0.9)
     found: dict[str, list[float]] = {name: [] for name in ("together", "alone", "sets together", "sets alone")}
     far = []
-    for seed in range(25):
+    for seed in range(40):
         silos = small_silos(sizes, seed, unlike)
         run = caveat.run(
             silos, method(rounds=2, training=training), seed=seed, every=1000, uncertainty=asked,
@@ -161,4 +162,4 @@ def test_trained_silos_of_20_to_60_rows_keep_the_promises_on_alarms_and_sets(
     for name, rates in found.items():
         level = 0.1 if "sets" in name else RATE
         assert np.mean(rates) <= level + 3 * np.std(rates) / len(rates) ** 0.5, name
-    assert np.mean(far) > 0.7
+    assert np.mean(far) > (0.78 if unlike else 0.8)  # silos unlike each other share less

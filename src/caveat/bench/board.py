@@ -135,7 +135,7 @@ def improvements(
     for place, each in ours.items():
         if (other := others.get(place.federation, {}).get(place.seed)) is not None:
             lower, scale = other - getattr(each, figure), fmean(others[place.federation].values())
-            percent = 100 * lower / scale if scale else -100.0 * (lower != 0)
+            percent = 100 * lower / scale if scale else -100.0 if lower else 0.0
             found.setdefault(place.federation, []).append(percent)
     return found
 

@@ -60,10 +60,11 @@ class RunSpec:
     def __post_init__(self) -> None:
         if not any(method.personal for method in self.baselines):
             check_personal(self.method, self.personal)
-        if self.evaluation.early_stopping_patience is not None and self.uncertainty.source == "ensemble":
+        patience, source = self.evaluation.early_stopping_patience, self.uncertainty.source
+        if patience is not None and source in ("ensemble", "snapshots"):
             raise ConfigurationError(
-                f"evaluation.early_stopping_patience = {self.evaluation.early_stopping_patience} cannot be combined "
-                "with uncertainty.source = 'ensemble', whose later members would not be trained",
+                f"evaluation.early_stopping_patience = {patience} cannot be combined with uncertainty.source = "
+                f"{source!r}, whose members need all rounds",
                 "evaluation.early_stopping_patience",
             )
 

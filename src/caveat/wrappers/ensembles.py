@@ -193,7 +193,8 @@ class Snapshots(SeveralModels):
     silo copy their state in the first later round in which they take part; until then the two are equal. A silo that
     had no state by then copies its first one.
 
-    Raises ConfigurationError for a base with rounds after training, whose results earlier models lack.
+    Raises ConfigurationError for a base with rounds after training, whose results earlier models lack, and for one with
+    fewer training rounds than members.
     """
 
     def __post_init__(self) -> None:
@@ -202,6 +203,12 @@ class Snapshots(SeveralModels):
                 f"uncertainty.source = 'snapshots' does not fit {self.name!r}: silos complete their models after the "
                 "last training round, so those of earlier rounds are incomplete; use 'ensemble'",
                 "uncertainty.source",
+            )
+        if (rounds := sum(step.trains for step in self.base.schedule())) < self.ensemble_size:
+            raise ConfigurationError(
+                f"uncertainty.ensemble_size = {self.ensemble_size} with uncertainty.source = 'snapshots', expected at "
+                f"most the number of training rounds of {self.name!r}, {rounds}",
+                "uncertainty.ensemble_size",
             )
 
     @cached_property
