@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caveat.analysis.statistics import Difference, SeedDifferences, beside, estimate, verdicts
+from caveat.analysis.statistics import Difference, SeedDifferences, estimate, reported_intervals, verdicts
 
 
 def crossed(random: np.random.Generator, seeds: int, of_seed: float, of_input: float, noise: float, inputs: int = 400):
@@ -93,7 +93,7 @@ def test_intervals_beside_undecided_contrasts_contain_0_and_others_are_at_95_per
     for _ in range(200):
         found = [Difference(float(mean), 0.01, 9) for mean in random.normal(0, 0.025, count)]
         decided = [verdict for *_, verdict in verdicts(found, [0.03] * count)]
-        for each, verdict, (low, high) in zip(found, decided, beside(found, decided), strict=True):
+        for each, verdict, (low, high) in zip(found, decided, reported_intervals(found, decided), strict=True):
             if verdict == "not decided":
                 assert low <= 0 <= high
                 alone_excludes += each.interval()[0] > 0 or each.interval()[1] < 0

@@ -307,7 +307,7 @@ def _verdict(mean: float, p_different: float, p_equal: float) -> Verdict:
     return "not decided"
 
 
-def beside(estimates: Sequence[Difference], decided: Sequence[Verdict]) -> list[tuple[float, float]]:
+def reported_intervals(estimates: Sequence[Difference], decided: Sequence[Verdict]) -> list[tuple[float, float]]:
     """Return the interval to print beside each verdict: at 95 %, or if not decided, corrected for all contrasts and
     both questions by Bonferroni's method. The latter contains 0, because Holm's method rejects what Bonferroni's does.
     """

@@ -18,7 +18,7 @@ from ...files.schema import Contrast, ContrastRecord, Measure
 from ...metrics import LOWER_IS_BETTER, contributions
 from ...runs.local import Run
 from ..statistics import Array as Floats
-from ..statistics import Difference, SeedDifferences, Whole, beside, estimate, verdicts
+from ..statistics import Difference, SeedDifferences, Whole, estimate, reported_intervals, verdicts
 from .folder import ComparisonFolder, FinishedRun, inputs_file
 
 INPUT, CHOSEN = "input", "own"
@@ -183,7 +183,7 @@ def contrast_records(results: ComparisonFolder) -> tuple[ContrastRecord, ...]:
         for each, contrast in zip(known, contrasts, strict=True)
     ]
     decided = verdicts(turned, [contrast.margin for contrast in contrasts])
-    ends = beside(known, [verdict for *_, verdict in decided])
+    ends = reported_intervals(known, [verdict for *_, verdict in decided])
     return tuple(
         _record(contrast, len(seeds)).model_copy(
             update={
