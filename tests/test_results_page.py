@@ -22,6 +22,8 @@ PAGES = dict(re.findall(r"^\[([\w-]+)\]: ([^#]+)#", FRONT, re.MULTILINE))
 
 ELSEWHERE = {"uefl-extension": "its verdict is about rates, as its page says; uefl-growth asks the same"}
 """Tables that decide something else than they were made for."""
+NOT_MADE = {"fedpn-paper"}
+"""Tables whose contrasts are fixed, but that have not been made yet, as their pages say."""
 
 
 def decided(table: str) -> list[tuple[str, str]]:
@@ -46,6 +48,9 @@ def test_a_verdict_is_that_of_a_contrast_of_the_table_it_names(row: dict[str, st
 
 @pytest.mark.parametrize("table", [name for name in reproduce.tables() if reproduce.named(name).contrasts])
 def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table: str) -> None:
+    if table in NOT_MADE:
+        assert not (DOCS / "results" / "tables" / f"{table}.md").exists()
+        return
     made = decided(table)
     assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE
 

@@ -125,7 +125,7 @@ class PaperTable(TablePart):
     recipe: str
     minutes: dict[Scale, float]
     """Expected minutes with three seeds, on two cores and on a GPU."""
-    tuning: TableTuning
+    tuning: TableTuning | None = None
     match_rounds: str = ""
     cpu: Keys = {}
     paper: Keys = {}
@@ -224,8 +224,11 @@ def listing() -> TextTable:
 def runs_of(table: PaperTable, count: int | None) -> int:
     """Return the number of runs: one per row, column and seed, and one per trial of tuning."""
     seeds = seeds_of(table, count)
+    places = len(table.rows) * len(table.columns)
+    if table.tuning is None:
+        return places * len(seeds)
     tried = set(table.tuning.on or seeds[: table.tuning.seeds])
-    places = len(table.rows) * len(table.columns) * (len(table.tuning.values) * len(tried) + len({*seeds} - tried))
+    places *= len(table.tuning.values) * len(tried) + len({*seeds} - tried)
     return places + len(table.columns) * len(tried) * sum(len(row.then.values) for row in table.rows if row.then)
 
 
