@@ -128,6 +128,7 @@ def test_each_refused_column_has_a_line_and_long_cells_are_cut(tmp_path: Path) -
     [
         (lambda row: number(row), ["quantities", "different labels in 600 rows"]),
         (lambda row: number(row % 21), ["quantities", "21 different labels"]),
+        (lambda row: str(row % 21), ["quantities", "21 different labels", "data.predict"]),
         (lambda row: f"name {row}", ["600 different labels in 600 rows"]),
     ],
 )
@@ -137,6 +138,26 @@ def test_quantities_and_names_are_no_labels(tmp_path: Path, label: Callable[[int
     lines[1:] = [f"{line.rpartition(',')[0]},{label(row)}" for row, line in enumerate(lines[1:])]
     path.write_text("\n".join(lines))
     refused(path, "line 2", *words)
+
+
+@pytest.mark.parametrize(
+    ("count", "keys", "label"),
+    [
+        (20, {}, str),
+        (21, {"predict": "classes"}, str),
+        (21, {"classes": tuple(map(str, range(21)))}, str),
+        (21, {}, "{:03d}".format),
+    ],
+    ids=["digits", "declared", "classes", "codes"],
+)
+def test_whole_numbers_can_be_classes(
+    tmp_path: Path, count: int, keys: dict[str, Any], label: Callable[[int], str]
+) -> None:
+    path = write(tmp_path / "a.csv", number)
+    lines = path.read_text().splitlines()
+    lines[1:] = [f"{line.rpartition(',')[0]},{label(row % count)}" for row, line in enumerate(lines[1:])]
+    path.write_text("\n".join(lines))
+    assert data.load(settings(path, **keys), 0).classes == tuple(label(number) for number in range(count))
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,7 @@ class Reading(NamedTuple):
     time: str | None = None
     subgroups: str | None = None
     subgroup_input: bool = True
+    predict: str | None = None
 
     @property
     def no_inputs(self) -> dict[str, str]:

@@ -193,6 +193,9 @@ class DataSettings:
     samples_per_silo, or all."""
     target: str | None = None
     """csv, on_site: the column with the labels to predict."""
+    predict: Literal["classes"] | None = None
+    """csv: "classes" declares that every label is a class. Without it, a target with more than 20 different numbers is
+    refused, because it looks like a quantity."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""

@@ -166,7 +166,7 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
     rules = {rule.name: rule for rule in reading.declared.dictionary}
     if name in reading.no_inputs.values():
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
-        refused = label_refusal(sheets, name) if name == reading.target else ""
+        refused = label_refusal(sheets, reading) if name == reading.target else ""
         of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
         if name == reading.time:
             try:

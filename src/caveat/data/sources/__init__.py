@@ -23,6 +23,7 @@ class EachSilosOwnSource(Source):
         "label_codes",
         "rename_columns",
         "files",
+        "predict",
     }
     for_one_silo = False
     alone = "every silo reads its own"

@@ -31,7 +31,7 @@ class TableSource(Source):
     form = "csv:PATH[,PATH...]"
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
-        "target", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
+        "target", "predict", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
         "decimal", "thousands", "missing", "separator", "files", "groups", "time",
         "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
@@ -89,7 +89,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     check_names(sheets, reading)
     check_labels(sheets, reading)
     warn_of_header(sheets)
-    if refused := label_refusal(sheets, target):
+    if refused := label_refusal(sheets, reading):
         raise Refused(refused, "names", target)
     sheets = one_class(sheets, reading)
     table = _schema(features_of(sheets, reading), warn_of_groups(sheets, reading))

@@ -333,20 +333,29 @@ def _is_number_or_date(text: str) -> bool:
     return any(value is not None for value in numbers) or any(is_date(text, date) for date in DATE_FORMATS)
 
 
-def label_refusal(sheets: Sequence[Sheet], target: str) -> str:
-    """Return why a column cannot be the target: quantities, or more labels than half the rows; "" if it can."""
+def label_refusal(sheets: Sequence[Sheet], reading: Reading) -> str:
+    """Return why the target cannot have classes: more than 20 different numbers, unless data.predict or data.classes
+    declares them as classes, or more labels than half the rows; "" if it can."""
+    target = reading.target or ""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
     rows = sum(map(len, sheets))
     if len(labels) <= TELLING:
         return ""
+    declared = reading.predict == "classes" or labels <= set(reading.declared.classes)
     values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]
-    quantities = all(value is not None for value in values) and any(value is not None and value % 1 for value in values)
-    if not quantities and len(labels) <= rows / 2:
+    numbers = not any(value is None for value in values)
+    fractions = numbers and any(value is not None and value % 1 for value in values)
+    codes = any(CODE.fullmatch(text) for text in labels)
+    if numbers and not declared and (fractions or not codes):
+        mend = f"convert them to classes such as low and high, or set {assignment('predict', 'classes')}"
+        looks = f"quantities: {mend} if every number is a class (data.predict)"
+    elif len(labels) > rows / 2 or (fractions and not declared):
+        looks = "something other than classes: expected another data.target"
+    else:
         return ""
-    looks = "quantities, which must be converted to classes first" if quantities else "something other than classes"
     return (
         f"{first_place(sheets, target, labels)}, one of {len(labels)} different labels in {rows} rows, which look like "
-        f"{looks}: expected another data.target"
+        f"{looks}"
     )
 
 
