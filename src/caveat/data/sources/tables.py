@@ -31,8 +31,8 @@ class TableSource(Source):
     form = "csv:PATH[,PATH...]"
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
-        "target", "predict", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical", "numeric",
-        "decimal", "thousands", "missing", "separator", "files", "groups", "time",
+        "target", "predict", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical",
+        "numeric", "decimal", "thousands", "missing", "separator", "files", "groups", "time",
         "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
