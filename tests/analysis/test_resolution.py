@@ -27,15 +27,15 @@ def finished(*silos: tuple[str, int, float]) -> Any:
         ("auroc_error", (0.845, 0.016, 1.674), (0.016, 1.0)),
         ("ece", (0.02, -0.03, 0.07), (0.0, 0.07)),
         ("accuracy", (0.9, 0.75, 1.05), (0.75, 1.0)),
-        ("brier", (0.3, -0.5, 2.5), None),
+        ("brier", (0.3, -0.5, 2.5), (0.0, 2.0)),
         ("nll", (0.3, -0.5, 1.1), (0.0, 1.1)),
         ("entropy", (0.3, 0.2, 2.6), (0.2, 2.6)),
-        ("accuracy", (0.5, -3.0, 4.0), None),
+        ("accuracy", (0.5, -3.0, 4.0), (0.0, 1.0)),
         ("accuracy", (1.0, 1.0, 1.0), (1.0, 1.0)),
         ("accuracy", (0.5, math.nan, math.nan), None),
     ],
 )
-def test_no_interval_leaves_its_range_and_one_of_all_there_is_is_none(
+def test_no_interval_leaves_its_range_and_one_of_all_there_is_is_shown(
     name: str, given: tuple[float, float, float], shown: tuple[float, float] | None
 ) -> None:
     found = ends_of(Interval(*given), KNOWN[name])

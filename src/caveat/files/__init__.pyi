@@ -46,6 +46,7 @@ from .rollback import kept_rounds as kept_rounds
 from .rollback import roll_back as roll_back
 from .rollback import undone_messages as undone_messages
 from .run_folder import FAILURE as FAILURE
+from .run_folder import FINAL as FINAL
 from .run_folder import RunFolder as RunFolder
 from .run_folder import natural as natural
 from .run_folder import other_kind as other_kind

@@ -21,6 +21,8 @@ _CHECKED = (
     "features.json", "federation.json",
 )  # fmt: skip
 FAILURE = "failure.json"
+FINAL = "final"
+"""The phase of rows of the final model."""
 _COMMON = ("seed", "init_from", "data", "model", "federation", "evaluation", "privacy", "server")
 """The sections that the descriptions of a run and of its baselines share."""
 
@@ -167,8 +169,10 @@ class RunFolder:
     @property
     def curve_rows(self) -> list[schema.RoundRow]:
         """One validation row per round and silo, in the order of rounds. If several models have rows (local, global,
-        switched), those of the model with the most rounds are returned."""
+        switched), those of the model with the most rounds are returned. Rows of the final model, whose temperature is
+        fitted, are excluded if there are others, so a curve shows the same quantity in all rounds."""
         validation = [row for row in self.rows if row.split == "validation"]
+        validation = [row for row in validation if row.phase != FINAL] or validation
         match_rounds: dict[str, set[int]] = {}
         for row in validation:
             match_rounds.setdefault(row.model, set()).add(row.round)

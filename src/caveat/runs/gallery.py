@@ -6,6 +6,7 @@ to the encoders' outputs. Later stages, such as discretized features, use the sa
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,15 +38,16 @@ def gallery(
     the silos' data.
     """
     shown, wrong = [], list[schema.SureError]()
-    for i, silo in enumerate(map(silos.named, names)):
+    chosen = set(over_domains({name: silos.named(name).domain for name in names}, SILOS))
+    for silo in map(silos.named, names):
         predict = predictor(silo.name)
         prediction = predict(silo.test.x, silo.subgroups.get("test"))
         wrong += _sure_errors(silos, silo.test, prediction, silo.name)
-        if i >= SILOS:
+        if silo.name not in chosen:
             continue
         order = prediction.total.argsort(stable=True).tolist()
         ends = {"certain": order[:SHOWN], "uncertain": order[::-1][:SHOWN]}
-        items = {end: [_item(silos, silo.test, prediction, i) for i in chosen] for end, chosen in ends.items()}
+        items = {end: [_item(silos, silo.test, prediction, i) for i in places] for end, places in ends.items()}
         streams = {schema.INSIDE: (silo.test, prediction)} | {n: (d, predict(d.x)) for n, d in silo.streams.items()}
         found = _quadrants(silos, streams)
         shown.append(schema.GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
@@ -106,12 +108,12 @@ Matrix = npt.NDArray[np.float64]
 def features(
     silos: Silos, names: Sequence[SiloId], extractor: Callable[[SiloId], Callable[[Tensor], Tensors]]
 ) -> schema.Features | None:
-    """Return two coordinates per stage and input of the first silos, and the explained variance ratios.
+    """Return two coordinates per stage and input of some silos of every domain, and the explained variance ratios.
 
     None if features cannot be projected together: without an encoder, with encoders of different widths, with fewer
     than two inputs or features, or with constant or infinite features.
     """
-    shown = [silos.named(name) for name in names[:SILOS]]
+    shown = list(map(silos.named, over_domains({name: silos.named(name).domain for name in names}, SILOS)))
     chosen = {silo.name: _spread(len(silo.test)) for silo in shown}
     found = [_pooled(extractor(silo.name)(silo.test.x[chosen[silo.name]])) for silo in shown]
     if not found or not _comparable(found):
@@ -128,6 +130,17 @@ def features(
         explained=[float(share) for share in pca.explained_variance_ratio_],
         silos=[_silo(silo, chosen[silo.name], each) for silo, each in zip(shown, points, strict=True)],
     )
+
+
+def over_domains(domains: Mapping[SiloId, str], most: int) -> list[SiloId]:
+    """Return at most `most` silos, in order: the first of each domain, then the second of each, and so on."""
+    seen = Counter[str]()
+    turns = {}
+    for name, domain in domains.items():
+        turns[name] = seen[domain]
+        seen[domain] += 1
+    chosen = set(sorted(turns, key=lambda name: turns[name])[:most])
+    return [name for name in domains if name in chosen]
 
 
 def _spread(count: int) -> Tensor:

@@ -15,6 +15,7 @@ from ..engines.norms import NormBound
 from ..engines.rounds import FinishedRound
 from ..files import (
     FAILURE,
+    FINAL,
     PLACE,
     STATES,
     About,
@@ -218,10 +219,10 @@ class Recorder:
         final: dict[str, dict[SiloId, Payload]] = {}
         for split in SPLITS:
             known = split in self.run.spec.evaluation.splits and self.run_state.measured == t
-            final[split] = self.evaluate(t, number, "final", split, server, self.run.measured, not known)[1]
+            final[split] = self.evaluate(t, number, FINAL, split, server, self.run.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
         if self.run.spec.newcomers:
-            newcomers = self.evaluate(t, number, "final", "test", server, self.run.spec.newcomers)[1]
+            newcomers = self.evaluate(t, number, FINAL, "test", server, self.run.spec.newcomers)[1]
         self._lap("evaluate")
         self._write_model(t, server)
         self.states.add(self.run.states_at_hand())

@@ -9,6 +9,7 @@ from ..core.errors import MissingError
 from ..core.text import decimal, duration, escaped, megabytes, named, percent, plain, times
 from ..files import RunFolder, Sent, Total, check_file, manifest_of, natural, read_sent, record_of
 from ..files.schema import ComparedMethod, ComparedRun, Comparison, Form, Measure, OwnState, Setting
+from ..html.comparison import verdict as verdicts
 from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
@@ -246,10 +247,10 @@ def conclusion(record: Comparison) -> list[str]:
     lines = []
     for setting in record.columns:
         where = f"{plain(setting.name)}: " if setting.name else ""
-        if budgets := wording.unequal_budgets(record, setting):
-            option = wording.equal_by(record, setting)
+        if budgets := verdicts.unequal_budgets(record, setting):
+            option = verdicts.equal_by(record, setting)
             lines.append(f"{where}UNEQUAL BUDGETS: {escaped(budgets)} {option} gives all methods equally many rounds.")
-        lines.append(f"{where}{escaped(_breaking(wording.verdict(record, setting)))}")
+        lines.append(f"{where}{escaped(_breaking(verdicts.verdict(record, setting)))}")
     return lines + [escaped(_breaking(line)) for line in wording.contrast_sentences(record)]
 
 

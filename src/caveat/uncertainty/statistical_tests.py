@@ -27,6 +27,11 @@ def student_tail(value: float, freedom: float) -> float:
     return float(stdtr(freedom, -value))
 
 
+def normal_tail(value: float) -> float:
+    """Return the probability of exceeding a value under the standard normal distribution."""
+    return math.erfc(value / math.sqrt(2)) / 2
+
+
 def chi_squared_tail(value: float, freedom: float) -> float:
     """Return the probability of exceeding a value under the chi-squared distribution."""
     return float(chdtrc(freedom, value))

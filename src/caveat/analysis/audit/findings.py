@@ -57,8 +57,9 @@ def open_because(
     spread: Spread | observations.Jackknifed | None = None,
     limit: float = math.nan,
     bounds: tuple[float, float] = (-math.inf, math.inf),
+    whose: str = "the mean",
 ) -> str:
-    """Return the explanation of an open verdict: the interval, clipped to `bounds`."""
+    """Return the explanation of an open verdict: the interval of `whose` number, clipped to `bounds`."""
     if verdict != "cannot say":
         return ""
     if seeds < 2:
@@ -67,7 +68,7 @@ def open_because(
     low, high = (f"{min(max(end, bounds[0]), bounds[1]):z.2f}" for end in ends)
     if all(map(math.isfinite, ends)) and low != high:
         return (
-            f" With {seeds} seeds the mean over all possible seeds may be from {low} to {high} (95 % interval), "
+            f" With {seeds} seeds {whose} over all possible seeds may be from {low} to {high} (95 % interval), "
             f"on either side of the limit {limit:z.2f}: use more seeds."
         )
     return f" The {seeds} seeds differ too much to decide on which side of the limit this is: use more seeds."
@@ -142,7 +143,11 @@ def two_things(runs: Sequence[Observed]) -> Finding:
         sentence += " They rank inputs differently, which does not prove that each measures what its name says."
     measured = {"rank_correlation": spread.record, "limit": ONE_THING}
     return Finding(
-        title, claim, verdict, sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1)), measured
+        title,
+        claim,
+        verdict,
+        sentence + open_because(verdict, len(runs), size, ONE_THING, (0, 1), "the mean of its absolute value"),
+        measured,
     )
 
 

@@ -9,6 +9,7 @@ from ..._version import __version__
 from ...core import DataError
 from ...files import schema
 from ...files.schema import SCHEMA, Measure, MethodVariant, Setting
+from ...html.run.classification import majority
 from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from ..statistics import Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
 from .folder import ComparisonFolder, FinishedRun
@@ -118,7 +119,19 @@ def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
         ),
         "figures": {measure.name: found.of_run(measure) for measure in grid.measures if measure.path},
         "curve": tuple(found.curve()),
+        "majority": _majority(found),
     }
+
+
+def _majority(found: FinishedRun) -> schema.MajorityRecord | None:
+    """Return the comparison with each silo's most frequent class; None if a silo's inputs were not counted by class."""
+    classes = found.summary.classes or []
+    of = [each for silo in found.silos if (each := majority(silo, classes)) is not None]
+    if not of or len(of) < len(found.silos):
+        return None
+    whole = sum(of[1:], start=of[0])
+    mean = math.fsum(each.share for each in of) / len(of)
+    return schema.MajorityRecord(accuracy=mean, gained=whole.gained, lost=whole.lost)
 
 
 def _table(results: ComparisonFolder, setting: Setting, measure: Measure) -> schema.MeasureTable:
@@ -262,14 +275,11 @@ def _paper(grid: Grid, tables: Sequence[schema.MeasureTable]) -> schema.Paper | 
 
 
 def ends_of(found: Interval, measure: Measure) -> schema.IntervalRecord:
-    """Return an interval clipped to the metric's range, which does not change its coverage. An interval that spans the
-    range is replaced by None."""
+    """Return an interval clipped to the metric's range, which does not change its coverage."""
     if measure.figure.startswith(f"{OWN}/"):  # a custom metric, whose range is unknown
         return schema.IntervalRecord(mean=found.mean, low=found.low, high=found.high)
     most = _largest(measure)
     low, high = max(found.low, 0.0), min(found.high, most)
-    if low == 0.0 and high == most < math.inf and found.low < found.high:
-        low, high = math.nan, math.nan
     return schema.IntervalRecord(mean=found.mean, low=low, high=high)
 
 

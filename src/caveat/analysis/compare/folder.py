@@ -10,7 +10,7 @@ from typing import Any
 from ...config import Config
 from ...config.toml import toml
 from ...core import ConfigurationError, Payload, SiloId
-from ...files import RUN, Manifest, manifest_of, read, read_payload, read_plain, read_rows
+from ...files import FINAL, RUN, Manifest, manifest_of, read, read_payload, read_plain, read_rows
 from ...files.schema import Measure, MethodVariant, RoundRow, Sets, Setting, SiloRecord, Summary, as_json
 from ...runs.spec_file import described_config, differences, read_run_file
 from .grid import Grid, PlannedRun
@@ -86,9 +86,11 @@ class FinishedRun:
         return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
 
     def curve(self) -> list[tuple[int, float, float]]:
-        """Return per round the means over silos of accuracy and entropy on validation data."""
+        """Return per round the means over silos of accuracy and entropy on validation data, as trained: without the
+        final model, whose temperature is fitted, unless there is no other."""
         at: dict[int, list[RoundRow]] = {}
-        for row in self.rows_of():
+        rows = self.rows_of()
+        for row in [row for row in rows if row.phase != FINAL] or rows:
             at.setdefault(row.round, []).append(row)
         return [
             (number, _mean(row.accuracy for row in at[number]), _mean(row.entropy for row in at[number]))

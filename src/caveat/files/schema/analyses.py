@@ -52,8 +52,21 @@ class SiloFigures(Record):
     figures: dict[str, Finite] = {}
 
 
+class MajorityRecord(Record):
+    """The most frequent class of each silo's training data as the prediction of its test inputs, beside a run's."""
+
+    accuracy: float
+    """Its mean over silos."""
+    gained: int
+    """Number of inputs for which only the run is right."""
+    lost: int
+    """Number of inputs for which only the most frequent class is right."""
+
+
 class ComparedRun(Record):
     """One method under one setting with one seed."""
+
+    OMITTED: ClassVar = frozenset({"majority"})
 
     row: str
     column: str = ""
@@ -72,6 +85,7 @@ class ComparedRun(Record):
     """The metrics of the whole run."""
     curve: tuple[tuple[int, Finite, Finite], ...] = ()
     """Round, mean accuracy and mean entropy on validation data."""
+    majority: MajorityRecord | None = None
 
 
 class IntervalRecord(Record):

@@ -5,11 +5,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from ...core.text import duration, megabytes
+from ...core.text import duration, megabytes, percent
 from ...core.text import tick as plain_tick
 from ...files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from .. import templates
 from ..svg import Chart, Point, Write, swatch
+from . import verdict as verdicts
 from . import wording
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
@@ -25,17 +26,21 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
     own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
     shared = _shared(list(own.values()))
+    is_accuracy = measure.figure == "accuracy"
+    most = {each.name: verdicts.majority(record, each) if is_accuracy else None for each in record.columns}
     charts = []
     for name, each in rows.items() if own else ():
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"
         shown = shared or own.get(name, (0.0, 1.0))
-        charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals")))
+        charts.append(Chart(name, method_plot(each, measure, shown, f"{of}, with 95 % intervals", most[name])))
     intervals = wording.interval_caption(row.value for each in rows.values() for row in each)
     note_below = f"Mean over silos and seeds, {intervals}; {wording.better(measure) or 'neither direction is better'}."
     if any(row.seeds for each in rows.values() for row in each):
         note_below += " A small dot is one seed; a few seeds are shown individually."
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
+    if any(share is not None for share in most.values()):
+        note_below += " A dashed line is the accuracy of always predicting each silo's most frequent class."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
@@ -164,7 +169,9 @@ def facts(record: Comparison) -> list[tuple[str, str]]:
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
+    most = [share for setting in record.columns if (share := verdicts.majority(record, setting)) is not None]
     found = [
+        ("always most frequent class", " or ".join(dict.fromkeys(percent(share) for share in most))),
         ("methods", str(len(record.rows))),
         ("settings", str(len(record.columns)) if len(record.columns) > 1 else ""),
         ("seeds", str(len(record.seeds))),
@@ -183,18 +190,18 @@ def render(record: Comparison) -> str:
     """Return the text of the page."""
     wholes = [_whole(record, setting) for setting in record.columns]
     parts = [_part(record, setting, measure) for setting in record.columns for measure in record.measures]
-    known, alarm = wording.state(record)
+    known, alarm = verdicts.state(record)
     return templates.render(
         _TEMPLATE,
         record=record,
         known=known,
         alarm=alarm,
         failed=[run for run in record.cells if run.status == "failed"],
-        leaders=wording.leaders(record),
+        leaders=verdicts.leaders(record),
         budgets=[
-            (one.name, budgets, wording.equal_by(record, one))
+            (one.name, budgets, verdicts.equal_by(record, one))
             for one in record.columns
-            if (budgets := wording.unequal_budgets(record, one))
+            if (budgets := verdicts.unequal_budgets(record, one))
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
@@ -213,7 +220,8 @@ def render(record: Comparison) -> str:
 def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
     return {
         "setting": setting.name,
-        "verdict": wording.verdict(record, setting),
+        "verdict": verdicts.verdict(record, setting),
+        "steps": verdicts.next_steps(record, setting),
         "table": main_table(record, setting),
         "curves": curves(record, setting),
         "trade_offs": trade_offs(record, setting),

@@ -4,11 +4,9 @@ Shares are formatted as percent without the sign, everything else with three dec
 """
 
 import math
-import shlex
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 
-from ...core.text import MINUS, equation, joined, listed, minus, percent, plural
+from ...core.text import MINUS, minus, plural
 from ...core.text import signed as with_sign
 from ...core.text import tick as written_tick
 from ...files import schema
@@ -61,9 +59,7 @@ def interval_caption(values: Iterable[schema.IntervalRecord]) -> str:
         return "with its 95 % interval"
     if not any(known):
         return "without an interval, because each value was measured only once"
-    return (
-        "with its 95 % interval, except for values measured once or from few errors, or if the interval spans the range"
-    )
+    return "with its 95 % interval, except for values measured once or from few errors"
 
 
 def bracketed(measure: Measure, value: schema.IntervalRecord) -> str:
@@ -144,201 +140,14 @@ def as_number(value: object) -> float | None:
         return None
 
 
-_LEVEL = 0.0005
-"""Difference of accuracies below which two are equal after rounding."""
-
-
-def unequal_budgets(record: Comparison, setting: Setting) -> str:
-    """Return how many rounds each method trained; empty if the numbers are equal."""
-    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
-    rounds = {name: [run.rounds for run in each if run.rounds is not None] for name, each in runs.items()}
-    taken = {name: (min(each), max(each)) for name, each in rounds.items() if each}
-    if len(set(taken.values())) < 2:
-        return ""
-    by_rounds: dict[tuple[int, int], list[str]] = {}
-    for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
-        by_rounds.setdefault(of, []).append(name)
-    texts = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    return f"{texts}. {_at_common_round({name: runs[name] for name in taken})}"
-
-
-def equal_by(record: Comparison, setting: Setting) -> str:
-    """Return the option that gives all methods the maximum number of rounds."""
-    runs = [run for row in record.rows for run in record.runs(row, setting, "done")]
-    longest = max(runs, key=lambda run: run.rounds or 0, default=None)
-    return f"--match-rounds {shlex.quote(longest.row)}" if longest else ""
-
-
-def against(record: Comparison, setting: Setting, first: str, second: str) -> str:
-    """ "After 16 rounds against 6, "; empty if both methods trained for the same number."""
-    found = [
-        sorted({run.rounds for run in record.runs(row, setting, "done") if run.rounds is not None})
-        for name in (first, second)
-        for row in record.rows
-        if row.name == name
-    ]
-    if len(found) < 2 or not all(found) or found[0] == found[1]:
-        return ""
-    mine, its = (_range((each[0], each[-1])) for each in found)
-    return f"After {mine} rounds against {its}, "
-
-
-def _range(of: tuple[int, int]) -> str:
-    return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
-
-
-def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
-    """Return who leads on validation data at the last round for which all runs have metrics."""
-    known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
-    common = set.intersection(*known) if known else set()
-    if not common:
-        return "No round has validation metrics of all methods."
-    last = max(common)
-    found = {
-        name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
-        for name, each in runs.items()
-    }
-    (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
-    where = f"At round {last}, the last common one,"
-    behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
-    if best - other < _LEVEL:
-        return f"{where} {first} and {second} are equal on validation data ({percent(best)}{behind})."
-    return (
-        f"{where} {first} leads on validation data by {100 * (best - other):.1f} points "
-        f"({percent(best)}, {second} {percent(other)}{behind})."
-    )
-
-
 LEVEL = 0.05
 """Significance level after the correction for all pairs."""
-_MOST_FAILED = 6
-_MOST_OTHERS = 4
 
 
 def ranked(rows: Sequence[schema.Result], measure: Measure) -> list[schema.Result]:
     """Return methods with a value, best first, or largest first if neither direction is better."""
     known = [row for row in rows if row.mean is not None]
     return sorted(known, key=lambda row: row.mean or 0.0, reverse=measure.higher is not False)
-
-
-def verdict(record: Comparison, setting: Setting) -> str:
-    """Return the verdict on the first metric under one setting: who leads, by how much, and with what significance."""
-    measure = record.measures[0]
-    results = record.results(setting, measure)
-    order = ranked(results.rows, measure)
-    if not order:
-        return "No method has a result yet."
-    if len(order) == 1:
-        return f"Only {order[0].row} has a result: {measure.name} {_with_interval(measure, order[0])}."
-    if measure.higher is None:
-        return (
-            f"{measure.name.capitalize()} ranges from {_with_interval(measure, order[-1])} with {order[-1].row} "
-            f"to {_with_interval(measure, order[0])} with {order[0].row}."
-        )
-    first, second = order[:2]
-    pair, others = _gap(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
-    if pair is None or pair.mean is None:
-        return (
-            f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
-            f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
-        )
-    after = against(record, setting, first.row, second.row)
-    tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
-    return f"{after}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
-
-
-def leaders(record: Comparison) -> str:
-    """Count settings in which each method has the best mean; empty for one setting, or without a better direction."""
-    measure = record.measures[0]
-    orders = [ranked(record.results(setting, measure).rows, measure) for setting in record.columns]
-    first = [order[0].row for order in orders if order]
-    if len(first) < 2 or measure.higher is None:
-        return ""
-    counts = sorted(((first.count(row.name), row.name) for row in record.rows), key=lambda one: -one[0])
-    led = [f"{name} in {count}" for count, name in counts if count]
-    return f"Best mean {measure.name}: {', '.join(led)} of {len(first)} settings."
-
-
-def state(record: Comparison) -> tuple[str, str]:
-    """Return how many runs are done, and a warning about missing and failed ones, or ""."""
-    done, failed, missing = (len(record.runs(status=status)) for status in ("done", "failed", "missing"))
-    alarms = []
-    if failed:
-        runs = [
-            f"{run.row}{f' on {run.column}' if run.column else ''} with seed {run.seed}"
-            for run in record.runs(status="failed")
-        ]
-        alarms.append(f"{plural(failed, 'run')} failed: {listed(runs, _MOST_FAILED)}.")
-    if missing:
-        alarms.append(f"{plural(missing, 'run')} to come.")
-    if alarms:
-        alarms.append("Metrics are from the finished runs only.")
-    return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
-
-
-def _with_interval(measure: Measure, result: schema.IntervalRecord) -> str:
-    bounds = interval(measure, result)
-    return with_unit(measure, result.mean) + (f" (95 % interval {bounds})" if bounds else "")
-
-
-def _gap(
-    pairs: Sequence[schema.DifferenceRecord], first: str, second: str, measure: Measure
-) -> schema.DifferenceRecord | None:
-    """Return by how much `first` is better than `second`: positive is better for either direction of the metric."""
-    for pair in pairs:
-        if {pair.a, pair.b} == {first, second}:
-            same = (pair.a == first) == bool(measure.higher)
-            return pair if same else _turned(pair)
-    return None
-
-
-def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRecord], measure: Measure) -> str:
-    """Return the methods behind the best two, and those of them that the best is significantly ahead of."""
-    first, others = order[0].row, order[2:]
-    if not others:
-        return ""
-    behind = listed([f"{each.row} with {with_unit(measure, each.mean)}" for each in others], _MOST_OTHERS)
-    gaps = [(each.row, _gap(pairs, first, each.row, measure)) for each in others]
-    tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_adjusted is not None]
-    if not tested:
-        return f" Behind these two: {behind}."
-    found = [row for row, gap in tested if (gap.p_adjusted or 0.0) < LEVEL and (gap.mean or 0.0) > 0]
-    over = (
-        listed(found, _MOST_OTHERS) if 0 < len(found) < len(others) else "each of these" if found else "none of these"
-    )
-    return f" Behind these two: {behind}; {first} is significantly ahead of {over}."
-
-
-def _turned(pair: schema.DifferenceRecord) -> schema.DifferenceRecord:
-    mean, low, high = (None if value is None else -value for value in (pair.mean, pair.high, pair.low))
-    return pair.model_copy(update={"a": pair.b, "b": pair.a, "mean": mean, "low": low, "high": high})
-
-
-def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measure) -> str:
-    if gap.mean is None:
-        raise ValueError(f"no difference between {first} and {second} is known")
-    unit = f" points of {measure.name}" if measure.percent else f" in {measure.name}"
-    bounds = interval(measure, gap)
-    if figure(measure, gap.mean) == figure(measure, 0.0):
-        between = f" (simultaneous 95 % interval of their difference {bounds})" if bounds else ""
-        return f"{first} and {second} are equal in {measure.name}{between}."
-    size = f"{figure(measure, abs(gap.mean))}{unit}"
-    if gap.mean < 0:
-        # If runs failed, the means are over different seeds, and pairs may contradict them.
-        return f"{first} has the better mean, but is behind {second} by {size} on their common seeds."
-    between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
-    return f"{first} is ahead of {second} by {size}{between}."
-
-
-def _tested(gap: schema.DifferenceRecord, seeds: int, inputs_sampled: bool) -> str:
-    if gap.p_adjusted is None:
-        if seeds < 2 or gap.mean is None or gap.low is not None:
-            return "One seed allows no test." if seeds < 2 else "The difference was not tested."
-        return "No test is possible: all seeds have the same difference, or a silo has a single test input."
-    found = "significant" if gap.p_adjusted < LEVEL else "not significant"
-    where = "" if inputs_sampled else " on these inputs"
-    p = f"corrected {equation(gap.p_adjusted)}"
-    return f"With {plural(seeds, 'seed')} the difference is {found}{where} ({p})."
 
 
 def scope(results: schema.MeasureTable) -> str:

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
-from ...core.text import count, decimal, joined, percent
+from markupsafe import Markup
+
+from ...core.text import count, decimal, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
-from ...uncertainty.statistical_tests import auroc_interval, wilson
+from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, wilson
 from ..templates import Cell, Table, column, table, words
 
 
@@ -27,10 +31,19 @@ class Majority:
     inputs: int
     name: str = ""
     """That class; empty if silos differ in it."""
+    gained: int = 0
+    """Number of inputs for which only the model is correct."""
+    lost: int = 0
+    """Number of inputs for which only the majority class is correct."""
 
     @property
     def share(self) -> float:
         return self.right / self.inputs
+
+    def __add__(self, other: "Majority") -> "Majority":
+        """Return the same of both silos' inputs together, each with its own class."""
+        sums = (getattr(self, name) + getattr(other, name) for name in ("right", "inputs"))
+        return Majority(*sums, "", self.gained + other.gained, self.lost + other.lost)
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,15 @@ class Judged:
 
     @property
     def behind(self) -> bool:
-        """Whether the majority class is correct more often."""
-        return bool(self.accuracy and self.majority and self.accuracy.value < self.majority.share - 1e-9)
+        """Whether the majority class is correct as often or more often, and the model makes errors."""
+        most = self.majority
+        return most is not None and most.gained <= most.lost and most.right + most.gained - most.lost < most.inputs
+
+    @property
+    def blind(self) -> str:
+        """Which of the two classes is never recognized, as a share of its inputs; empty if there is none."""
+        pairs = (("sensitivity", self.sensitivity), ("specificity", self.specificity))
+        return ", ".join(f"{name} 0 of {each.of}" for name, each in pairs if each and each.of and not each.value)
 
 
 def judged(run: RunFolder) -> list[Judged]:
@@ -67,7 +87,7 @@ def judged_together(run: RunFolder) -> Judged:
     known = [each for each in of_silos if each]
     together = None
     if known and len(known) == len(of_silos):
-        together = Majority(sum(each.right for each in known), sum(each.inputs for each in known))
+        together = reduce(add, known)
     return _judged(summary.pooled, found, together, names, found.positive if found else "")
 
 
@@ -79,24 +99,68 @@ def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
     inputs = [sum(row) for row in found.confusion]
     most = counts.index(max(counts))
     name = names[most] if len(names) == len(counts) else str(most)
-    return Majority(inputs[most], sum(inputs), name) if sum(inputs) else None
+    gained = sum(row[k] for k, row in enumerate(found.confusion) if k != most)
+    lost = inputs[most] - found.confusion[most][most]
+    return Majority(inputs[most], sum(inputs), name, gained, lost) if sum(inputs) else None
 
 
-def beside_majority(run: RunFolder) -> str:
-    """Return a sentence on the majority's accuracy, for two classes or if it exceeds a silo's accuracy; else empty."""
+_LEVEL = 0.05
+_MOST_NAMED = 6
+ALONE = "local"
+"""The method and the model of training alone."""
+
+
+def baseline(run: RunFolder) -> tuple[str, Markup] | None:
+    """Return the kind and the text of the comparison with baselines that need no federation: the majority class of each
+    silo, and training alone; None if both are unknown.
+
+    The kind is "bad" if the majority is right as often; "open" if the difference is within chance (sign test of the
+    inputs for which only one of both is right) or if some silo gains nothing; else "good".
+    """
     pairs = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True) if not silo.newcomer]
-    shares = [each.majority.share for _, each in pairs if each.majority]
-    two = run.summary is not None and run.summary.classification is not None and run.summary.classification.positive
-    behind = [name for name, each in pairs if each.behind]
-    if not shares or not (two or behind):
+    known = [(name, each, each.majority) for name, each in pairs if each.majority]
+    alone = training_alone(run)
+    if not known:
+        return ("good", Markup("{}").format(alone.strip())) if alone else None
+    whole = reduce(add, (most for _, _, most in known))
+    over = f", mean over {len(known):,} silos" if len(known) > 1 else ""
+    most = "always predicting a silo's most frequent class is right for "
+    most += f"{percent(sum(most.share for _, _, most in known) / len(known))}{over}"
+    counts = f"of {whole.inputs:,} test inputs, only this run is right for {whole.gained:,}, only the class for "
+    counts += f"{whole.lost:,}"
+    if whole.right == whole.inputs:
+        head, rest, kind = "These test inputs cannot show whether it has learned", "", "open"
+    elif whole.gained <= whole.lost:
+        head, rest, kind = "It has not learned more than the most frequent class", f"; {counts}", "bad"
+    elif binomial_tail(whole.gained, whole.gained + whole.lost, 0.5) >= _LEVEL:
+        head, rest, kind = "Cannot say whether it is better than the most frequent class", f"; {counts}", "open"
+    elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.blind]:
+        blind = "" if all(each.behind for _, each, _ in known if each.blind) else ", or blind to a class,"
+        head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
+        rest, kind = f"; no better at {listed(texts, _MOST_NAMED)}", "open"
+    else:
+        head, rest, kind = "Better than the most frequent class", "", "good"
+    return kind, Markup("<b>{}</b>: {}{}.{}").format(head, most, rest, alone)
+
+
+def _gained_nothing(name: str, of: Judged) -> str:
+    most = of.majority
+    told = [of.blind] if of.blind else []
+    if most is not None and of.behind:
+        told = [f"{most.right + most.gained - most.lost} of {most.inputs} right, this class {most.right}", *told]
+    return f"{name} ({', '.join(told)})"
+
+
+def training_alone(run: RunFolder) -> str:
+    """Return a sentence on the accuracy of training alone at each silo; empty if the run itself is that."""
+    if run.method == ALONE:
         return ""
-    sentence = (
-        "Always predicting the most frequent class of a silo's training data has accuracy "
-        f"{percent(sum(shares) / len(shares))}"
-    )
-    if len(shares) == 1:
-        return f"{sentence}{', more than this run' if behind else ''}."
-    return f"{sentence}, mean over silos{f'; at {joined(behind)} this run is less accurate' if behind else ''}."
+    if (other := run.comparable.get(ALONE)) is not None and other.mean.accuracy is not None:
+        return f" Training alone ({ALONE}) is right for {percent(other.mean.accuracy)}, mean over silos."
+    found = run.summary.models.get(ALONE) if run.summary and len(run.summary.models) > 1 else None
+    if found is not None and found.mean.accuracy is not None:
+        return f" The silos' own models alone are right for {percent(found.mean.accuracy)}."
+    return ""
 
 
 def _judged(
@@ -229,7 +293,7 @@ def _bare(row: Metrics) -> Judged:
 
 
 def _accuracy(of: Judged) -> Cell:
-    return Cell(_share(of.accuracy), "the majority is correct more often" if of.behind else "")
+    return Cell(_share(of.accuracy), "the majority is correct as often or more often" if of.behind else "")
 
 
 def _majority(of: Judged) -> str:

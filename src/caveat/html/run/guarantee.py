@@ -6,7 +6,7 @@ Metrics by subgroup show whether guarantees hold and predictions are calibrated 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core.text import decimal, percent
+from ...core.text import decimal, joined, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import score_interval
@@ -31,6 +31,10 @@ class Kept:
     def interval(self) -> tuple[float, float]:
         """95 %, by Wilson."""
         return (0.0, 1.0) if self.risk is None else score_interval(self.risk, self.effective)
+
+    def missed(self, promised: float) -> bool:
+        """Return whether there are more errors than guaranteed, by chance or not."""
+        return self.risk is not None and self.risk > promised
 
     def broken(self, promised: float) -> bool:
         """Return whether there are more errors than guaranteed, beyond the uncertainty from few inputs."""
@@ -150,6 +154,24 @@ def guarantee_lines(run: RunFolder) -> list[str]:
     return lines + [f"OOD:       {'; '.join(texts)}; no guarantee covers these" for _ in texts[:1]]
 
 
+def promise_clause(run: RunFolder) -> str:
+    """Return the guarantee beside the errors of the test split, for the headline; empty for a run without one."""
+    if run.summary is None or run.summary.guarantee is None:
+        return ""
+    found, own = run.summary.guarantee, _with_promises(run.summary)
+    limit = f"{100 * found.risk:.6g} %"
+    if own:
+        broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
+        at = f"not kept at {joined(broken)}" if broken else "exceeded beyond chance at no silo"
+        return f" A guarantee of at most {limit} errors among its answers is {at}."
+    if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
+        return ""
+    if not test.missed(found.risk):
+        return f" {percent(test.risk)} of its answers are wrong, within the guaranteed {limit}."
+    how = "beyond chance" if test.broken(found.risk) else "an excess that chance explains"
+    return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
+
+
 def promise(run: RunFolder) -> Promise | None:
     """Return the section; None for a run without a guarantee."""
     if run.summary is None or run.summary.guarantee is None:
@@ -166,8 +188,8 @@ def promise(run: RunFolder) -> Promise | None:
         verdict = "So the run abstains from every input; predictions have the label of the last model."
         return Promise(statement, verdict, True, None)
     test = kept(run.summary)
-    verdict, broken_ = _unbroken(_verdict(found, test) + trusted), test is not None and test.broken(found.risk)
-    alarm = bool(broken_ or trusted)
+    verdict = _unbroken(_verdict(found, test) + trusted)
+    alarm = bool(trusted) or (test is not None and test.missed(found.risk))
     return Promise(statement, verdict, alarm, _compared(found, test, verdict) if test else None, streams)
 
 

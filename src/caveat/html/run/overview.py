@@ -12,9 +12,8 @@ from ...files import RunFolder
 from ...uncertainty.statistical_tests import student_quantile
 from ..svg import Chart, element
 from ..templates import Table, column, table, words
-from .classification import beside_majority
 from .decisions import decision_bars, kinds, shares_text
-from .guarantee import kept, kept_by
+from .guarantee import kept, kept_by, promise_clause
 from .rounds import total_time
 from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
 
@@ -46,7 +45,7 @@ def _sentence(run: RunFolder) -> Markup:
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             of = _count_of(run, worst.silo)
             known += Markup("; lowest is <b>{}</b>, at {}{}").format(percent(worst.accuracy), worst.silo, of)
-    return known + "."
+    return known + "." + promise_clause(run)
 
 
 def _count_of(run: RunFolder, name: str) -> str:
@@ -69,7 +68,9 @@ def _answering(run: RunFolder) -> Markup | None:
         title, percent(test.answered / test.inputs), inputs, percent(1 - test.wrong / test.answered)
     )
     return (
-        found + f"; it abstains from the other {test.inputs - test.answered:,}.{_ends(run)}" + _without_abstaining(run)
+        found
+        + f"; it abstains from the other {test.inputs - test.answered:,}.{promise_clause(run)}{_ends(run)}"
+        + _without_abstaining(run)
     )
 
 
@@ -104,7 +105,7 @@ def _without_abstaining(run: RunFolder) -> str:
 
 
 def _notes(run: RunFolder) -> list[str]:
-    notes = [each for each in [beside_majority(run)] if each]
+    notes = list[str]()
     rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
     if rivals:
         best = max(rivals, key=lambda name: rivals[name])

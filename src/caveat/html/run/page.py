@@ -156,7 +156,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "silo_table": silo_table(run),
         "method_table": method_table(run),
         "curves": curves(run),
-        "scatter": scatter(run.features, domains(run)),
+        "scatter": scatter(run.features, domains(run), len(run.silos)),
         "codebook": codebook(run),
         "reliability": reliability(run),
         "temperatures": temperatures(run),

@@ -86,6 +86,7 @@ def _round_figure(
     whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
     caption = f"Each line is one silo's {metric.name}{whose} on its validation samples, drawn by domain; "
     caption += metric.better
+    caption += ", as trained, before temperature scaling" * bool(run.summary and run.summary.temperature)
     caption += ", and a vertical rule marks where silos received private codewords." if grown else "."
     caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
     label = f"{metric.title} per round for {len(points)} silos; final values are in the table above"

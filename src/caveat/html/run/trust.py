@@ -3,147 +3,22 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from operator import add
 
 from markupsafe import Markup
 
 from ...core.text import count, decimal, percent, plural
 from ...files import RunFolder
-from ...files.schema import Reliability, SiloRecord, Summary
-from ...uncertainty.statistical_tests import binomial_tail, poisson_tail
+from ...files.schema import INSIDE, Reliability, SiloRecord, Summary
+from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import NAMED, Dot, Dumbbell, dumbbells, reliability_diagram, risk_curve, small_reliability_diagram
 from ..svg import Chart, group, hollow, sample, swatch
+from .classification import baseline
+from .confidence import LEVEL, UNCLEAR, Confidence, SiloConfidence, confidence
 from .familiarity import familiarity
-from .guarantee import foreign, kept, worst_at
+from .guarantee import foreign, kept, shares_of, worst_at
 from .silos import wilson_of
-
-_LEVEL = 0.05
-"""Probability that a calibrated silo's ECE is above its chance band."""
-_SURELY = 0.001
-"""Significance level of an excess of errors in the highest bin."""
-_MATERIAL = 0.02
-"""Pooled ECE below which an excess over chance does not matter."""
-
-
-@dataclass(frozen=True)
-class SiloConfidence:
-    """A silo's accuracy and mean confidence."""
-
-    silo: SiloRecord
-    inputs: int
-    accuracy: float
-    confidence: float
-
-    @property
-    def judged(self) -> bool:
-        """Whether a chance band is known."""
-        return self.silo.test.ece is not None and self.silo.test.ece_null is not None
-
-    @property
-    def off(self) -> bool:
-        """Whether confidence and accuracy differ by more than chance explains."""
-        return self.silo.test.ece_above_chance
-
-    @property
-    def over(self) -> bool:
-        """Whether confidence exceeds accuracy."""
-        return self.confidence > self.accuracy
-
-    @property
-    def verdict(self) -> str:
-        if not self.judged:
-            return ""
-        return ("overconfident" if self.over else "underconfident") if self.off else "within chance"
-
-
-@dataclass(frozen=True)
-class SureErrors:
-    """The errors among the predictions in the highest bin of confidence."""
-
-    wrong: int
-    inputs: int
-    confidence: float
-    """Their mean."""
-    of: int
-    """All errors."""
-
-    @property
-    def expected(self) -> float:
-        """The number of errors that the confidence predicts."""
-        return self.inputs * (1 - self.confidence)
-
-    @property
-    def too_many(self) -> bool:
-        """Whether there are many more errors than predicted, and more than chance explains."""
-        by_chance = poisson_tail(self.wrong, max(self.expected, 1e-9))
-        return self.wrong >= 2 * self.expected and by_chance < _SURELY
-
-
-@dataclass(frozen=True)
-class Confidence:
-    """Agreement of a run's confidence with its accuracy on the test split."""
-
-    silos: Sequence[SiloConfidence]
-    """In ascending order of accuracy."""
-    sure: SureErrors | None
-    ece: float | None
-    upper: float | None
-    """The upper end of its chance band."""
-    above_chance: bool
-    """Whether the pooled ECE is above its chance band."""
-
-    @cached_property
-    def judged(self) -> list[SiloConfidence]:
-        return [one for one in self.silos if one.judged]
-
-    @cached_property
-    def off(self) -> list[SiloConfidence]:
-        """The silos whose confidence is off by more than chance."""
-        return [one for one in self.judged if one.off]
-
-    @property
-    def overconfident(self) -> bool:
-        """Whether confidence exceeds accuracy over all silos' inputs."""
-        weight = sum(one.inputs for one in self.silos)
-        return sum((one.confidence - one.accuracy) * one.inputs for one in self.silos) > 0 if weight else False
-
-    @property
-    def many_off(self) -> bool:
-        """Whether more silos are off than the 5 % that chance explains."""
-        return bool(self.off) and binomial_tail(len(self.off), len(self.judged), _LEVEL) < _LEVEL
-
-    @property
-    def untrustworthy(self) -> bool:
-        too_sure = self.sure is not None and self.sure.too_many
-        return self.many_off or too_sure or (self.above_chance and (self.ece or 0.0) >= _MATERIAL)
-
-
-def confidence(run: RunFolder) -> Confidence | None:
-    """Return the comparison; None for a run without bins of confidence or chance bands."""
-    found = [each for silo in run.silos if (each := _of_silo(silo))]
-    summary = run.summary
-    if summary is None or not found or not any(each.judged for each in found):
-        return None
-    bins = reduce(add, (each.silo.reliability for each in found if each.silo.reliability))
-    ordered = sorted(found, key=lambda each: (each.accuracy, -each.confidence))
-    pooled = summary.pooled
-    upper = pooled.ece_null.upper if pooled.ece_null else None
-    return Confidence(ordered, _sure_errors(bins), pooled.ece, upper, pooled.ece_above_chance)
-
-
-def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
-    bins = silo.reliability
-    if bins is None or silo.test.accuracy is None or not (count := sum(bins.count)):
-        return None
-    return SiloConfidence(silo, silo.n_test or count, silo.test.accuracy, sum(bins.confidence) / count)
-
-
-def _sure_errors(bins: Reliability) -> SureErrors | None:
-    wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
-    if not wrong[-1]:
-        return None
-    return SureErrors(wrong[-1], bins.count[-1], bins.confidence[-1] / bins.count[-1], sum(wrong))
 
 
 def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
@@ -246,7 +121,8 @@ def trust(run: RunFolder) -> Trust | None:
     if run.summary is None:
         return None
     found = confidence(run)
-    lines = [_confidence_line(found)] if found else []
+    lines = [Statement(*each) for each in [baseline(run)] if each]
+    lines += [_confidence_line(found)] if found else []
     lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
     advice = [each for each in (_advice(run, found), _leaving(run)) if each]
     if not lines and not advice:
@@ -256,50 +132,65 @@ def trust(run: RunFolder) -> Trust | None:
 
 
 def _confidence_line(found: Confidence) -> Statement:
-    if not found.untrustworthy:
-        within, judged = len(found.judged) - len(found.off), len(found.judged)
-        where = f"in {within} of {plural(judged, 'silo')}" if judged > 1 else "at its only silo"
-        off = f", {decimal(found.ece)} over all inputs" if found.ece is not None else ""
-        off += f", where chance explains {decimal(found.upper)}" if off and found.upper is not None else ""
-        inputs = sum(one.inputs for one in found.silos)
-        text = Markup("<b>Its confidence can be trusted</b>, based on {:,} test inputs: ECE within chance {}{}.")
-        return Statement("good", text.format(inputs, where, off))
-    if found.overconfident:
-        sentence = [each for each in (_sure(found.sure), _off(found, "overconfident"), _whole(found)) if each]
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format("; ".join(sentence[:2])))
-    sentence = [each for each in (_off(found, "underconfident"), _whole(found)) if each]
-    return Statement("open", Markup("<b>It is underconfident</b>: {}.").format("; ".join(sentence)))
-
-
-def _sure(sure: SureErrors | None) -> str:
-    if sure is None or not sure.too_many:
-        return ""
-    expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
-    return (
-        f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence on "
-        f"average, where {expected} were expected"
+    first, texts = found.checks[0], "; ".join(each.text for each in found.found[:2])
+    if found.kind == "bad":
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
+    if first.p < LEVEL:
+        how = "overconfident" if first.over else "underconfident"
+        little = "" if any(each.large for each in found.found) else "slightly "
+        return Statement("open", Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
+    n, confidence, accuracy = found.rates
+    if first.p < UNCLEAR:
+        text = Markup("<b>Its confidence may be off</b>: {}; a calibrated model has such a result in {} of cases.")
+        return Statement("open", text.format(first.text, percent(first.p, 0)))
+    if not found.resolved:
+        band = found.pooled.ece_null
+        unnoticed = f": a calibration error of {decimal(band.upper)} would go unnoticed" if band else ""
+        text = Markup("<b>Cannot say whether its confidence is right</b>: {} are too few{}.")
+        return Statement("open", text.format(plural(n, "test input"), unnoticed))
+    text = Markup(
+        "<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; {}{}."
     )
+    return Statement("good", text.format(n, percent(confidence), percent(accuracy), _ece_text(found), _within(found)))
 
 
-def _off(found: Confidence, how: str) -> str:
-    off = [one for one in found.off if one.over == found.overconfident]
-    return f"{len(off)} of {plural(len(found.judged), 'silo')} {how} beyond chance" if off else ""
+def _ece_text(found: Confidence) -> str:
+    band = found.pooled.ece_null
+    chance = f", where chance explains {decimal(band.upper)}" if band else ""
+    return f"ECE {decimal(found.pooled.ece)}{chance}"
 
 
-def _whole(found: Confidence) -> str:
-    return f"ECE {decimal(found.ece)} over all inputs, above chance" if found.above_chance else ""
+def _within(found: Confidence) -> str:
+    """Return at how many silos the ECE is within chance, and how many have too few inputs for that."""
+    if len(found.judged) < 2:
+        return ""
+    enough = [one for one in found.judged if one.resolved]
+    few = len(found.judged) - len(enough)
+    unknown = f"; {few:,} {'has' if few == 1 else 'have'} too few inputs" if few else ""
+    return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
 
 
 def _foreign_line(run: RunFolder) -> Statement | None:
     if run.summary is None or not (found := foreign(run.summary)):
         return None
     allowed = run.summary.guarantee.risk if run.summary.guarantee else _TOLERATED
-    texts = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
-    at = [most[1].wrong for name in found if (most := worst_at(run.summary, name))]
-    if max([*at, *(each.wrong for each in found.values())]) <= allowed:
-        return Statement("good", Markup("Inputs that silos do not know: {}.").format(texts))
-    kind = "bad" if any(each.wrong > 0.5 for each in found.values()) else "open"
-    return Statement(kind, Markup("<b>Not reliable on inputs that silos do not know</b>: {}.").format(texts))
+    own = shares_of(run.summary).get(INSIDE)
+    worse = [name for name in found if _worse(run.summary, name, max(allowed, own.wrong if own else 0.0))]
+    beside = f" Of their own inputs {percent(own.wrong)} were." if own else ""
+    if not worse:
+        texts = "; ".join(_wrongly(run.summary, name, each.wrong) for name, each in found.items())
+        kind = "good" if max(each.wrong for each in found.values()) <= allowed else "open"
+        return Statement(kind, Markup("Inputs that silos do not know: {}.{}").format(texts, beside))
+    texts = "; ".join(_wrongly(run.summary, name, found[name].wrong) for name in worse)
+    kind = "bad" if any(found[name].wrong > 0.5 for name in worse) else "open"
+    text = Markup("<b>Not reliable on inputs that silos do not know</b>: {}.{}")
+    return Statement(kind, text.format(texts, beside))
+
+
+def _worse(summary: Summary, stream: str, limit: float) -> bool:
+    """Return whether more answers to a stream are wrong than the limit, beyond the uncertainty from few inputs."""
+    wrong, inputs = foreign(summary)[stream].wrong, summary.tested[stream].examples
+    return wrong > limit and (not inputs or score_interval(wrong, inputs)[0] > limit)
 
 
 def _wrongly(summary: Summary, stream: str, wrong: float) -> str:
@@ -317,7 +208,7 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 
 def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
     """Return advice on settings if confidence is miscalibrated; None otherwise."""
-    if found is None or not found.untrustworthy or run.summary is None:
+    if found is None or found.kind != "bad" or run.summary is None:
         return None
     if not _tempered(run):
         return Markup(

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ...core.text import cut, percent, tick
+from ...core.text import cut, percent, plural, tick
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Codewords, Features, FeatureSilo, Histogram, SiloRecord, Stream
 from .. import svg
@@ -243,8 +243,9 @@ class Scatter:
     note: str
 
 
-def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None:
-    """Return a figure per stage, on the same axes; `domains` in the order of their colors. None without features."""
+def scatter(features: Features | None, domains: Sequence[str], silos: int = 0) -> Scatter | None:
+    """Return a figure per stage, on the same axes; `domains` in the order of their colors, `silos` is the number of all
+    silos of the run. None without features."""
     if features is None or not any(len(points) for silo in features.silos for points in silo.points.values()):
         return None
     order = list(dict.fromkeys([*domains, *(silo.domain or silo.name for silo in features.silos)]))
@@ -256,7 +257,9 @@ def scatter(features: Features | None, domains: Sequence[str]) -> Scatter | None
     shown = dict.fromkeys(silo.domain or silo.name for silo in features.silos)
     legend = [(svg.swatch(order.index(name)), name) for name in shown]
     explained = sum(features.explained[:2])
-    note = f"The two directions in which the features of all {len(features.silos)} silos vary most (PCA)"
+    count = len(features.silos)
+    of = f"{count} of {silos:,} silos, from every domain in turn," if count < silos else plural(count, "silo")
+    note = f"The two directions in which the features of {of} vary most (PCA)"
     note += f", which explain {100 * explained:.0f} % of their variance. " if features.explained else ". "
     note += "A mark is one test input: the mean over its tokens' features, from the silo's predicting model. "
     note += "Separate domains look different to the model. Only runs on one machine have this plot, because "

@@ -1,0 +1,231 @@
+"""Confidence and accuracy of a run: checks of their agreement, each with the number of inputs that it rests on."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+from typing import NamedTuple
+
+from ...core.text import decimal, percent, plural
+from ...files import RunFolder
+from ...files.schema import Metrics, Reliability, SiloRecord
+from ...uncertainty.statistical_tests import binomial_tail, normal_tail, poisson_tail
+
+LEVEL = 0.05
+"""Significance level of all checks of confidence together; also the probability that a calibrated silo's ECE is above
+its chance band."""
+UNCLEAR = 0.2
+"""Corrected p-value of a check below which confidence may be off."""
+_MATERIAL = 0.02
+"""Pooled ECE below which a significant excess over chance is small."""
+_RESOLVED, _RESOLVED_AT_SILO = 0.05, 0.1
+"""Maximum upper end of the chance band with which the ECE of all inputs, or of a silo's, is judged: calibration errors
+up to this end go unnoticed."""
+_SPREAD = 3.0
+"""Minimum variance of a number of correct predictions for which it is about normal."""
+
+
+@dataclass(frozen=True)
+class SiloConfidence:
+    """A silo's accuracy and mean confidence."""
+
+    silo: SiloRecord
+    inputs: int
+    accuracy: float
+    confidence: float
+
+    @property
+    def judged(self) -> bool:
+        """Whether a chance band is known."""
+        return self.silo.test.ece is not None and self.silo.test.ece_null is not None
+
+    @property
+    def resolved(self) -> bool:
+        """Whether there are enough inputs to notice a large calibration error."""
+        band = self.silo.test.ece_null
+        return self.judged and band is not None and band.upper <= _RESOLVED_AT_SILO
+
+    @property
+    def off(self) -> bool:
+        """Whether confidence and accuracy differ by more than chance explains."""
+        return self.silo.test.ece_above_chance
+
+    @property
+    def over(self) -> bool:
+        """Whether confidence exceeds accuracy."""
+        return self.confidence > self.accuracy
+
+    @property
+    def verdict(self) -> str:
+        if not self.judged:
+            return ""
+        if self.off:
+            return "overconfident" if self.over else "underconfident"
+        return "within chance" if self.resolved else "too few inputs"
+
+
+@dataclass(frozen=True)
+class SureErrors:
+    """The errors among the predictions in the highest bin of confidence."""
+
+    wrong: int
+    inputs: int
+    confidence: float
+    """Their mean."""
+    of: int
+    """All errors."""
+
+    @property
+    def expected(self) -> float:
+        """The number of errors that the confidence predicts."""
+        return self.inputs * (1 - self.confidence)
+
+    @property
+    def p(self) -> float:
+        """Probability of as many errors if the confidence is right."""
+        return poisson_tail(self.wrong, max(self.expected, 1e-9))
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there are at least twice as many errors as predicted."""
+        return self.wrong >= 2 * self.expected
+
+
+class Check(NamedTuple):
+    """A comparison of confidence with accuracy: a p-value if the confidence is right, and the finding."""
+
+    p: float
+    over: bool
+    """Whether confidence exceeds accuracy."""
+    large: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """Agreement of a run's confidence with its accuracy on the test split."""
+
+    silos: Sequence[SiloConfidence]
+    """In ascending order of accuracy."""
+    bins: Reliability
+    """Of all inputs."""
+    pooled: Metrics
+
+    @cached_property
+    def judged(self) -> list[SiloConfidence]:
+        return [one for one in self.silos if one.judged]
+
+    @cached_property
+    def off(self) -> list[SiloConfidence]:
+        """The silos whose confidence is off by more than chance."""
+        return [one for one in self.judged if one.off]
+
+    @property
+    def rates(self) -> tuple[int, float, float]:
+        """The number of inputs, their mean confidence and their accuracy."""
+        return _rates(self.bins, len(self.bins.count))
+
+    @cached_property
+    def checks(self) -> list[Check]:
+        """All checks, the most significant first; each p-value is corrected for their number (Bonferroni)."""
+        found = [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
+        known = [each for each in found if each]
+        return sorted(each._replace(p=min(1.0, len(known) * each.p)) for each in known)
+
+    @property
+    def kind(self) -> str:
+        """ "bad" for large overconfidence, "open" for other errors or if the inputs decide nothing, else "good"."""
+        if (first := self.checks[0]).p < LEVEL:
+            return "bad" if first.over and any(each.large for each in self.found) else "open"
+        return "good" if first.p >= UNCLEAR and self.resolved else "open"
+
+    @property
+    def found(self) -> list[Check]:
+        """The significant checks in the direction of the most significant one."""
+        return [each for each in self.checks if each.p < LEVEL and each.over == self.checks[0].over]
+
+    @property
+    def resolved(self) -> bool:
+        """Whether there are enough inputs to notice a calibration error that matters."""
+        return self.pooled.ece_null is not None and self.pooled.ece_null.upper <= _RESOLVED
+
+    def _sure(self) -> Check | None:
+        """Compare the errors in the highest bin with the number that its confidence predicts."""
+        if (sure := _sure_errors(self.bins)) is None:
+            return None
+        expected = f"{sure.expected:.1f}" if sure.expected < 10 else f"{sure.expected:.0f}"
+        text = f"{sure.wrong:,} of {plural(sure.of, 'error')} made at {percent(sure.confidence)} confidence on "
+        return Check(sure.p, True, sure.too_many, f"{text}average, where {expected} were expected")
+
+    def _silos(self) -> Check | None:
+        """Compare the number of silos that are off with the 5 % that chance explains."""
+        over = sum(one.over for one in self.off)
+        off = max(over, len(self.off) - over)
+        if not off or len(self.judged) < 2:
+            return None
+        how = "overconfident" if over == off else "underconfident"
+        text = f"{off} of {plural(len(self.judged), 'silo')} {how} beyond chance"
+        return Check(binomial_tail(len(self.off), len(self.judged), LEVEL), over == off, True, text)
+
+    def _whole(self) -> Check | None:
+        """Compare the ECE of all inputs with that of a calibrated model, which is about normal."""
+        ece, band = self.pooled.ece, self.pooled.ece_null
+        if ece is None or band is None or band.upper <= band.mean:
+            return None
+        p = normal_tail(1.645 * (ece - band.mean) / (band.upper - band.mean))
+        _, confidence, accuracy = self.rates
+        text = f"ECE {decimal(ece)} over all inputs, where chance explains {decimal(band.upper)}"
+        return Check(p, confidence > accuracy, ece >= _MATERIAL, text)
+
+    def _mean(self) -> Check | None:
+        return _of_rates(self.bins, len(self.bins.count), f"the {self.rates[0]:,} predictions")
+
+    def _below(self) -> Check | None:
+        below = len(self.bins.count) - 1
+        n = sum(self.bins.count[:below])
+        return _of_rates(self.bins, below, f"the {n:,} predictions below the highest bin")
+
+
+def _rates(bins: Reliability, end: int) -> tuple[int, float, float]:
+    """Return the number of inputs in the first bins, their mean confidence and their accuracy."""
+    n = sum(bins.count[:end])
+    return n, sum(bins.confidence[:end]) / max(n, 1), sum(bins.correct[:end]) / max(n, 1)
+
+
+def _of_rates(bins: Reliability, end: int, whose: str) -> Check | None:
+    """Compare accuracy with mean confidence in the first bins; None for too few inputs."""
+    n, confidence, accuracy = _rates(bins, end)
+    means = [(c, total / c) for c, total in zip(bins.count[:end], bins.confidence[:end], strict=True) if c]
+    variance = sum(c * mean * (1 - mean) for c, mean in means)
+    if variance < _SPREAD:
+        return None
+    p = 2 * normal_tail(n * abs(confidence - accuracy) / math.sqrt(variance))
+    text = f"{whose} are {percent(confidence)} sure on average and {percent(accuracy)} right"
+    return Check(p, confidence > accuracy, abs(confidence - accuracy) * n >= _MATERIAL * sum(bins.count), text)
+
+
+def confidence(run: RunFolder) -> Confidence | None:
+    """Return the comparison; None for a run without bins of confidence or chance bands."""
+    found = [each for silo in run.silos if (each := _of_silo(silo))]
+    summary = run.summary
+    if summary is None or not found or not any(each.judged for each in found):
+        return None
+    bins = reduce(add, (each.silo.reliability for each in found if each.silo.reliability))
+    ordered = sorted(found, key=lambda each: (each.accuracy, -each.confidence))
+    made = Confidence(ordered, bins, summary.pooled)
+    return made if made.checks else None
+
+
+def _of_silo(silo: SiloRecord) -> SiloConfidence | None:
+    bins = silo.reliability
+    if bins is None or silo.test.accuracy is None or not (count := sum(bins.count)):
+        return None
+    return SiloConfidence(silo, silo.n_test or count, silo.test.accuracy, sum(bins.confidence) / count)
+
+
+def _sure_errors(bins: Reliability) -> SureErrors | None:
+    wrong = [count - correct for count, correct in zip(bins.count, bins.correct, strict=True)]
+    if not wrong[-1]:
+        return None
+    return SureErrors(wrong[-1], bins.count[-1], bins.confidence[-1] / bins.count[-1], sum(wrong))
