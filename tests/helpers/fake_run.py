@@ -93,6 +93,7 @@ def confident_run(
     right = sum(correct for _, correct, _ in sure) / sum(count for count, _, _ in sure)
     content = {"schema": 1, "method": "uefl", "rounds_run": 1, "complete": True, "silos": silos}
     content |= {"mean": {"accuracy": right}, "pooled": {"accuracy": right, "ece": 0.015}}
+    content["pooled"]["ece_null"] = {"mean": 0.01, "upper": 0.02}
     content |= {"temperature": {"global": 1.5}} if temperature else {}
     content["risk_coverage"] = {"coverage": [0.5, 0.9, 1.0], "risk": [0.0, 0.01, 1 - right]}
     write_json(folder / "summary.json", content)

@@ -13,7 +13,7 @@ from rich.console import Console
 import caveat
 from caveat import data
 from caveat.files import RunFolder, read_run
-from caveat.html.run.classification import beside_majority, classification, judged, judged_together
+from caveat.html.run.classification import baseline, classification, judged, judged_together
 from caveat.terminal.results import class_table
 from caveat.uncertainty.statistical_tests import auroc_interval, wilson
 
@@ -70,7 +70,9 @@ def test_sensitivity_and_specificity_have_the_intervals_of_their_counts(run: Run
 def test_a_silo_where_the_majority_is_ahead_is_named_and_marked(run: RunFolder) -> None:
     """A mean above the majority can hide a hospital where the model is worse than looking at nobody."""
     assert [each.behind for each in judged(run)] == [False, False, True]
-    assert "at valley this run is less accurate" in beside_majority(run)
+    kind, text = baseline(run) or ("", "")
+    assert kind == "bad"  # over all silos together
+    assert "It has not learned more than the most frequent class" in text
     found = classification(run)
     assert found is not None
     assert found.figures is not None
@@ -101,7 +103,8 @@ def test_several_classes_have_no_such_table_and_no_sentence_where_none_is_behind
     caveat.run(silos, caveat.FedAvg(rounds=3, training=training), every=3, out=tmp_path / "run", **model)
     found = read_run(tmp_path / "run")
     assert class_table(found) is None
-    assert beside_majority(found) == ""
+    kind, text = baseline(found) or ("", "")
+    assert (kind, "Better than the most frequent class" in text) == ("good", True)
     assert all(each.majority and each.majority.share == pytest.approx(1 / 3, abs=0.05) for each in judged(found))
 
 

@@ -24,7 +24,8 @@ from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
 from caveat.html.comparison.page import differences, headline, render
 from caveat.html.comparison.plots import course, silo_plot
 from caveat.html.comparison.tables import run_table, tuning_table
-from caveat.html.comparison.wording import bracketed, figure, ranked, signed, state, unequal_budgets, verdict
+from caveat.html.comparison.verdict import next_steps, seeds_needed, state, unequal_budgets, verdict
+from caveat.html.comparison.wording import bracketed, figure, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
 
@@ -225,6 +226,51 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
     assert told(0.01, 0.01).endswith("; a is significantly ahead of each of these.")
     assert told(0.2, 0.2).endswith("; a is significantly ahead of none of these.")
     assert told(None, None) == "c with 70.0 %, d with 60.0 %."
+
+
+THREE = ("ditto", "fedavg", "local")
+
+
+def with_majority(found: dict[str, Any], **counts: tuple[int, int]) -> Comparison:
+    """The same with the numbers of inputs for which only a method, and only the most frequent class, is right."""
+    for cell in found["cells"]:
+        gained, lost = counts[cell["row"]]
+        cell["majority"] = {"accuracy": 0.519, "gained": gained, "lost": lost}
+    return Comparison.model_validate(found)
+
+
+def test_nobody_is_ahead_where_nothing_was_learned() -> None:
+    found = with_majority(
+        fake_comparison(methods=("ditto", "fedavg", "local")), ditto=(20, 30), fedavg=(25, 25), local=(9, 5)
+    )
+    said = verdict(found, found.columns[0])
+    assert said.startswith("No method is better than always predicting each silo's most frequent class (51.9 %)")
+    assert "ahead" not in said
+    assert "most frequent class" in Page(render(found)).text.partition("methods")[0]
+    assert next_steps(found, found.columns[0])[0].startswith("Train for more rounds")
+
+
+def test_the_methods_that_have_not_learned_are_named() -> None:
+    found = with_majority(
+        fake_comparison(methods=("ditto", "fedavg", "local")), ditto=(90, 3), fedavg=(80, 4), local=(9, 8)
+    )
+    said = verdict(found, found.columns[0])
+    assert said.startswith("ditto is ahead of fedavg")
+    assert said.endswith("Not better than the most frequent class (51.9 %) beyond chance: local.")
+    assert "Accuracy" in render(found)
+    assert render(found).count("most frequent class: 51.9 %") <= 1
+
+
+def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> None:
+    found = compared(0.95, 0.93, SHARE, OPEN)
+    found = found.model_copy(update={"seeds": (0, 1, 2)})
+    control, seeds = next_steps(found, found.columns[0])
+    assert control.startswith("Add the method local")
+    assert re.match(r"About \d+ seeds would separate a and b", seeds)
+    assert next_steps(found.model_copy(update={"seeds": (0,)}), found.columns[0])[1].startswith("Repeat with several")
+    # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 5 seeds 0.015, below 0.02.
+    assert seeds_needed(0.02, 0.03, 3, 1) == 5
+    assert seeds_needed(0.0001, 0.03, 3, 1) is None
 
 
 @pytest.mark.parametrize(("higher", "names"), [(True, "bca"), (False, "acb"), (None, "bca")])

@@ -154,6 +154,12 @@ def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Pat
     assert "75 % of their variance" in found.note
 
 
+def test_features_of_some_silos_say_of_how_many(run: RunFolder) -> None:
+    found = scatter(run.features, list(DOMAINS), 40)
+    assert found is not None
+    assert "features of 9 of 40 silos, from every domain in turn, vary most" in found.note
+
+
 def test_features_of_a_method_without_codebook_are_one_picture(run: RunFolder) -> None:
     found = scatter(run.baselines["fedavg"].features, [])
     assert found is not None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from caveat.core import Data, Decision, Prediction, Silo
 from caveat.data.silos import Silos
-from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery
+from caveat.runs.gallery import SILOS, SURE_ERRORS, gallery, over_domains
 
 COUNT = SILOS + 5
 
@@ -52,3 +52,10 @@ def test_what_was_abstained_from_is_no_answer() -> None:
     found = gallery(silos, silos.names, predictor(abstains=True))
     assert f"silo-{COUNT - 1}" not in {item.silo for item in found.sure_errors}
     assert found.sure_errors[0].silo == f"silo-{COUNT - 2}"
+
+
+def test_silos_with_examples_and_features_come_from_every_domain() -> None:
+    domains = {f"silo-{i}": f"domain-{i // 10}" for i in range(40)}
+    chosen = over_domains(domains, 20)
+    assert chosen == [f"silo-{10 * d + i}" for d in range(4) for i in range(5)]
+    assert over_domains(domains, 100) == list(domains)
