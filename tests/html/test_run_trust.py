@@ -136,8 +136,8 @@ def test_foreign_inputs_that_are_answered_have_a_colour_of_their_own_and_are_sai
     folder = decided_run(tmp_path / "run")
     assert lines(told(folder))[0] == (
         "open",
-        "Not reliable on inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global 20.0 % "
-        "were answered wrongly. Of their own inputs 4.5 % were.",
+        "Not reliable on inputs that silos do not know: of ood_local 28.0 % were answered wrongly; of ood_global "
+        "20.0 % were answered wrongly. Of their own inputs 4.5 % were.",
     )
     page = render(read_run(folder))
     bars = page.split('class="outcomes"')[1].split("</svg>")[0]
