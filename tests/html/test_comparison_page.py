@@ -268,8 +268,8 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     assert control.startswith("Add the method local")
     assert re.match(r"About \d+ seeds would separate a and b", seeds)
     assert next_steps(found.model_copy(update={"seeds": (0,)}), found.columns[0])[1].startswith("Repeat with several")
-    # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 5 seeds 0.015, below 0.02.
-    assert seeds_needed(0.02, 0.03, 3, 1) == 5
+    # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 4 seeds 0.0192, below 0.02.
+    assert seeds_needed(0.02, 0.03, 3, 1) == 4
     assert seeds_needed(0.0001, 0.03, 3, 1) is None
 
 

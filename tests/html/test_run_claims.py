@@ -17,6 +17,7 @@ from caveat.files import RunFolder, read_run
 from caveat.files.schema import Reliability
 from caveat.html.run.classification import baseline, judged
 from caveat.html.run.confidence import Confidence, confidence
+from caveat.html.run.guarantee import kept
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
 from caveat.html.run.trust import trust
@@ -142,8 +143,9 @@ def test_no_headline_claims_more_than_its_summary_holds(tmp_path: Path, seed: in
     if "Do not trust its confidence" in said:
         assert sum(found.bins.confidence) > sum(found.bins.correct) or found.checks[0].over
     assert "trusted" not in said
-    if summary.guarantee and run.silos[0].test.coverage:
-        wrong = 1 - sum(own) / sum(sizes)
+    test = kept(summary)
+    if summary.guarantee and test is not None and test.risk is not None:
+        wrong = test.risk
         assert ("more than the guaranteed 10 %" in said) == (wrong > 0.1 + 1e-9)
         alarm = render(run).partition('class="promise')[2].startswith(" alarm") if len(own) < 60 else wrong > 0.1
         assert alarm == (wrong > 0.1 + 1e-9)
@@ -190,7 +192,7 @@ def test_few_inputs_decide_nothing() -> None:
 
 def test_small_and_significant_is_called_slightly_overconfident(tmp_path: Path) -> None:
     """An ECE of 0.014, where chance explains 0.013, is not within chance."""
-    folder = confident_run(tmp_path / "run", [(4000, 3980, 0.997)] * 9, off=0, temperature=True)
+    folder = confident_run(tmp_path / "run", [(4000, 3980, 0.9952)] * 9, off=0, temperature=True)
     content = json.loads((folder / "summary.json").read_text())
     content["pooled"] |= {"ece": 0.01439, "ece_null": {"mean": 0.0102, "upper": 0.01155}}
     write_json(folder / "summary.json", content)

@@ -79,7 +79,7 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     )
 
 
-@pytest.mark.parametrize(("off", "kind"), [(0, "good"), (1, "good"), (3, "open"), (4, "bad")])
+@pytest.mark.parametrize(("off", "kind"), [(0, "good"), (1, "good"), (2, "good"), (3, "bad")])
 def test_as_many_silos_as_chance_puts_there_are_no_alarm(tmp_path: Path, off: int, kind: str) -> None:
     # Of 9 silos at 5 %: one or more in 37 % of cases, three or more in 0.8 %; one of four checks.
     found = confidence(read_run(confident_run(tmp_path / "run", [(40, 39, 0.976)] * 9, off=off)))

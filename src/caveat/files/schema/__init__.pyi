@@ -9,6 +9,7 @@ from .analyses import DifferenceRecord as DifferenceRecord
 from .analyses import Finding as Finding
 from .analyses import FusedCopies as FusedCopies
 from .analyses import IntervalRecord as IntervalRecord
+from .analyses import MajorityRecord as MajorityRecord
 from .analyses import MeasureTable as MeasureTable
 from .analyses import Paper as Paper
 from .analyses import Participating as Participating

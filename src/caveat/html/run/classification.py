@@ -42,8 +42,8 @@ class Majority:
 
     def __add__(self, other: "Majority") -> "Majority":
         """Return the same of both silos' inputs together, each with its own class."""
-        sums = (getattr(self, name) + getattr(other, name) for name in ("right", "inputs"))
-        return Majority(*sums, "", self.gained + other.gained, self.lost + other.lost)
+        gained, lost = self.gained + other.gained, self.lost + other.lost
+        return Majority(self.right + other.right, self.inputs + other.inputs, "", gained, lost)
 
 
 @dataclass(frozen=True)

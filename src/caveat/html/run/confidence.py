@@ -136,9 +136,14 @@ class Confidence:
     @property
     def kind(self) -> str:
         """ "bad" for large overconfidence, "open" for other errors or if the inputs decide nothing, else "good"."""
-        if (first := self.checks[0]).p < LEVEL:
-            return "bad" if first.over and any(each.large for each in self.found) else "open"
-        return "good" if first.p >= UNCLEAR and self.resolved else "open"
+        if self.p < LEVEL:
+            return "bad" if self.checks[0].over and any(each.large for each in self.found) else "open"
+        return "good" if self.p >= UNCLEAR and self.resolved else "open"
+
+    @property
+    def p(self) -> float:
+        """The smallest corrected p-value; 1 if too few inputs allow no check."""
+        return self.checks[0].p if self.checks else 1.0
 
     @property
     def found(self) -> list[Check]:
@@ -213,8 +218,7 @@ def confidence(run: RunFolder) -> Confidence | None:
         return None
     bins = reduce(add, (each.silo.reliability for each in found if each.silo.reliability))
     ordered = sorted(found, key=lambda each: (each.accuracy, -each.confidence))
-    made = Confidence(ordered, bins, summary.pooled)
-    return made if made.checks else None
+    return Confidence(ordered, bins, summary.pooled)
 
 
 def _of_silo(silo: SiloRecord) -> SiloConfidence | None:

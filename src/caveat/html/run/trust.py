@@ -132,17 +132,17 @@ def trust(run: RunFolder) -> Trust | None:
 
 
 def _confidence_line(found: Confidence) -> Statement:
-    first, texts = found.checks[0], "; ".join(each.text for each in found.found[:2])
+    texts = "; ".join(each.text for each in found.found[:2])
     if found.kind == "bad":
         return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
-    if first.p < LEVEL:
-        how = "overconfident" if first.over else "underconfident"
+    if found.p < LEVEL:
+        how = "overconfident" if found.checks[0].over else "underconfident"
         little = "" if any(each.large for each in found.found) else "slightly "
         return Statement("open", Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
-    if first.p < UNCLEAR:
+    if found.p < UNCLEAR:
         text = Markup("<b>Its confidence may be off</b>: {}; a calibrated model has such a result in {} of cases.")
-        return Statement("open", text.format(first.text, percent(first.p, 0)))
+        return Statement("open", text.format(found.checks[0].text, percent(found.p, 0)))
     if not found.resolved:
         band = found.pooled.ece_null
         unnoticed = f": a calibration error of {decimal(band.upper)} would go unnoticed" if band else ""
