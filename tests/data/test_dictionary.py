@@ -12,7 +12,7 @@ from data_samples import SEED, same, write_csv
 
 from caveat import data
 from caveat.config import dump, load, loads
-from caveat.core import ConfigurationError, DataError, Refused
+from caveat.core import ConfigurationError, Reason, Refused
 from caveat.data.agreement import own_schema, own_settings, own_silos, shared_schema
 from caveat.data.inputs import labeled_inputs, noted_inputs
 from caveat.data.settings import DataSettings
@@ -152,13 +152,15 @@ def test_rows_to_predict_are_brought_to_what_was_declared(plain: list[Path], cod
         assert torch.equal(labeled_inputs(own, preparation, "a", "ill").y[test], silos[0].test.y)
 
 
-def test_a_prediction_for_an_impossible_age_is_refused(plain: list[Path]) -> None:
+def test_a_row_with_an_impossible_age_is_not_answered(plain: list[Path]) -> None:
     strict = (dataclasses.replace(COLUMNS[0], outside="refuse"), *COLUMNS[1:])
     silos = data.load(settings(*plain, dictionary=strict), SEED)
     header, *body = rows(plain[0])
     write(plain[0], [header, ["300", *body[0][1:]], *body[1:]])
-    with pytest.raises(DataError, match=r"'age': 1 of 52 values are not from 0 to 120 years, the first: .* line 2"):
-        noted_inputs(plain[0], silos, "a")
+    found = noted_inputs(plain[0], silos, "a")
+    assert found.why is not None
+    assert found.why.tolist() == [Reason.OUTSIDE, *[Reason.NONE] * 59]
+    assert found.notes[0] == "age is not from 0 to 120 years"
 
 
 def test_a_survey_shows_means_units_and_what_would_be_refused(coded: list[Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from caveat import data
@@ -77,16 +78,16 @@ def test_what_a_finished_model_is_given_is_to_be_mended_in_the_file(tmp_path: Pa
     columns = (TableColumn("chol"), TableColumn("sex", ("0", "1")))
     declared = Declared(classes=CLASSES, dictionary=(CHOL, SEX))
     csv_format = CsvFormat(None, ".", declared)
-    for chol, sex, place in (
-        ("2860", "1", "line 3: 'chol' is '2860'; nothing of the file is used: correct them"),
-        ("286", "7", "line 3: 'sex' is '7'; nothing of the file is used: correct them"),
-        ("x", "1", "line 3: 'chol' is 'x', expected a finite number or an empty cell, with decimal mark '.'"),
-    ):
-        with pytest.raises(DataError) as refused:
-            rows_of(read_sheet(table(tmp_path, ["233", chol], sex)), columns, csv_format)
-        assert place in str(refused.value)
-        assert "nothing of the file is used" in str(refused.value)
-        assert "data.rename_columns" not in str(refused.value)
+    for chol, sex, row in (("2860", "1.0", [2860, 1]), ("286", "7", [286, 3]), ("?", "", [np.nan, -1])):
+        found = rows_of(read_sheet(table(tmp_path, ["233", chol], sex)), columns, csv_format)
+        np.testing.assert_array_equal(found[1], row)
+    place = "line 3: the value of 'chol', expected a finite number or an empty cell, with decimal mark '.'"
+    with pytest.raises(DataError) as refused:
+        rows_of(read_sheet(table(tmp_path, ["233", "secret"])), columns, csv_format)
+    assert place in str(refused.value)
+    assert "nothing of the file is used" in str(refused.value)
+    assert "data.rename_columns" not in str(refused.value)
+    assert "secret" not in str(refused.value)
     other = read_sheet(table(tmp_path, ["233", "286"], labels=("Healthy", "ill")))
     with pytest.raises(Refused, match=r"is 'Healthy', expected one of data\.classes") as labels:
         declared_labels(other, declared, "disease")

@@ -122,17 +122,20 @@ def test_images_go_in_as_pixels(tmp_path: Path) -> None:
     assert_same(ask_onnx(path, x), run, "a", x)
 
 
-def table(folder: Path) -> Run:
+def table(folder: Path, dictionary: Any = (), words: tuple[str, ...] = ("yes", "no", "before")) -> Run:
     generator = np.random.default_rng(0)
-    for name, words in (("coast", ("yes", "no", "before")), ("hill", ("no", "yes"))):
+    for name, kinds in (("coast", words), ("hill", words[1::-1])):
         lines = ["age,value,smokes,ill"]
         for _ in range(80):
             value = "" if generator.random() < 0.1 else f"{generator.normal(2, 3):.2f}"
             age = generator.integers(20, 80)
-            lines.append(f"{age},{value},{generator.choice(words)},{'yes' if age > 50 else 'no'}")
+            lines.append(f"{age},{value},{generator.choice(kinds)},{'yes' if age > 50 else 'no'}")
         (folder / f"{name}.csv").write_text("\n".join(lines))
     given = caveat.data.load(
-        caveat.data.DataSettings(source=f"csv:{folder}/coast.csv,{folder}/hill.csv", target="ill"), seed=0
+        caveat.data.DataSettings(
+            source=f"csv:{folder}/coast.csv,{folder}/hill.csv", target="ill", dictionary=dictionary
+        ),
+        seed=0,
     )
     return caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=MLP, uncertainty=Uncertainty(mc_samples=3))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_exports import table
 
 from caveat import Run, export_model
-from caveat.core import DataError
+from caveat.core import DataError, Decision, Reason
 from caveat.data.inputs import noted_inputs
+from caveat.data.tables.dictionary import DictionaryColumn
 
 pandas = pytest.importorskip("pandas")
 pyfunc = pytest.importorskip("mlflow.pyfunc")
@@ -78,11 +81,74 @@ def test_a_column_that_lacks_and_a_value_that_is_no_number_are_named(served: tup
     run, model = served
     for rows, text in (
         (frame().drop(columns="age"), "age"),
-        (frame(value=["1.5", "high"]), "'value' is 'high', expected a finite number or an empty cell"),
-        (frame(value=[1.5, np.inf]), "'value' is '?inf'?, expected a finite number or an empty cell"),
+        (frame(value=["1.5", "high"]), "the value of 'value', expected a finite number or an empty cell"),
+        (frame(value=[1.5, np.inf]), "the value of 'value', expected a finite number or an empty cell"),
     ):
         rows.to_csv(tmp_path / "rows.csv", index=False)
-        with pytest.raises(DataError, match=text):
+        with pytest.raises(DataError, match=text) as told:
             noted_inputs(tmp_path / "rows.csv", run.preparation, "coast")
-        with pytest.raises(Exception, match=text):
+        with pytest.raises(Exception, match=text) as raised:
             model.predict(rows)
+        assert not any(value in str(each.value) for each in (told, raised) for value in ("high", "inf"))
+
+
+DICTIONARY = (
+    DictionaryColumn(name="age", unit="years", range=(0, 100)),
+    DictionaryColumn(name="value", range=(-20, 20), missing=(-9,), outside="missing"),
+    DictionaryColumn(name="smokes", type="category", values=("1", "2", "3", "4")),
+)
+
+
+@pytest.fixture(scope="module")
+def declared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Any]]:
+    folder = tmp_path_factory.mktemp("declared")
+    with warnings.catch_warnings(action="ignore"):
+        run = table(folder, DICTIONARY, words=("1", "2", "3"))
+        export_model(run, "coast", "mlflow", folder / "model")
+        yield run, pyfunc.load_model(str(folder / "model"))
+
+
+WHY = {
+    "as declared": ({"smokes": ["1", "2"]}, ["none", "none"], ["", ""]),
+    "numbers for categories": ({"smokes": [1, 2.0]}, ["none", "none"], ["", ""]),
+    "another spelling": ({"smokes": ["1.0", "02"]}, ["none", "outside"], ["", "smokes is not among 1, 2, 3, 4"]),
+    "a number outside": ({"age": [61, 610], "smokes": 1}, ["none", "outside"], ["", "age is not from 0 to 100 years"]),
+    "a category outside": ({"smokes": [1, 9]}, ["none", "outside"], ["", "smokes is not among 1, 2, 3, 4"]),
+    "a category that was not seen": ({"smokes": [1, 4]}, ["none", "none"], ["", "unseen category of smokes"]),
+    "outside and missing": ({"value": [300.0, -9], "smokes": 1}, ["none", "none"], ["", ""]),
+    "nothing": ({"age": None, "value": [1, -9], "smokes": [1, None]}, ["none", "empty"], ["", "all values missing"]),
+}
+
+
+@pytest.mark.parametrize("name", WHY)
+def test_rows_outside_of_the_dictionary_abstain_and_the_others_are_answered(
+    name: str, declared: tuple[Run, Any], tmp_path: Path
+) -> None:
+    run, model = declared
+    columns, reasons, notes = WHY[name]
+    rows = frame(**columns)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    expected = noted_inputs(tmp_path / "rows.csv", run.preparation, "coast")
+    for answered in (run.predictor("coast")(expected), run.predictor("coast")(rows)):
+        unusable = torch.where(answered.reason >= Reason.OUTSIDE, answered.reason, 0).tolist()
+        assert [Reason(code).name.lower() for code in unusable] == reasons
+        assert (answered.decision == Decision.ABSTAIN).tolist() == [each != "none" for each in reasons]
+        assert list(answered.input_notes) == notes
+    found = model.predict(rows)
+    np.testing.assert_allclose(found["probs"], answered.probs.numpy(), atol=1e-5)
+    assert found["notes"].tolist() == notes
+    assert (found["reason"].tolist(), found["decision"].tolist()) == (
+        answered.reason.tolist(), answered.decision.tolist()
+    )  # fmt: skip
+
+
+def test_the_file_has_the_dictionary_and_what_it_promises(declared: tuple[Run, Any]) -> None:
+    run, model = declared
+    about = {name: json.loads(model.metadata.metadata[name]) for name in ("inputs", "promises", "n_calibration")}
+    age, value, smokes = about["inputs"]["columns"]
+    assert (age["unit"], age["range"], age["outside"]) == ("years", [0, 100], "abstain")
+    assert (value["missing"], value["outside"]) == ([-9], "missing")
+    assert smokes["values"] == ["1", "2", "3", "4"]
+    assert about["n_calibration"] == run.summary["silos"][0]["n_calibration"]
+    assert any(each.startswith("All p-values") for each in about["promises"])
+    assert model.metadata.metadata["false_alarm_rate"] == "0.05"

@@ -45,6 +45,10 @@ class Reason(IntEnum):
     """The uncertainty is above a policy's limit."""
     UNTESTED = 7
     """A policy has no limit with a guarantee."""
+    OUTSIDE = 8
+    """A value of a table row is not what the data dictionary allows."""
+    EMPTY = 9
+    """All values of a table row are missing."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +265,8 @@ class Prediction:
     def reason(self) -> Tensor:
         """(N,) int64 of Reason: why not to rely on the label.
 
-        The first that applies of: undefined probabilities, the alarms, and what a policy abstained for. Answered
-        inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
+        The first that applies of: undefined probabilities, unusable values, the alarms, and what a policy abstained
+        for. Answered inputs have a reason, too, if there is an alarm and the policy answers nevertheless.
         """
         abstained = self.decision == Decision.ABSTAIN
         limited = int(Reason.UNCERTAIN) if self.limited is None else self.limited
@@ -270,18 +274,28 @@ class Prediction:
         found = torch.where(self.is_unsure, int(Reason.UNSURE), found)
         found = torch.where(self.is_novel, int(Reason.NOVEL), found)
         found = torch.where(self.is_unfamiliar, int(Reason.UNFAMILIAR), found)
+        found = found if self.limited is None else torch.where(self.limited >= int(Reason.OUTSIDE), self.limited, found)
         return torch.where(self.probs.isfinite().all(-1), found, int(Reason.UNDEFINED))
 
     def abstaining(self, where: Tensor, reason: Reason = Reason.UNCERTAIN) -> Prediction:
         """Return this prediction with decision ABSTAIN for the inputs of `where`, (N,) bool, for a policy's reason."""
+        new = where & (self.decision != Decision.ABSTAIN)
+        return self._abstaining(where, torch.where(new, int(reason), self._limited))
+
+    def refusing(self, why: Tensor) -> Prediction:
+        """Return this prediction with decision ABSTAIN for unusable inputs: `why` (N,) int64 of Reason, or NONE."""
+        where = why != int(Reason.NONE)
+        return self._abstaining(where, torch.where(where, why, self._limited))
+
+    @property
+    def _limited(self) -> Tensor:
+        """(N,) int64 of Reason for which a policy abstained."""
         abstained = self.decision == Decision.ABSTAIN
-        before = torch.where(abstained, int(Reason.UNCERTAIN), 0) if self.limited is None else self.limited
-        return replace(
-            self,
-            decision=torch.where(where, int(Decision.ABSTAIN), self.decision),
-            source=self.answered_by,
-            limited=torch.where(where & ~abstained, int(reason), before),
-        )
+        return torch.where(abstained, int(Reason.UNCERTAIN), 0) if self.limited is None else self.limited
+
+    def _abstaining(self, where: Tensor, limited: Tensor) -> Prediction:
+        decision = torch.where(where, int(Decision.ABSTAIN), self.decision)
+        return replace(self, decision=decision, source=self.answered_by, limited=limited)
 
     def part(self, rows: Tensor) -> Prediction:
         """Return the prediction for some of the inputs, by (N,) bool or by positions."""

@@ -124,6 +124,8 @@ class Inputs:
     """Columns in which the table rows as a whole are unlike the silo's own; false in at most 5 % of batches."""
     subgroup: Tensor | None = None
     """(N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all."""
+    why: Tensor | None = None
+    """(N,) int64 of Reason, OUTSIDE or EMPTY for rows of a table that are not answered; None: all are."""
 
     @property
     def told(self) -> str:
@@ -210,9 +212,10 @@ class Preparation:
             # Rows of a table are prepared by silo, whose name has been checked.
             found = Inputs(prepared, ("",) * len(prepared))
             if self.encoders and silo is not None:
-                encoder = self.encoders[silo]
-                unlike = encoder.reference.unlike(raw, encoder.table)
-                found = Inputs(prepared, encoder.notes(raw), unlike_columns=unlike)
+                checked = self.encoders[silo].checked(raw, silo)
+                prepared = self.prepare(checked.values, silo)
+                why = checked.why if checked.why.any() else None
+                found = Inputs(prepared, checked.notes, unlike_columns=checked.unlike, why=why)
         if found.x.shape[1:] != self.shape or not len(found.x) or found.x.dtype != self.dtype:
             given = f"inputs of shape {tuple(found.x.shape)}, {dtype_name(found.x.dtype)}"
             raise DataError(f"{given}; expected (N, {', '.join(map(str, self.shape))}), {dtype_name(self.dtype)}")

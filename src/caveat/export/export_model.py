@@ -303,7 +303,7 @@ def _program(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Program:
 def _check(run: AnsweringRun, at: AtSilo, raw: RawInputs, ask: Callable[[NDArray[Any]], Arrays]) -> None:
     x = raw.batch(PROBES)
     with torch.no_grad(), one_thread():
-        expected = outputs(predicted(run, at, raw.prepared(x)))
+        expected = outputs(predicted(run, at, raw, x))
     found = ask(x.numpy())
     for name, each in expected.items():
         theirs: NDArray[Any] = each.numpy()

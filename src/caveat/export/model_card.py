@@ -1,11 +1,12 @@
 """Metadata of an exported model, and its model card."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from .._version import __version__
 from ..core import Decision, Reason, SiloId
+from ..data.tables.encoding import FORBIDDEN
 from ..data.tables.files import MISSING
 from ..files import read, sum_of
 from ..files.schema import SiloRecord, Summary
@@ -86,8 +87,14 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "inputs": inputs(RawInputs(run.preparation, silo)),
         "outputs": {name: OUTPUTS.get(name, "(N,) an uncertainty of the method") for name in program.outputs},
     }
+    record = recorded(run, silo)[1]
+    about["promises"] = list(promises(run, silo, program.outputs))
+    if record is not None and record.n_calibration is not None:
+        about["n_calibration"] = record.n_calibration
     if "typicality" in program.outputs:
+        familiar = find(run.complete_method, Familiar)
         about["alarms"] = alarms(program)
+        about["false_alarm_rate"] = 0.0 if familiar is None else familiar.false_alarm_rate
     return {
         "caveat": __version__,
         "method": run.method.name,
@@ -95,6 +102,12 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "model_sha256": str(sum_of(run.folder / MODEL).sha256),
         "classes": json.dumps(list(run.preparation.classes), ensure_ascii=False),
     } | {name: json.dumps(value, ensure_ascii=False) for name, value in about.items()}
+
+
+def recorded(run: AnsweringRun, silo: SiloId) -> tuple[Summary, SiloRecord | None]:
+    """Return the summary of a run, and a silo's record in it, if there is one."""
+    summary = read(run.folder / "summary.json", Summary)
+    return summary, next((each for each in summary.silos if each.name == silo), None)
 
 
 def alarms(program: Program) -> list[str]:
@@ -116,9 +129,23 @@ def inputs(raw: RawInputs) -> dict[str, Any]:
             if column.categories is not None:
                 unseen = [text for text in column.categories if text not in trained[column.name]]
                 found["columns"][-1] |= {"categories": list(column.categories), "unseen": unseen}
+        _declare(raw, found["columns"])
         found["missing_texts"] = sorted(MISSING)
         found["missing"] = "NaN; for categories also -1; a category is its index, from 0"
     return found
+
+
+def _declare(raw: RawInputs, columns: list[dict[str, Any]]) -> None:
+    """Add what the data dictionary says about columns of a table."""
+    rules = {rule.name: rule for rule in raw.encoder.csv_format.declared.dictionary}
+    limits = raw.encoder.limits(raw.silo)
+    for i, column in enumerate(columns):
+        rule = rules.get(column["name"])
+        told = {} if rule is None else {"unit": rule.unit, "missing": list(rule.missing)}
+        if rule is not None and i in limits:
+            told |= {"range": list(rule.range or ()), "values": list(rule.values), "allowed": rule.expected,
+                     "outside": "missing" if limits[i].empties else "abstain"}  # fmt: skip
+        column |= {name: value for name, value in told.items() if value}
 
 
 def sizes(shape: tuple[int | Size, ...]) -> list[int]:
@@ -128,9 +155,8 @@ def sizes(shape: tuple[int | Size, ...]) -> list[int]:
 
 def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> str:
     """Return the card in Markdown, with Hugging Face's fields; the owner of the data adds a license."""
-    summary = read(run.folder / "summary.json", Summary)
-    raw = RawInputs(run.preparation, silo)
-    record = next((each for each in summary.silos if each.name == silo), None)
+    raw, record = RawInputs(run.preparation, silo), recorded(run.experiment, silo)[1]
+    promised = promises(run.experiment, silo, program.outputs)
     parts = [
         _head(run, silo, format, raw, record),
         f"# {run.experiment.method.name} at silo `{silo}`\n\n"
@@ -140,7 +166,7 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
         "## Inputs\n\n" + "\n".join(_inputs(raw)),
         "## Outputs\n\n" + "\n".join(_outputs(run, program)),
         "## Metrics\n\n" + _figures(record),
-        "## Guarantees\n\n" + "\n".join(_promises(run, summary, record, program)),
+        "## Guarantees\n\n" + "\n".join(f"- {each}" for each in promised),
         "## Limits\n\n" + LIMITS,
         "## Privacy\n\n" + "\n".join(_reveals(raw, record, program)),
     ]
@@ -187,7 +213,17 @@ def _inputs(raw: RawInputs) -> Iterator[str]:
         for column in about["columns"]:
             categories = column.get("categories")
             names = ", ".join(f"{i} {json.dumps(text, ensure_ascii=False)}" for i, text in enumerate(categories or ()))
-            yield f"- `{column['name']}`: {'a number' if categories is None else names}"
+            told = f"{'a number' if categories is None else names}{_allowed(column)}"
+            yield f"- `{column['name']}`: {told}"
+
+
+def _allowed(column: Mapping[str, Any]) -> str:
+    """Return what the data dictionary allows in a column."""
+    if "allowed" not in column:
+        return f", {column['unit']}" if "unit" in column else ""
+    code = f" (code {len(column['categories']) + FORBIDDEN})" if "categories" in column else ""
+    other = f"others {'count as missing' if column['outside'] == 'missing' else 'are not answered'}{code}"
+    return f", {column['allowed']}; {other}"
 
 
 def _outputs(run: Run, program: Program) -> Iterator[str]:
@@ -209,23 +245,25 @@ def _figures(record: SiloRecord | None) -> str:
     return "\n".join([f"{head}| metric | value |", "| --- | ---: |", *rows])
 
 
-def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Program) -> Iterator[str]:
+def promises(run: AnsweringRun, silo: SiloId, outputs: Collection[str], exported: bool = True) -> Iterator[str]:
+    """Yield a sentence per guarantee for predictions with these outputs, by the run or by an exported file."""
+    summary, record = recorded(run, silo)
     promise = (record.promise if record is not None else None) or summary.guarantee
-    familiar = find(run.experiment.complete_method, Familiar)
-    lacks = familiar is not None and "nearness" not in program.outputs
+    familiar = find(run.complete_method, Familiar)
+    lacks = familiar is not None and "nearness" not in outputs and exported
     if lacks:
         yield (
-            "- Alarms: this file cannot raise the alarm `novel`, which needs features of the silo's training inputs "
+            "Alarms: this file cannot raise the alarm `novel`, which needs features of the silo's training inputs "
             "(`caveat export --training-features`). Alarms of the other kinds are as rare as below."
         )
     if promise is not None and lacks and familiar is not None and familiar.false_alarm_rate:
         yield (
-            "- Errors: no guarantee. That of the run holds with the alarm `novel`, and this file answers inputs from "
+            "Errors: no guarantee. That of the run holds with the alarm `novel`, and this file answers inputs from "
             "which the run abstains for it."
         )
     elif promise is not None:
-        yield f"- Errors: {promise.statement}."
-    if summary.sets is not None and "sets" in program.outputs:
+        yield f"Errors: {promise.statement}."
+    if summary.sets is not None and "sets" in outputs:
         others = (
             "of the silo's own, too, if silos differ only in class frequencies, which its training labels provide"
             if summary.sets.label_shift
@@ -234,21 +272,21 @@ def _promises(run: Run, summary: Summary, record: SiloRecord | None, program: Pr
         pooled = f"pooled because one has fewer than {summary.sets.least} calibration inputs"
         each = f" of each class (of classes together that are {pooled})" if summary.sets.per_class else ""
         yield (
-            f"- Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
+            f"Sets contain the true class of {100 * summary.sets.coverage:.6g} % of inputs{each}: of the silo's own "
             f"if it has at least {summary.sets.least} calibration inputs, else {others}."
         )
-    if summary.subgroups:
+    if summary.subgroups and exported:
         yield (
-            "- Subgroups: the exported model does not know the subgroup of an input; its decisions and sets have "
+            "Subgroups: the exported model does not know the subgroup of an input; its decisions and sets have "
             "the guarantees for all inputs together."
         )
-    if "typicality" in program.outputs:
+    if "typicality" in outputs:
         yield (
-            "- All p-values: for every a, an expected share of at most a of inputs like the "
+            "All p-values: for every a, an expected share of at most a of inputs like the "
             "silo's calibration inputs has a p-value of a or less."
         )
     yield (
-        "- All of these hold for finite calibration sets and for inputs from the same distribution. None holds "
+        "All of these hold for finite calibration sets and for inputs from the same distribution. None holds "
         "for other inputs or for a single input. Uncertainties and probabilities have no guarantee."
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, Prediction, Reason, SiloId
 from ..data import Preparation
-from ..data.tables.encoding import Encoder
+from ..data.tables.encoding import Encoder, usable
 from ..nn.frozen import rows
 from ..runs.answering import AnsweringRun, AtSilo
 from ..runs.frozen_features import features_of
@@ -81,7 +81,12 @@ class RawInputs:
             return images.contiguous().float().div(255).sub(mean).div(std)
         if self.silo in self.preparation.scalings:
             return self.preparation.scalings[self.silo](x)
-        return encoded(self.encoder, x) if self.kind == "table" else x
+        return encoded(self.encoder, self.usable(x)[0]) if self.kind == "table" else x
+
+    def usable(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows (N, D) of a table without values that the dictionary does not allow, and why (N,) int64 of Reason
+        a row is not answered."""
+        return usable(x, self.encoder.table, self.encoder.limits(self.silo))
 
 
 def encoded(encoder: Encoder, raw: Tensor) -> Tensor:
@@ -118,10 +123,11 @@ def asked_at(run: AnsweringRun, silo: SiloId, training_features: bool) -> AtSilo
     return at._replace(state={**at.state, GROUP: without_rows(at.state[GROUP])})
 
 
-def predicted(run: AnsweringRun, at: AtSilo, x: Tensor) -> Prediction:
-    """Return the run's prediction of model inputs (N, ...), by what it is asked at a silo."""
-    encoder = run.frozen_encoder
-    return run.complete_method.predict(*at, x if encoder is None else features_of(encoder, x, keep=False))
+def predicted(run: AnsweringRun, at: AtSilo, inputs: RawInputs, raw: Tensor) -> Prediction:
+    """Return the run's prediction of raw inputs (N, ...), by what it is asked at a silo."""
+    encoder, x = run.frozen_encoder, inputs.prepared(raw)
+    found = run.complete_method.predict(*at, x if encoder is None else features_of(encoder, x, keep=False))
+    return found.refusing(inputs.usable(raw)[1]) if inputs.kind == "table" else found
 
 
 def answering(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Callable[[Tensor], Outputs]:
@@ -132,7 +138,8 @@ def answering(run: AnsweringRun, silo: SiloId, at: AtSilo) -> Callable[[Tensor],
     def answer(raw: Tensor) -> Outputs:
         x = inputs.prepared(raw)
         x = x if encoder is None else rows(encoder.module, x)
-        return outputs(method.decide(down, state, method.answer(down, state, context, x)))
+        found = method.decide(down, state, method.answer(down, state, context, x))
+        return outputs(found.refusing(inputs.usable(raw)[1]) if inputs.kind == "table" else found)
 
     return answer
 

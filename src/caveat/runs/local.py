@@ -214,7 +214,7 @@ class Run:
 
         def predict(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Prediction:
             found = self._inputs(x, silo, subgroups)
-            return dataclasses.replace(ask(found.x, found.subgroup), **_about(found))
+            return _about(ask(found.x, found.subgroup), found)
 
         return predict
 
@@ -225,7 +225,7 @@ class Run:
         def answer(x: Tensor | Array | data.Inputs, subgroups: Any = None) -> Answers:
             found = self._inputs(x, silo, subgroups)
             given = ask(found.x, found.subgroup)
-            return {m: dataclasses.replace(each, **_about(found)) for m, each in given.items()}
+            return {m: _about(each, found) for m, each in given.items()}
 
         return answer
 
@@ -252,9 +252,10 @@ class Run:
         return own_figures(metrics, silos, self.experiment.predictor)
 
 
-def _about(inputs: data.Inputs) -> dict[str, Any]:
-    """Return the fields of a prediction that describe raw inputs."""
-    return {"input_notes": inputs.notes, "unlike_columns": inputs.unlike_columns}
+def _about(prediction: Prediction, inputs: data.Inputs) -> Prediction:
+    """Return the prediction with what describes raw inputs; it abstains from inputs with unusable values."""
+    told = prediction if inputs.why is None else prediction.refusing(inputs.why)
+    return dataclasses.replace(told, input_notes=inputs.notes, unlike_columns=inputs.unlike_columns)
 
 
 def open_run(folder: Path, device: str = "cpu") -> Run:

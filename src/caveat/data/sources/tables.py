@@ -15,7 +15,7 @@ from ..groups import numbered, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, Reading, TableColumn, ordered, shown, some_rows
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
-from ..tables.encoding import encoded_rows, mapped_rows
+from ..tables.encoding import FORBIDDEN, Codes, encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces
 from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
@@ -196,7 +196,8 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
     """Return the rows of a sheet as raw rows of a table; other columns are ignored.
 
     Its format is that of the training file with this name, or else that of the silo's files. A category that the table
-    lacks gets the code after the last.
+    lacks gets the code after the last, and one that the data dictionary does not allow the code after that. Numbers are
+    not compared with the dictionary.
     """
     csv_format = csv_format.of(sheet.path.stem, silo)
     path, sheet = sheet.path, declared_rows(sheet, csv_format)
@@ -204,9 +205,16 @@ def rows_of(sheet: Sheet, table: Sequence[TableColumn], csv_format: CsvFormat, s
     if absent:
         raise DataError(f"{path}: no column {absent[0]!r}, expected the columns that the model was trained on")
     try:
-        return encoded_rows([sheet], table)
+        rows = encoded_rows([sheet], table)
     except DataError as error:
         raise DataError(f"{error}, with decimal mark {csv_format.decimal!r}: {MEND_ROW}") from error
+    rules = {rule.name: rule for rule in csv_format.declared.dictionary if rule.values}
+    for i, column in enumerate(table):
+        if column.categories is not None and column.name in rules:
+            allowed = Codes(rules[column.name].values)
+            outside = [allowed[text] == allowed.unseen for text in sheet.column(column.name)]
+            rows[outside, i] = len(column.categories) + FORBIDDEN
+    return rows
 
 
 def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:

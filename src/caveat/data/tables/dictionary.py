@@ -48,6 +48,14 @@ class DictionaryColumn:
                 "data.dictionary",
             )
 
+    @property
+    def expected(self) -> str:
+        """The valid values, for messages."""
+        if self.range is not None:
+            low, high = self.range
+            return f"from {low:g} to {high:g} {self.unit}".rstrip()
+        return f"among {', '.join(self.values)}"
+
 
 @frozen_settings
 class LabelCode:

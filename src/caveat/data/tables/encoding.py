@@ -7,25 +7,31 @@ damage. Features have the same width for all silos, and each silo fits its encod
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ...core import ConfigurationError, DataError
+from ...core import ConfigurationError, DataError, Reason, UnlikeColumn
 from ...core.devices import cache_folder
 from ..pools import AS_USUAL, LONGEST, Array, ArrayRows, CsvFormat, TableColumn, ordered, row_parts
 from .advice import ENDLESS, LARGEST
+from .dictionary import DictionaryColumn
 from .files import Sheet, missing
 from .formats import NO_NUMBER, numeric, same_value
 from .reference import NO_REFERENCE, Reference
 
 FORMAT = 2
 """Increased whenever the same files yield other numbers."""
+FORBIDDEN = 1
+"""Added to the number of categories, the code of a text that the data dictionary does not allow."""
 FITTED = 1 << 23
 """Maximum number of values for which an encoder is fitted at once, in whole columns."""
 
@@ -164,6 +170,28 @@ class TableLayout:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """The values that a data dictionary allows in a column of raw rows."""
+
+    rule: DictionaryColumn
+    empties: bool
+    """Whether other values count as missing; otherwise their rows are not answered."""
+
+
+class Checked(NamedTuple):
+    """Raw rows, compared with the data dictionary and with a silo's own rows."""
+
+    values: Array
+    """(N, D) the rows with missing values instead of those that the dictionary does not allow."""
+    why: Tensor
+    """(N,) int64 of Reason: OUTSIDE or EMPTY for rows that are not answered, else NONE."""
+    notes: tuple[str, ...]
+    """(N,) notes."""
+    unlike: tuple[UnlikeColumn, ...]
+    """Columns in which all rows together are unlike the silo's own."""
+
+
+@dataclass(frozen=True)
 class Encoder:
     """The encoder of a silo's raw rows, fitted on its training split; all silos have the same width."""
 
@@ -195,7 +223,28 @@ class Encoder:
         one_hot = [rows[:, i : i + 1] == np.arange(count) for i, count in coded.items()]
         return np.concatenate([scaled, np.isnan(rows[:, flagged]), *one_hot], axis=1, dtype=np.float32)
 
-    def notes(self, raw: Array) -> tuple[str, ...]:
+    def limits(self, silo: str) -> dict[int, Limit]:
+        """Return what the data dictionary allows by the place of a column; all values in other columns."""
+        declared = self.csv_format.of(silo).declared
+        own = {column.name: column.outside for column in declared.rename_columns}
+        rules = {rule.name: rule for rule in declared.dictionary}
+        found = {}
+        for i, column in enumerate(self.table):
+            rule = rules.get(column.name)
+            if rule is not None and (rule.range if column.categories is None else rule.values):
+                found[i] = Limit(rule, (own.get(rule.name) or rule.outside) == "missing")
+        return found
+
+    def checked(self, raw: Array, silo: str) -> Checked:
+        """Compare raw rows (N, D) with the data dictionary and with the silo's own rows."""
+        limits = self.limits(silo)
+        raw = raw if raw.dtype.kind == "f" else raw.astype(np.float64)
+        values, why = usable(torch.from_numpy(raw), self.table, limits)
+        raw, refused = (each.numpy() for each in allowed(torch.from_numpy(raw), self.table, limits))
+        notes = self._notes(raw, {i: refused[:, i] for i in limits}, limits)
+        return Checked(values.numpy(), why, notes, self.reference.unlike(raw, self.table))
+
+    def _notes(self, raw: Array, refused: Mapping[int, Array], limits: Mapping[int, Limit]) -> tuple[str, ...]:
         """Return a note for each of (N, D) raw rows whose prediction is unreliable, "" for other rows. A category is
         unseen if no training split has it, or if its code is invalid (codes begin at 0; -1 is missing)."""
         trained = {column.name: set(column.categories or ()) for column in self.layout.columns}
@@ -207,9 +256,45 @@ class Encoder:
             if column.categories is not None:
                 codes = [code for code, text in enumerate(column.categories) if text in trained[column.name]]
                 unseen = ~np.isin(raw[:, i], codes) & ~_absent(raw[:, i], column)
+                unseen = unseen & ~refused[i] if i in refused else unseen
                 for row in np.flatnonzero(unseen):
                     notes[row].append(f"unseen category of {column.name[:LONGEST]}")
+            for row in np.flatnonzero(refused[i]) if i in refused else ():
+                notes[row].append(f"{column.name[:LONGEST]} is not {limits[i].rule.expected}")
         return tuple("; ".join(each) for each in notes)
+
+
+def allowed(raw: Tensor, table: Sequence[TableColumn], limits: Mapping[int, Limit]) -> tuple[Tensor, Tensor]:
+    """Return raw rows (N, D) without the values that count as missing by the data dictionary, and (N, D) bool, the
+    values for which it refuses the row. Exported models record this function."""
+    columns, refused = list(raw.unbind(1)), [torch.zeros_like(raw[:, 0], dtype=torch.bool)] * len(table)
+    for i, limit in limits.items():
+        value, categories, ends = columns[i], table[i].categories, limit.rule.range
+        if categories is None:
+            low, high = (torch.tensor(end, dtype=raw.dtype) for end in ends or (-math.inf, math.inf))
+            outside, absent = (value < low) | (value > high), torch.tensor(math.nan, dtype=raw.dtype)
+        else:
+            outside = value == len(categories) + FORBIDDEN
+            absent = torch.tensor(-1, dtype=raw.dtype)
+        if limit.empties:
+            columns[i] = torch.where(outside, absent, value)
+        else:
+            refused[i] = outside
+    return torch.stack(columns, 1), torch.stack(refused, 1)
+
+
+def usable(raw: Tensor, table: Sequence[TableColumn], limits: Mapping[int, Limit]) -> tuple[Tensor, Tensor]:
+    """Return raw rows (N, D) with NaN or -1 for values that are not `allowed`, and (N,) int64 of Reason: OUTSIDE for
+    rows with such a value, EMPTY for rows without any value. Exported models record this function."""
+    raw, refused = allowed(raw, table, limits)
+    columns, present = [], torch.zeros_like(raw[:, 0], dtype=torch.bool)
+    for i, column in enumerate(table):
+        value, numeric = raw[:, i], column.categories is None
+        present = present | ~(value.isnan() if numeric else value.isnan() | (value == -1))
+        absent = torch.tensor(math.nan if numeric else -1, dtype=raw.dtype)
+        columns.append(torch.where(refused[:, i], absent, value) if i in limits else value)
+    why = torch.where(present, int(Reason.NONE), int(Reason.EMPTY))
+    return torch.stack(columns, 1), torch.where(refused.any(1), int(Reason.OUTSIDE), why)
 
 
 def _absent(values: Array, column: TableColumn) -> Array:

@@ -7,7 +7,7 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Sheet:
     columns: tuple[str, ...]
     lines: Sequence[int]
     """The line at which each row ends, for messages."""
+    hidden = False
+    """Whether messages do not show cells."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -97,8 +99,10 @@ class Sheet:
 
     def place(self, name: str, row: int) -> str:
         """Return a cell's place and content, for messages."""
-        cell = next(islice(self.raw(name), row, None))
-        return f"{self.path}, line {self.lines[row]}: {shown(name)} is {shown(cell)}"
+        where = f"{self.path}, line {self.lines[row]}"
+        if self.hidden:
+            return f"{where}: the value of {shown(name)}"
+        return f"{where}: {shown(name)} is {shown(next(islice(self.raw(name), row, None)))}"
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ class ChangedSheet(Sheet):
     """The row of `cells` at which the file, which may be a part, begins."""
     formats: Mapping[str, CellFormat] = field(default_factory=dict)
     """Formats of cells, by column."""
+    hidden: bool = False
 
     @property
     def path(self) -> Path:  # type: ignore[override]
@@ -164,7 +169,7 @@ class ChangedSheet(Sheet):
     def parts(self) -> Iterator[Sheet]:
         first = self.first
         for part in self.base.parts():
-            yield ChangedSheet(part, self.names, self.cells, first, self.formats)
+            yield replace(self, base=part, first=first)
             first += len(part)
 
     def with_columns(self, cells: Mapping[str, Sequence[str] | None]) -> Sheet:
@@ -172,16 +177,16 @@ class ChangedSheet(Sheet):
         given = {name: each for name, each in cells.items() if each is not None}
         known = {name: each for name, each in self.cells.items() if name in names}
         formats = {name: each for name, each in self.formats.items() if name in names and name not in given}
-        return ChangedSheet(self.base, names, known | given, self.first, formats)
+        return replace(self, names=names, cells=known | given, formats=formats)
 
     def renamed(self, names: Mapping[str, str]) -> Sheet:
         called = {names[name]: own for name, own in self.names.items()}
         cells = {names[name]: each for name, each in self.cells.items()}
         formats = {names[name]: each for name, each in self.formats.items()}
-        return ChangedSheet(self.base, called, cells, self.first, formats)
+        return replace(self, names=called, cells=cells, formats=formats)
 
     def formatted(self, formats: Mapping[str, CellFormat]) -> Sheet:
-        return ChangedSheet(self.base, self.names, self.cells, self.first, {**self.formats, **formats})
+        return replace(self, formats={**self.formats, **formats})
 
     def format_of(self, name: str) -> CellFormat:
         return self.formats.get(name, PLAIN)

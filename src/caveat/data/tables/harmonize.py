@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from ...core import ConfigurationError, DataError, Refused
 from ..pools import CsvFormat, shown
 from .dictionary import NOTHING, Declared, DictionaryColumn, OwnColumn
-from .files import Sheet, missing
+from .files import ChangedSheet, Sheet, missing
 from .formats import PLAIN, CellFormat, number, same_value
 
 OWN = "[data.rename_columns] of silo.toml or of a configuration"
@@ -76,8 +76,10 @@ def _check_own_columns(sheet: Sheet, columns: Sequence[OwnColumn], key: str) -> 
 
 
 def declared_rows(sheet: Sheet, csv_format: CsvFormat) -> Sheet:
-    """Harmonize rows to predict; missing columns are not checked. Raise Refused."""
+    """Harmonize rows to predict; missing columns and values outside of the dictionary are not checked, and messages do
+    not show cells. Raise Refused."""
     found, declared = Refusals(later=True), csv_format.declared
+    sheet = ChangedSheet(sheet, {name: name for name in sheet.columns}, hidden=True)
     made = _with_formats(_with_names(sheet, declared, found), csv_format, ())
     made = _with_values(made, declared, found)
     for refusal in found.values():
@@ -165,27 +167,27 @@ def _with_values(sheet: Sheet, declared: Declared, found: Refusals) -> Sheet:
 
 def _allowed(sheet: Sheet, rule: DictionaryColumn, outside: str, found: Refusals) -> list[str]:
     codes = {code if isinstance(code, str) else float(code) for code in rule.missing}
+    alike = {same_value(value): value for value in reversed(rule.values)} | {value: value for value in rule.values}
     cells, bad = [], []
     for row, text in enumerate(sheet.column(rule.name)):
+        text = alike.get(text) or alike.get(same_value(text), text) if alike else text
         value = None if missing(text) else number(text)
         lacking = missing(text) or text in codes or value in codes
         if not lacking and _is_outside(rule, text, value):
             bad.append(row)
             lacking = outside == "missing"
         cells.append("" if lacking else text)
-    if bad and outside == "refuse":
+    if bad and outside == "refuse" and not found.later:
         present = sum(not missing(text) for text in cells)
         told = (
-            f"{sheet.path}: column {rule.name!r}: {len(bad)} of {present} values are not {_expected(rule)}, the first: "
-            f"{sheet.place(rule.name, bad[0])}; {_mended(rule, len(bad) / present, found.later)}"
+            f"{sheet.path}: column {rule.name!r}: {len(bad)} of {present} values are not {rule.expected}, the first: "
+            f"{sheet.place(rule.name, bad[0])}; {_mended(rule, len(bad) / present)}"
         )
         found.setdefault(rule.name, Refused(told, "range" if rule.range else "values", rule.name))
     return cells
 
 
-def _mended(rule: DictionaryColumn, share: float, later: bool) -> str:
-    if later:
-        return f"nothing of the file is used: correct them, empty the cells, or remove the rows; {AS_TRAINED}"
+def _mended(rule: DictionaryColumn, share: float) -> str:
     if rule.range is not None and share >= MOSTLY_OUTSIDE:
         return (
             f"this many suggest another unit: declare in {OWN} the factor that converts them to "
@@ -200,13 +202,6 @@ def _is_outside(rule: DictionaryColumn, text: str, value: float | None) -> bool:
         # Text is refused later, when numbers are read.
         return value is not None and not rule.range[0] <= value <= rule.range[1]
     return bool(rule.values) and text not in rule.values
-
-
-def _expected(rule: DictionaryColumn) -> str:
-    if rule.range is not None:
-        low, high = rule.range
-        return f"from {low:g} to {high:g} {rule.unit}".rstrip()
-    return f"among {', '.join(rule.values)}"
 
 
 def _with_classes(sheet: Sheet, declared: Declared, target: str, found: Refusals) -> Sheet:

@@ -1,11 +1,25 @@
 """An MLflow model that abstains; needs onnxruntime and NumPy only."""
 
 import json
+import re
 from typing import Any
 
 import mlflow.pyfunc
 import numpy as np
 import onnxruntime
+
+TRUTH = {"true": 1, "false": 0}
+
+
+def same_value(text: str) -> Any:
+    """Return a number or truth value as a number, and other texts, such as codes with a leading zero, unchanged."""
+    if text.lower() in TRUTH:
+        return TRUTH[text.lower()]
+    try:
+        value = text if re.fullmatch(r"0\d+|.*_.*", text) else float(text)
+    except ValueError:
+        return text
+    return value if value == value else text
 
 
 class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
@@ -34,35 +48,57 @@ class Abstaining(mlflow.pyfunc.PythonModel):  # type: ignore[misc,name-defined]
 
     def column(self, values: Any, column: dict[str, Any]) -> Any:
         """Return (N,) numbers, or codes of categories: -1 if missing, the code after the last if unknown."""
-        codes = {text: code for code, text in enumerate(column["categories"])} if "categories" in column else None
-        found = np.full(len(values), np.nan if codes is None else -1.0)
+        categories = column.get("categories")
+        found = np.full(len(values), np.nan if categories is None else -1.0)
         for row, (value, absent) in enumerate(zip(values, values.isna(), strict=True)):
-            if absent or str(value).strip().lower() in self.about["missing_texts"]:
+            text = str(value).strip()
+            marks = [text, same_value(text)]
+            if absent or text.lower() in self.about["missing_texts"] or set(marks) & set(column.get("missing", ())):
                 continue
-            if codes is not None:  # pandas converts whole numbers if one of their column is missing
-                texts = [str(value), str(int(value))] if isinstance(value, float) and value % 1 == 0 else [str(value)]
-                found[row] = next((codes[text] for text in texts if text in codes), len(codes))
+            if categories is not None:
+                found[row] = self.code(marks, column)
                 continue
             try:
-                found[row] = float(value)
-            except (TypeError, ValueError):
+                found[row] = TRUTH[text.lower()] if text.lower() in TRUTH else float(text)
+            except ValueError:
                 found[row] = np.inf
             if not abs(found[row]) <= np.finfo(np.float32).max:
-                name = column["name"]
                 expected = "expected a finite number or an empty cell"
-                raise ValueError(f"row {row}: {name!r} is {value!r}, {expected}") from None
+                raise ValueError(f"row {row}: the value of {column['name']!r}, {expected}") from None
         return found
+
+    def code(self, marks: list[Any], column: dict[str, Any]) -> int:
+        """Return the code of a category: the code after the last if the model has not seen it, and the next one if the
+        data dictionary does not allow it."""
+        for mark in marks:
+            for code, category in enumerate(column["categories"]):
+                if mark in (category, same_value(category)):
+                    return code
+        allowed = column.get("values")
+        known = allowed is None or any(mark in (each, same_value(each)) for each in allowed for mark in marks)
+        return len(column["categories"]) + (0 if known else 1)
 
     def notes(self, raw: Any) -> Any:
         """Return (N,) notes on rows whose predictions are unreliable; "" for other rows."""
         notes: list[list[str]] = [[] for _ in raw]
         absent = np.isnan(raw)
         for i, column in enumerate(self.about["columns"]):
+            name, values = column["name"], raw[:, i]
+            outside = np.zeros(len(raw), bool)
+            if column.get("range"):
+                low, high = np.array(column["range"], np.float32)
+                outside = (values < low) | (values > high)
+            elif "categories" in column:
+                absent[:, i] |= values == -1
+                outside = (values == len(column["categories"]) + 1) & bool(column.get("values"))
+            if column.get("outside") == "missing":
+                absent[:, i] |= outside
             if "categories" in column:
-                absent[:, i] |= raw[:, i] == -1
                 trained = [code for code, text in enumerate(column["categories"]) if text not in column["unseen"]]
-                for row in np.flatnonzero(~np.isin(raw[:, i], trained) & ~absent[:, i]):
-                    notes[row].append(f"unseen category of {column['name']}")
+                for row in np.flatnonzero(~np.isin(values, trained) & ~absent[:, i] & ~outside):
+                    notes[row].append(f"unseen category of {name}")
+            for row in np.flatnonzero(outside & ~absent[:, i]):
+                notes[row].append(f"{name} is not {column['allowed']}")
         for row in np.flatnonzero(absent.all(axis=1)):
             notes[row].insert(0, "all values missing")
         return np.array(["; ".join(each) for each in notes])
