@@ -231,7 +231,7 @@ def test_rows_to_predict_are_written_as_those_of_training(tmp_path: Path) -> Non
     (tmp_path / "new.csv").write_text("dose;code\n1,5;2\n")
     (tmp_path / "bad.csv").write_text("dose;code\n1.5;2\n")
     assert np.allclose(data.read_inputs(tmp_path / "new.csv", silos, "silo-0"), silos.inputs([[2, 1.5]], "silo-0"))
-    with pytest.raises(DataError, match=r"bad.csv, line 2: 'dose' is '1.5', expected a finite number"):
+    with pytest.raises(DataError, match=r"bad.csv, line 2: the value of 'dose', expected a finite number"):
         data.read_inputs(tmp_path / "bad.csv", silos, "silo-0")
 
 
