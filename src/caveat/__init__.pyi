@@ -39,6 +39,7 @@ from .methods import METHODS as METHODS
 from .methods import MOON as MOON
 from .methods import SCAFFOLD as SCAFFOLD
 from .methods import UEFL as UEFL
+from .methods import DisTrans as DisTrans
 from .methods import Ditto as Ditto
 from .methods import FedALA as FedALA
 from .methods import FedAvg as FedAvg

@@ -57,6 +57,7 @@ METHODS = {
     "feddc": f"method.alpha=0.1 model.name=residual model.width=2 {SGD}",
     "feddisco": f"{PIXELS} data.partition.scheme=draws data.partition.per_silo=4",
     "ifca": "method.clusters=3",
+    "distrans": "",
     "fedsr": "",
     "fediir": f"method.penalty=0.1 {SGD}",
     "fedper": f"model.name=lenet5 model.features=8 training.momentum=0.9 {SGD}",

@@ -160,6 +160,7 @@ ALLOWED = {
     "fedprox",
     "fedbn",
     "moon",
+    "distrans",
     "fedsr",
     "fedper",
     "fedrep",

@@ -1,6 +1,7 @@
 """The methods, and where each is."""
 
 from .apfl import APFL as APFL
+from .distrans import DisTrans as DisTrans
 from .ditto import Ditto as Ditto
 from .fedala import FedALA as FedALA
 from .fedavg import FedAvg as FedAvg

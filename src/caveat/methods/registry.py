@@ -123,6 +123,7 @@ METHODS = Methods({
     "feddc": "feddc.FedDC",
     "feddisco": "feddisco.FedDisco",
     "ifca": "ifca.IFCA",
+    "distrans": "distrans.DisTrans",
     "fedsr": "fedsr.FedSR",
     "fediir": "fediir.FedIIR",
     "fedper": "fedper.FedPer",

@@ -196,6 +196,8 @@ def as_model(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, clas
         )
     check_calls(module, shape, dtype, key)
     _lay_out(module, x)
+    if isinstance(module, Model):
+        module.shape = shape_of(x)
     if isinstance(module, Model) or (parts := parts_of(module)) is None:
         return module
     encoder, head = parts
@@ -255,7 +257,12 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
         )
     tokens = features if features.ndim == 3 else Tokens()(features)
     encoder = encoder if features.ndim == 3 else nn.Sequential(encoder, Tokens())
-    return Model(encoder, _halved(head, features), *tokens.shape[1:])
+    return Model(encoder, _halved(head, features), *tokens.shape[1:], shape_of(x))
+
+
+def shape_of(x: Tensor) -> tuple[int, ...] | None:
+    """Return the shape of an input among inputs (N, ...); None for ids of tokens."""
+    return tuple(x.shape[1:]) if x.is_floating_point() else None
 
 
 def _halved(head: nn.Module, features: Tensor) -> Head:

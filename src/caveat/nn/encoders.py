@@ -172,12 +172,15 @@ def parts(module: nn.Module, method: str) -> Model:
 
 
 class Model(nn.Sequential):
-    """An encoder and a head. Attributes `tokens` and `features` give the shape between them."""
+    """An encoder and a head. Attributes `tokens` and `features` give the shape between them, and `shape` that of an
+    input of numbers; it is None for ids of tokens, or if unknown."""
 
     encoder: nn.Module
     head: Head
 
-    def __init__(self, encoder: nn.Module, classifier: Head, tokens: int, features: int) -> None:
+    def __init__(
+        self, encoder: nn.Module, classifier: Head, tokens: int, features: int, shape: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__()
         self.encoder, self.head = encoder, classifier
-        self.tokens, self.features = tokens, features
+        self.tokens, self.features, self.shape = tokens, features, shape

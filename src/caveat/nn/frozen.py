@@ -86,8 +86,9 @@ def taken_off(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> t
     widths = {name: h.shape[1] for name, h in _numbers(frozen, x)[1].items()}
     unpacked = Unpacked(tokens.shape[1], tokens.shape[2], widths)
     about = digest_of(frozen).encode() + _code_of(frozen) + rows(frozen, x).numpy().tobytes()
+    width = (unpacked.tokens * unpacked.features + sum(widths.values()),)  # of rows
     digest = hashlib.sha256(about).hexdigest()
-    behind = Model(nn.Sequential(unpacked, *parts[len(frozen) :]), model.head, model.tokens, model.features)
+    behind = Model(nn.Sequential(unpacked, *parts[len(frozen) :]), model.head, model.tokens, model.features, width)
     return FrozenEncoder(frozen, shape, unpacked, digest), behind
 
 

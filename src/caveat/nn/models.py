@@ -19,7 +19,7 @@ from ..core.aggregation import all_finite
 from ..core.devices import FLOAT, check_memory
 from ..core.errors import message_of, short_repr
 from ..core.settings import MAX_COUNT, FieldError, frozen_settings, plain
-from .custom_model import Make, as_model, forget, made, name_of, remember
+from .custom_model import Make, as_model, forget, made, name_of, remember, shape_of
 from .encoders import Model, Tokens, cnn, head, lenet5, linear, mlp, normed, residual
 from .probe import check_calls, probe_output, sample
 
@@ -187,12 +187,13 @@ def _with_encoder(
 ) -> Model:
     code = "" if settings.encoder is None else settings.encoder
     encoder = own_encoder(code, settings.weights, settings.frozen, shape, dtype, classes, seed)
-    _, tokens, features = probe_output(encoder, sample(shape, dtype), "model.encoder").shape
+    x = sample(shape, dtype)
+    _, tokens, features = probe_output(encoder, x, "model.encoder").shape
     with seeded(seed, "init"):
         if settings.adapter is not None:
             encoder = nn.Sequential(encoder, nn.Linear(features, settings.adapter), nn.GELU())
             features = settings.adapter
-        return _behind(encoder, settings, tokens, features, classes)
+        return _behind(encoder, settings, tokens, features, classes, shape_of(x))
 
 
 def _check_size(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> None:
@@ -213,10 +214,12 @@ def _model(settings: ModelSettings, shape: tuple[int, ...], classes: int) -> nn.
     encoder = _encoder(settings, shape)
     with torch.no_grad():
         _, tokens, features = encoder.eval()(torch.zeros(1, *shape)).shape
-    return _behind(encoder, settings, tokens, features, classes)
+    return _behind(encoder, settings, tokens, features, classes, shape)
 
 
-def _behind(encoder: nn.Module, settings: ModelSettings, tokens: int, features: int, classes: int) -> Model:
+def _behind(
+    encoder: nn.Module, settings: ModelSettings, tokens: int, features: int, classes: int, shape: tuple[int, ...] | None
+) -> Model:
     """Return the encoder with the head that the settings describe."""
     classifier = head(
         tokens, features, settings.hidden, classes, settings.dropout, settings.dropout_logits, settings.norm,
@@ -224,7 +227,7 @@ def _behind(encoder: nn.Module, settings: ModelSettings, tokens: int, features: 
     )  # fmt: skip
     if settings.layer_norm:
         encoder = nn.Sequential(encoder, nn.LayerNorm(features, elementwise_affine=False))
-    return Model(encoder, classifier, tokens, features)
+    return Model(encoder, classifier, tokens, features, shape)
 
 
 def _encoder(settings: ModelSettings, shape: tuple[int, ...]) -> nn.Sequential:

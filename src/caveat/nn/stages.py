@@ -53,6 +53,10 @@ class Numbers(nn.Module):
         raise NotImplementedError
 
 
+class Repeated(nn.Module):
+    """A stage whose parts run several times per input, so only its output has features."""
+
+
 def numbers_of(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Return the features of inputs of a module, by name: from a stage with `Numbers`, or else from the inputs."""
     stage = next((part for part in module.modules() if isinstance(part, Numbers)), None)
@@ -183,6 +187,8 @@ def stages(module: nn.Module, sampled: bool = True) -> list[nn.Module]:
 
 def _within(part: nn.Module) -> list[nn.Module]:
     """Return the stages of a part with its own forward, if it keeps them in lists: mostly blocks or layers."""
+    if isinstance(part, Repeated):
+        return []
     lists = [each for each in part.children() if isinstance(each, nn.ModuleList | nn.Sequential)]
     if not lists:
         inner = [each for each in part.children() if any(True for _ in each.children())]

@@ -65,7 +65,7 @@ def small_model(seed: int = 0) -> Model:
     """Return a model of two features and three classes; its encoder is `encoder.0` to `.4`, where 1 is a BatchNorm."""
     torch.manual_seed(seed)
     encoder = nn.Sequential(nn.Linear(2, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 6), Tokens())
-    return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6)
+    return Model(encoder, head(1, 6, 8, 3, dropout=0.3, dropout_logits=False), tokens=1, features=6, shape=(2,))
 
 
 @cache
