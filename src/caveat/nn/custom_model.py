@@ -257,7 +257,7 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
         )
     tokens = features if features.ndim == 3 else Tokens()(features)
     encoder = encoder if features.ndim == 3 else nn.Sequential(encoder, Tokens())
-    return Model(encoder, _halved(head, features), *tokens.shape[1:], shape_of(x))
+    return Model(encoder, _halved(head, features), *tokens.shape[1:], shape=shape_of(x))
 
 
 def shape_of(x: Tensor) -> tuple[int, ...] | None:
