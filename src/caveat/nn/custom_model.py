@@ -257,7 +257,8 @@ def joined(encoder: nn.Module, head: nn.Module, x: Tensor, key: str) -> Model:
         )
     tokens = features if features.ndim == 3 else Tokens()(features)
     encoder = encoder if features.ndim == 3 else nn.Sequential(encoder, Tokens())
-    return Model(encoder, _halved(head, features), *tokens.shape[1:], shape=shape_of(x))
+    _, count, width = tokens.shape
+    return Model(encoder, _halved(head, features), count, width, shape_of(x))
 
 
 def shape_of(x: Tensor) -> tuple[int, ...] | None:
