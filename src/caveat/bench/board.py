@@ -148,8 +148,8 @@ class BoardRow:
     columns: Mapping[str, BoardEstimate]
     """accuracy: points more than training alone; nll, augrc: percent better than the reference; new, far, near, own:
     percent of inputs with an alarm; time, traffic: multiples of the reference's; error_auroc: of errors, in percent."""
-    improved: Mapping[str, Mapping[str, float]]
-    """By figure and federation, percent better than the reference."""
+    improved: Mapping[str, Values]
+    """By figure, federation and seed, percent better than the reference."""
     wins: Mapping[str, tuple[int, int, int]]
     """By figure, federations won, lost and undecided against the reference."""
     flags: tuple[str, ...] = ()
@@ -271,7 +271,7 @@ class Board:
         columns["error_auroc"] = bootstrap(values(lambda p, f: 100 * f.error_auroc))
         failed = sum(self.cells[place].failed is not None for place in at)
         return BoardRow(
-            name, columns, {f: {k: fmean(v) for k, v in each.items()} for f, each in improved.items()},
+            name, columns, improved,
             {figure: self.counted(name, self.settings.reference, figure) for figure in IMPROVED},
             tuple(self.flags(at)), failed,
         )  # fmt: skip
@@ -367,14 +367,13 @@ class Board:
     def _chosen(self, federations: Sequence[str]) -> str:
         """Return the cheapest row that is better than the reference, or as good and cheaper, on these federations."""
         reference = next(row for row in self.rows if row.name == self.settings.reference)
-        admitted = []
         trivial = (MAJORITY, POOLED, self.settings.alone.partition("/")[0])
-        for row in (row for row in self.rows if row.name.partition("/")[0] not in trivial):
-            ends = [
-                bootstrap({f: [row.improved[k][f]] for f in federations if f in row.improved[k]}).low for k in IMPROVED
-            ]
-            losses = [row.improved[k].get(f, -math.inf) for k in IMPROVED for f in federations]
-            cheaper = row.time < reference.time and min(ends) > -EQUAL
-            if min(losses) >= -MOST_LOST and (min(ends) > 0 or cheaper) and not row.failed:
+        admitted = []
+        for row in (row for row in self.rows if row.name.partition("/")[0] not in trivial and not row.failed):
+            kept = [{f: row.improved[k].get(f, [-math.inf]) for f in federations} for k in IMPROVED]
+            if any(fmean(each) < -MOST_LOST for values in kept for each in values.values()):
+                continue
+            low = min(bootstrap(values).low for values in kept)
+            if low > 0 or (row.time < reference.time and low > -EQUAL):
                 admitted.append(row)
         return min(admitted, key=lambda row: row.time).name if admitted else reference.name

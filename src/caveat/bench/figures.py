@@ -20,6 +20,8 @@ RATE = 0.05
 """Typicality up to which there is an alarm."""
 KINDS = {"own": ("own",), "new": ("new",), "near": ("near",), "far": ("far_noise", "far_other")}
 """Kinds of inputs with alarms, and the sets of inputs of each; a kind's share is the mean over its sets."""
+LEAST = float(np.finfo(np.float32).tiny)
+"""Least probability, 1.2e-38: the scores of a cell are float32, in which a smaller one is 0. NLL is at most 87 nats."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -44,6 +46,7 @@ P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 def prediction_of(arrays: Arrays, place: str) -> Prediction:
     """Return the prediction with the scores of "SOURCE/SILO/KIND" and an alarm rate of 5 %."""
     p, between = (torch.from_numpy(arrays[f"{place}/{name}"]).double() for name in ("probs", "epistemic"))
+    p = p.clamp_min(LEAST)
     p = p / p.sum(1, keepdim=True)
     total = entropy(p)
     parts = {"total": total, "epistemic": between, "aleatoric": (total - between).clamp_min(0)}
