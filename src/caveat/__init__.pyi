@@ -30,6 +30,7 @@ from .core import Tensors as Tensors
 from .core import Update as Update
 from .core.settings import frozen_settings as frozen_settings
 from .estimator import FederatedClassifier as FederatedClassifier
+from .estimator import FederatedRegressor as FederatedRegressor
 from .export.export_model import export_model as export_model
 from .methods import APFL as APFL
 from .methods import FML as FML

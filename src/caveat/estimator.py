@@ -1,4 +1,4 @@
-"""A scikit-learn classifier that trains a federation: groups are silos."""
+"""A scikit-learn classifier and a regressor that train a federation: groups are silos."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import io
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
@@ -42,40 +42,19 @@ ANSWER = [
     ("nearness", float), ("sureness", float), ("typicality", float), ("total", float), ("aleatoric", float),
     ("epistemic", float),
 ]  # fmt: skip
-"""Columns of the result of `decide`."""
+"""Columns of the result of `FederatedClassifier.decide`."""
+VALUES = [
+    ("value", float),
+    ("low", float),
+    ("high", float),
+    ("spread", float),
+    *(each for each in ANSWER if each[0] not in ("label", "total", "aleatoric", "epistemic")),
+]
+"""Columns of the result of `FederatedRegressor.decide`."""
 
 
-class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Federated classifier of rows: every group of rows is a silo.
-
-    Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
-    frames with text, categories or dates, are prepared as in `caveat.data.from_frames`, at each silo with its own
-    training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
-    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training
-    rows (at most 2,000 of each silo, for the alarm novel), but without the rows themselves.
-
-    Parameters
-    ----------
-    method
-        A name in `caveat.METHODS`, or a method such as `caveat.UEFL()`.
-    rounds
-        Number of training rounds; replaces the method's own.
-    model
-        Settings of a model, or a custom module; a perceptron by default.
-    uncertainty
-        Calibration of predictions and decisions.
-    random_state
-        The random seed.
-    workers, device
-        Number of worker processes, and where to compute ("cpu", "cuda", "mps", "auto").
-
-    Attributes
-    ----------
-    classes_, silos_, n_features_in_
-        The classes, the groups (sorted), and the number of columns.
-    run_
-        The `caveat.Run`.
-    """
+class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """An estimator of rows: every group of rows is a silo."""
 
     def __init__(
         self,
@@ -96,20 +75,19 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.workers = workers
         self.device = device
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
-        """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
-        Raises ValueError, with the silo, for unsuitable data."""
+    def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return valid rows and targets, and store whether the rows are a table."""
         self.table_ = not is_numeric(X) if is_frame(X) else _has_nan(X)
         if self.table_:
             validate_data(self, X, skip_check_array=True)
             y = column_or_1d(y, warn=True)
             check_consistent_length(X, y)
-        else:
-            X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"only one class, {self.classes_[0]!r}, expected two or more")
+            return X, y
+        found: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64)
+        return found
+
+    def _fit(self, X: Any, targets: Any, groups: Any, **keys: Any) -> None:
+        """Train on rows with targets (N,); `keys` are about targets. Raises ValueError for unsuitable data."""
         names = np.full(len(X), LONE) if groups is None else _names(groups, len(X))
         self.silos_ = sorted(set(names.tolist()))
         for name in self.silos_:
@@ -117,40 +95,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"silo {name!r}: n_samples = {count}, expected at least {FEWEST}")
         try:
             rows = {name: np.flatnonzero(names == name) for name in self.silos_}
-            self.run_ = self._trained(self._silos(X, labels, rows))
+            self.run_ = self._trained(self._silos(X, targets, rows, keys))
         except CaveatError as error:
             raise ValueError(str(error)) from error
-        return self
 
-    def predict(self, X: Any, groups: Any = None) -> Any:
-        """Return (N,) the most probable class of each row, even if abstained from."""
-        found = self._asked(X, groups)
-        return self.classes_[found.probs.argmax(1)]
-
-    def predict_proba(self, X: Any, groups: Any = None) -> Any:
-        """Return (N, C) class probabilities from the silos that `groups` (N,) names.
-
-        Without groups, the silo with the largest typicality of a row answers; the guaranteed false alarm rate still
-        holds for rows like those of any silo.
-        """
-        return self._asked(X, groups).probs.numpy()
-
-    def decide(self, X: Any, groups: Any = None) -> Any:
-        """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
-        `reason` not to rely on the label ("none" if there is none), the `silo` that answered, the p-values
-        `familiarity`, `nearness`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`,
-        `epistemic`.
-        """
-        found, by = self._answers(X, groups)
-        table = np.empty(len(found), dtype=ANSWER)
-        table["label"] = self.classes_[found.probs.argmax(1)]
+    def _decided(self, found: Prediction, by: Any, columns: list[tuple[str, type]]) -> Any:
+        """Return a structured array (N,) with decisions, reasons and p-values."""
+        table = np.empty(len(found), dtype=columns)
         table["decision"] = np.array(["global", "local", "abstain"], dtype=object)[found.decision]
         table["silo"] = by
         table["reason"] = np.array([reason.name.lower() for reason in Reason], dtype=object)[found.reason]
         for name in ("familiarity", "nearness", "sureness", "typicality"):
             table[name] = found.p_values.get(name, np.nan)
-        for name in ("total", "aleatoric", "epistemic"):
-            table[name] = found.uncertainty[name]
         return table
 
     def __sklearn_tags__(self) -> Any:
@@ -174,13 +130,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             weakref.finalize(opened, rmtree, folder, ignore_errors=True)
             self.run_ = opened
 
-    def _silos(self, X: Any, labels: Any, rows: Mapping[str, Any]) -> Silos:
-        classes, seed = list(map(str, range(len(self.classes_)))), int(self.random_state)
+    def _silos(self, X: Any, targets: Any, rows: Mapping[str, Any], keys: Mapping[str, Any]) -> Silos:
+        seed = int(self.random_state)
         if self.table_:
-            frames = {name: Columns.of(X, each).plus(TARGET, labels[each]) for name, each in rows.items()}
-            return from_frames(frames, target=TARGET, classes=classes, seed=seed)
-        arrays = {name: (X[each], labels[each]) for name, each in rows.items()}
-        return self._standardized(from_arrays(arrays, classes=classes, seed=seed))
+            frames = {name: Columns.of(X, each).plus(TARGET, targets[each]) for name, each in rows.items()}
+            return from_frames(frames, target=TARGET, seed=seed, **keys)
+        arrays = {name: (X[each], targets[each]) for name, each in rows.items()}
+        return self._standardized(from_arrays(arrays, seed=seed, **keys))
 
     def _trained(self, silos: Silos) -> Run:
         method = self._method()
@@ -269,6 +225,115 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             better = other.typicality > found.typicality
             found, by[better.numpy()] = other.where(better, found), name
         return found, by
+
+
+class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Federated classifier of rows: every group of rows is a silo.
+
+    Columns of numbers are standardized with sums over the silos' training splits. Rows with missing values, and data
+    frames with text, categories or dates, are prepared as in `caveat.data.from_frames`, at each silo with its own
+    training split. Frames to predict may have their columns in another order. Batches are no larger than the smallest
+    training split. A fitted classifier can be pickled, with its models, calibration scores and features of training
+    rows (at most 2,000 of each silo, for the alarm novel), but without the rows themselves.
+
+    Parameters
+    ----------
+    method
+        A name in `caveat.METHODS`, or a method such as `caveat.UEFL()`.
+    rounds
+        Number of training rounds; replaces the method's own.
+    model
+        Settings of a model, or a custom module; a perceptron by default.
+    uncertainty
+        Calibration of predictions and decisions.
+    random_state
+        The random seed.
+    workers, device
+        Number of worker processes, and where to compute ("cpu", "cuda", "mps", "auto").
+
+    Attributes
+    ----------
+    classes_, silos_, n_features_in_
+        The classes, the groups (sorted), and the number of columns.
+    run_
+        The `caveat.Run`.
+    """
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedClassifier:
+        """Train on rows X (N, D) with labels y (N,); `groups` (N,) names each row's silo, by default one for all.
+        Raises ValueError, with the silo, for unsuitable data."""
+        X, y = self._checked(X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"only one class, {self.classes_[0]!r}, expected two or more")
+        self._fit(X, labels, groups, classes=list(map(str, range(len(self.classes_)))))
+        return self
+
+    def predict(self, X: Any, groups: Any = None) -> Any:
+        """Return (N,) the most probable class of each row, even if abstained from."""
+        found = self._asked(X, groups)
+        return self.classes_[found.probs.argmax(1)]
+
+    def predict_proba(self, X: Any, groups: Any = None) -> Any:
+        """Return (N, C) class probabilities from the silos that `groups` (N,) names.
+
+        Without groups, the silo with the largest typicality of a row answers; the guaranteed false alarm rate still
+        holds for rows like those of any silo.
+        """
+        return self._asked(X, groups).probs.numpy()
+
+    def decide(self, X: Any, groups: Any = None) -> Any:
+        """Return a structured array (N,), for `pandas.DataFrame`: `label`, `decision` (global, local or abstain), the
+        `reason` not to rely on the label ("none" if there is none), the `silo` that answered, the p-values
+        `familiarity`, `nearness`, `sureness` and `typicality`, and uncertainties in nats, `total`, `aleatoric`,
+        `epistemic`.
+        """
+        found, by = self._answers(X, groups)
+        table = self._decided(found, by, ANSWER)
+        table["label"] = self.classes_[found.probs.argmax(1)]
+        for name in ("total", "aleatoric", "epistemic"):
+            table[name] = found.uncertainty[name]
+        return table
+
+
+class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Federated regressor of rows: every group of rows is a silo.
+
+    It predicts the distribution of a quantity, its median, and intervals with a guaranteed coverage at each silo.
+    Parameters, attributes and the preparation of rows are those of `FederatedClassifier`, except for `classes_`.
+    """
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> FederatedRegressor:
+        """Train on rows X (N, D) with numbers y (N,); `groups` (N,) names each row's silo, by default one for all.
+        Raises ValueError, with the silo, for unsuitable data."""
+        X, y = self._checked(X, y)
+        self._fit(X, np.asarray(y, np.float64), groups, predict="quantity")
+        return self
+
+    def predict(self, X: Any, groups: Any = None) -> Any:
+        """Return (N,) the median of each row's distribution, even if abstained from."""
+        return self._asked(X, groups).value.numpy()
+
+    def predict_quantiles(self, X: Any, levels: Sequence[float], groups: Any = None) -> Any:
+        """Return (N, L) quantiles at these levels."""
+        found = self._asked(X, groups)
+        return np.stack([found.quantile(float(level)).numpy() for level in levels], 1)
+
+    def predict_interval(self, X: Any, groups: Any = None) -> Any:
+        """Return (N, 2) intervals of coverage `uncertainty.interval`; infinite with too few calibration rows."""
+        found = self._asked(X, groups).interval
+        return None if found is None else found.numpy()
+
+    def decide(self, X: Any, groups: Any = None) -> Any:
+        """Return a structured array (N,), for `pandas.DataFrame`: the median `value`, the ends `low` and `high` of the
+        interval, the `spread` (standard deviation), and the columns of `FederatedClassifier.decide` about decisions."""
+        found, by = self._answers(X, groups)
+        table = self._decided(found, by, VALUES)
+        table["value"], table["spread"] = found.value, found.score("spread")
+        if found.interval is not None:
+            table["low"], table["high"] = found.interval.unbind(1)
+        return table
 
 
 def _has_nan(X: Any) -> bool:

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import caveat
-from caveat import FederatedClassifier
+from caveat import FederatedClassifier, FederatedRegressor
 from caveat.data.user_data import from_arrays
 
 pandas = pytest.importorskip("pandas")  # `make lowest` goes without it
@@ -162,3 +162,31 @@ def test_missing_numbers_of_arrays_are_fitted_and_columns_reordered_by_name() ->
     assert np.array_equal(FederatedClassifier(rounds=2).fit(x, y).predict_proba(x), numeric.predict_proba(frame))
     x[::9, 1] = np.nan
     assert FederatedClassifier(rounds=5).fit(x, y).score(x, y) > 0.8
+
+
+@pytest.mark.long
+def test_a_regressor_keeps_every_convention_of_scikit_learn() -> None:
+    method = caveat.FedAvg(training=caveat.Training(lr=0.01, local_epochs=5))
+    known = {"check_fit2d_1feature": "its target is constant"}
+    found = check_estimator(FederatedRegressor(method), on_fail=None, on_skip=None, expected_failed_checks=known)
+    failed = {each["check_name"]: each["exception"] for each in found if each["status"] == "failed"}
+    assert failed == {}
+
+
+def test_a_regressor_predicts_medians_quantiles_and_intervals() -> None:
+    rng = np.random.default_rng(0)
+    x, groups = rng.normal(size=(600, 2)), np.array(["north", "south"]).repeat(300)
+    y = 5 * np.abs(x[:, 0]) + (groups == "south") + 0.5 * rng.normal(size=600)
+    training = caveat.Training(lr=0.01, batch_size=32, local_epochs=2)
+    model = FederatedRegressor(caveat.FedAvg(training=training), rounds=10).fit(x, y, groups=groups)
+    assert model.score(x, y, None) > 0.7
+    value, (low, high) = model.predict(x, groups), model.predict_interval(x, groups).T
+    assert 0.85 < np.mean((low <= y) & (y <= high)) < 0.99
+    table = pandas.DataFrame(model.decide(x, groups))
+    assert (table["value"] == value).all()
+    assert (table["low"] == low).all()
+    quantiles = model.predict_quantiles(x, [0.1, 0.5, 0.9], groups)
+    assert (np.diff(quantiles) >= 0).all()
+    assert np.allclose(quantiles[:, 1], value)
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(x, groups), value)

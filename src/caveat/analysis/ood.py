@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import ConfigurationError, Decision, Prediction, Silo, key
+from ..core.quantity import check_classes_only
 from ..data import Inputs
 from ..files import write_bytes
 from ..runs.local import Run, open_run
@@ -244,6 +245,7 @@ def of_runs(folders: Sequence[Path]) -> list[Row]:
     rows: list[Row] = []
     for folder in folders:
         run = open_run(folder)
+        check_classes_only(run.preparation.target, f"{folder}: caveat ood")
         rows += measure(run, str(folder), int(run.summary["seed"] or 0))
     return rows
 

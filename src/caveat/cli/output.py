@@ -118,8 +118,10 @@ def prediction_rows(
 
     The label of an input whose probabilities are NaN is empty. Column "reason" says why not to rely on the label, ""
     for no reason. Column "set" has the classes of a prediction set, separated by "; ". Columns "file", "subgroup" and
-    "input_note" have the inputs' files, subgroups and warnings, if any.
+    "input_note" have the inputs' files, subgroups and warnings, if any. For a quantity, see `_quantity_rows`.
     """
+    if prediction.target is not None:
+        return _quantity_rows(prediction, notes, files, subgroups)
     numbers = [*prediction.uncertainty.values()]
     columns = ("total_uncertainty" if name == "total" else name for name in prediction.uncertainty)
     header = ["row", "label", *(f"p_{name}" for name in classes), *columns]
@@ -144,6 +146,24 @@ def prediction_rows(
             cells.append(as_text("; ".join(classes[k] for k in prediction.sets[i].nonzero().flatten().tolist())))
         cells += [as_text(each[i]) for each in (files, subgroups, notes) if each]
         writer.writerow(cells)
+    return text.getvalue()
+
+
+def _quantity_rows(prediction: Prediction, notes: Sequence[str], files: Sequence[str], subgroups: Sequence[str]) -> str:
+    """Return the same for a quantity: the median "value", the ends "low" and "high" of the interval, and the "spread"
+    (standard deviation) instead of label and probabilities."""
+    numbers = {"value": prediction.value}
+    if prediction.interval is not None:
+        numbers |= {"low": prediction.interval[:, 0], "high": prediction.interval[:, 1]}
+    numbers |= {"spread": prediction.score("spread"), **prediction.p_values}
+    others = {"file": files, "subgroup": subgroups, "input_note": notes}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", *numbers, "decision", "reason", *(name for name, each in others.items() if each)])
+    for i, (decision, reason) in enumerate(zip(prediction.decision.tolist(), prediction.reason.tolist(), strict=True)):
+        values = (f"{float(column[i]):.9g}" for column in numbers.values())
+        ends = [as_text(each[i]) for each in others.values() if each]
+        writer.writerow([i, *values, Decision(decision).name.lower(), _reason(Reason(reason)), *ends])
     return text.getvalue()
 
 

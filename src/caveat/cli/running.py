@@ -176,15 +176,17 @@ def _show_result(folder: Path) -> None:
     from ..html.run.guarantee import guarantee_lines
     from ..html.run.incidents import afresh
     from ..html.run.page import write_report
-    from ..terminal.results import class_table, model_table, result_table, subgroups
+    from ..terminal.results import class_table, model_table, quantity, result_table, subgroups
 
     page = write_report(folder)
     finished = read_run(folder)
-    console.show(result_table(finished))
-    for more in (class_table(finished), model_table(finished), subgroups(finished)):
-        if more:
+    tables = [quantity(finished)]
+    if not finished.quantity:
+        tables = [result_table(finished), class_table(finished), model_table(finished), subgroups(finished)]
+    for number, each in enumerate(filter(None, tables)):
+        if number:
             typer.echo()
-            console.show(more)
+        console.show(each)
     for line in guarantee_lines(finished):
         typer.echo(escaped(line))
     if began := afresh(finished):

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..uncertainty.dirichlet import Dirichlet
 from ..uncertainty.histograms import beside
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
+from .quantity import Quantity
 
 
 class Decision(IntEnum):
@@ -107,6 +108,8 @@ class Prediction:
     unlike_columns: tuple[UnlikeColumn, ...] = ()  # of raw table rows, tested together; 5 % false alarms per batch
     uncalibrated_probs: Tensor | None = None  # (N, C) float64, before temperature scaling, if any
     subgroup: Tensor | None = None  # (N,) int64, the subgroup of each input, -1 if unknown; None: unknown for all
+    target: Quantity | None = None  # the quantity whose bars are the classes, if any
+    interval: Tensor | None = None  # (N, 2) float64, conformal prediction intervals of a quantity
 
     @classmethod
     def from_samples(cls, samples: Tensor, decision: Decision | Tensor = Decision.GLOBAL) -> Prediction:
@@ -157,6 +160,26 @@ class Prediction:
         return self.probs.argmax(-1)
 
     @property
+    def value(self) -> Tensor:
+        """(N,) float64, the median of a quantity. Raises ValueError for classes, like `mean` and `quantile`."""
+        return self.quantile(0.5)
+
+    @property
+    def mean(self) -> Tensor:
+        """(N,) float64, the mean of a quantity."""
+        return self._quantity.mean(self.probs)
+
+    def quantile(self, level: float) -> Tensor:
+        """Return (N,) float64, a quantile of a quantity at a level from 0 to 1."""
+        return self._quantity.quantile(self.probs, level)
+
+    @property
+    def _quantity(self) -> Quantity:
+        if self.target is None:
+            raise ValueError("this prediction is about classes, not about a quantity")
+        return self.target
+
+    @property
     def answered_by(self) -> Tensor:
         """(N,) int64 of Decision, LOCAL or GLOBAL: the model that gave the label, even if abstained from."""
         if self.source is not None:
@@ -186,9 +209,10 @@ class Prediction:
     @property
     def scores(self) -> dict[str, Tensor]:
         """All scores to rank inputs by, (N,) each, higher for less certain: the uncertainties, and minus the
-        log-evidence as `log_evidence`, if there is one."""
+        log-evidence as `log_evidence`, if there is one; for a quantity also `spread`, its standard deviation."""
         evidence = {} if self.log_evidence is None else {"log_evidence": -self.log_evidence}
-        return self.uncertainty | evidence
+        spread = {} if self.target is None else {"spread": self.target.spread(self.probs)}
+        return self.uncertainty | evidence | spread
 
     def score(self, name: str) -> Tensor:
         """Return (N,) one of `scores`. Raises ValueError for an unknown name."""
@@ -333,6 +357,8 @@ class Prediction:
             limited=_choose(mask, self.limited, other.limited),
             uncalibrated_probs=torch.where(mask[:, None], self.uncalibrated, other.uncalibrated),
             subgroup=self.subgroup,
+            target=self.target,
+            interval=_choose(mask[:, None], self.interval, other.interval),
         )
 
 

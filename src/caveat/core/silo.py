@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .aggregation import SiloId, Tensors
 from .devices import brought
 from .errors import ConfigurationError, DataError
+from .quantity import Quantity
 
 
 class Data(NamedTuple):
@@ -133,6 +134,8 @@ class SiloContext:
     """Per split, (N,) int64 on the CPU: the subgroup of each input, -1 if unknown; empty without subgroups."""
     subgroup: Tensor | None = field(default=None, kw_only=True, repr=False)
     """(N,) subgroups of the inputs passed to `Method.answer`; None: unknown for all."""
+    values: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
+    """Per split, (N,) float64: the targets, if they are quantities, whose bars are the labels; empty for classes."""
     secret: int = field(default=0, kw_only=True)
     """Seed of the noise that protects a silo; at a real silo, a number that only the silo knows."""
 
@@ -145,6 +148,11 @@ class SiloContext:
     def examples(self) -> int:
         """n_k, the number of training examples."""
         return len(self.train.y)
+
+    def truth(self, split: str) -> Tensor:
+        """Return (N,) what is known of a split's inputs: quantities, or classes."""
+        data: Data = getattr(self, split)
+        return brought(self.values[split], data.y.device) if split in self.values else data.y
 
     def asking(self, split: str) -> Self:
         """Return the context for calls of `Method.answer` with the inputs of a split."""
@@ -177,20 +185,24 @@ class Silo:
     """Out-of-distribution test inputs, by name; label -1 is not a class of the model."""
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Per split, (N,) int64: the subgroup of each example, such as its sex, -1 if unknown; empty without subgroups."""
+    values: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Per split, (N,) float64: the targets, if they are quantities, whose bars are the labels; empty for classes."""
 
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
         splits = self.train, self.validation, self.calibration
+        values = {name: each for name, each in self.values.items() if name != "test"}
         return SiloContext(
-            self.name, *splits, module, round=round, own=own, domain=self.domain, subgroups=self.subgroups
-        )
+            self.name, *splits, module, round=round, own=own, domain=self.domain, subgroups=self.subgroups,
+            values=values,
+        )  # fmt: skip
 
     def test_context(self, module: nn.Module, own: nn.Module | None = None) -> TestContext:
         """Return what an evaluation can access at this silo, including the test split and the streams."""
         splits = self.train, self.validation, self.calibration
         return TestContext(
             self.name, *splits, module, self.test, streams=self.streams, own=own, domain=self.domain,
-            subgroups=self.subgroups,
+            subgroups=self.subgroups, values=self.values,
         )  # fmt: skip
 
 
@@ -318,6 +330,8 @@ class FederationInfo:
     """Positive class of two, for metrics; None: the second class, or there are more than two."""
     subgroups: tuple[str, ...] = ()
     """Names of the subgroups of inputs that have guarantees of their own."""
+    target: Quantity | None = None
+    """The quantity to predict, whose bars are the classes; None if the target has classes."""
 
     @classmethod
     def of(
@@ -329,6 +343,7 @@ class FederationInfo:
         dtype: torch.dtype = torch.float32,
         positive: str | None = None,
         subgroups: tuple[str, ...] = (),
+        target: Quantity | None = None,
     ) -> FederationInfo:
         return cls(
             shape,
@@ -338,6 +353,7 @@ class FederationInfo:
             dtype,
             positive,
             subgroups,
+            target,
         )
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from ..core import Data, Silo
 from .build import load, read
-from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs
+from .inputs import labeled_inputs, labels_of, noted_inputs, read_inputs, truth_of
 from .ood import with_streams
 from .pools import Pool
 from .preparation import Inputs, Preparation
@@ -51,5 +51,6 @@ __all__ = [
     "rotated",
     "splits_record",
     "survey",
+    "truth_of",
     "with_streams",
 ]

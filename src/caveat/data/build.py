@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core import ConfigurationError, Data, DataError, Silo, SiloId, check_silo_name, key
 from ..core.devices import FLOAT
 from ..core.errors import one_of
+from ..core.quantity import Quantity
 from ..core.settings import check_seed, check_type
 from ..core.silo import positive_class
 from .checks import check_usual
@@ -19,6 +20,7 @@ from .ood import hold_out, unknown_inputs, with_streams
 from .partitions import deal, mislabeled, partition
 from .pools import Array, DataSource, Index, LabelArray, LazyRows, PartRows, Pool, lazy_inputs
 from .preparation import SequenceFormat, check_normalize, normalized, sequences_of
+from .quantities import target_of
 from .settings import DataSettings, Normalize, Partition, Shift
 from .silos import Silos
 from .sources import parsed, places, read_source
@@ -100,6 +102,7 @@ def make_silos(
     Sources and table columns of the settings are ignored. `sequence_format` is the format that sequences of different
     lengths were padded to, and `subgrouping` how samples become subgroups, by default that of the settings.
     """
+    settings = settings if pools[0].value is None else replace(settings, predict=settings.predict or "quantity")
     if len(pools[0].classes) < 2:
         where = pools[0].origin or pools[0].domain or "data"
         raise DataError(f"{where}: all labels of all silos are {pools[0].classes[0]!r}, expected two classes or more")
@@ -135,7 +138,8 @@ def make_silos(
     wanted = subgrouping or settings.subgrouping
     training = [(silo.pool, silo.indices["train"]) for silo in chosen]
     subgroups = None if wanted is None else wanted.fitted(pools, training)
-    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups)
+    target = target_of(training, settings.target, settings.range)
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups, target)
     if subgroups is not None:
         warn_of_empty(subgroups, silos, pools)
     tests = [samples_of(pool, test) for pool, (_, test) in zip(pools, held_back, strict=True)]
@@ -195,6 +199,7 @@ def _encoded(
     layout: TableLayout,
     sequence_format: SequenceFormat | None,
     subgroups: Subgroups | None,
+    target: Quantity | None = None,
 ) -> Silos:
     """Encode raw inputs; their arrays are removed from `raw`."""
     masked = sequence_format is not None and sequence_format.masked
@@ -212,23 +217,28 @@ def _encoded(
     wrong = spread(settings.label_noise, len(chosen), "data.label_noise")
     silos = []
     for silo, (angle, std), share in zip(chosen, shifts_per_silo(settings.shift, len(chosen)), wrong, strict=True):
-        splits = {}
+        splits, values = {}, {}
         for split, index in silo.indices.items():
             x = raw[silo.name].pop(split)  # popped, so memory never holds all raw and normalized inputs
             finish = _finished(silo, encoders, image_format, settings.normalize, scales)
             y = silo.pool.y[index]
+            if target is not None and silo.pool.value is not None:
+                values[split] = torch.from_numpy(silo.pool.value[index])
+                y = target.bar(values[split]).numpy()
             if share and split == "train":
                 y = mislabeled(y, share, len(first.classes), _generator(seed, "wrong labels", silo.name))
             splits[split] = Data(lazy_inputs(x, finish) if isinstance(x, LazyRows) else finish(x), torch.from_numpy(y))
         domain = domain_name(settings.shift, angle, std, silo.domain.name)
         indices = {split: torch.from_numpy(index) for split, index in silo.indices.items()}
-        train, validation, calibration, test = (splits[name] for name in NAMES)
         if settings.augment:
-            train = augmented(train, settings.augment, settings.normalize)
+            splits["train"] = augmented(splits["train"], settings.augment, settings.normalize)
         of = {} if subgroups is None else splits_of(subgroups, silo.pool, silo.indices)
-        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices, subgroups=of))
-    return Silos(tuple(silos), first.classes, settings.normalize if first.images else None, encoders, image_format,
-                 sequence_format, positive=settings.positive_class, scalings=scales, subgroups=subgroups)  # fmt: skip
+        train, validation, calibration, test = (splits[name] for name in NAMES)
+        silos.append(Silo(silo.name, domain, train, validation, calibration, test, indices, {}, of, values))
+    classes = target.classes if target else first.classes
+    return Silos(tuple(silos), classes, settings.normalize if first.images else None, encoders, image_format,
+                 sequence_format, positive=settings.positive_class, scalings=scales, subgroups=subgroups,
+                 target=target)  # fmt: skip
 
 
 def _finished(

@@ -14,6 +14,7 @@ from ..core import ConfigurationError, DataError, DataWarning, SiloId
 from ..core.errors import short_repr
 from .pools import AS_USUAL, Array
 from .preparation import Inputs, Preparation
+from .quantities import column_values
 from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
@@ -97,7 +98,7 @@ class Labeled(NamedTuple):
     """Model inputs and their labels."""
 
     inputs: Inputs
-    y: Tensor  # (N,) int64
+    y: Tensor  # (N,) int64, or float64 if the target is a quantity
 
 
 def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, target: str | None = None) -> Labeled:
@@ -120,18 +121,34 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         names = {column.name: column.own for column in csv_format.declared.rename_columns}
         if not {target, names.get(target)} & set(sheet.columns):
             raise ConfigurationError(f"target = {target!r}: {found} has {', '.join(sheet.columns)}", "target")
-        y = labels_of(declared_labels(sheet, csv_format.declared, target), preparation.classes, str(found))
+        if preparation.target is not None:
+            y = torch.from_numpy(column_values([sheet], names.get(target, target), csv_format))
+        else:
+            y = labels_of(declared_labels(sheet, csv_format.declared, target), preparation.classes, str(found))
     else:
         _no_target(target, found)
         arrays = read_npz(found) if found.suffix.lower() == ".npz" else {}
         name = next((name for name in ARRAYS if name in arrays), "x").replace("x", "y", 1)
         if name not in arrays:
             raise DataError(f"{found}: no array {name!r} of labels for the inputs")
-        y = labels_of(arrays[name], preparation.classes, str(found))
+        y = truth_of(arrays[name], preparation, str(found))
     inputs = noted_inputs(found, preparation, silo)
     if len(inputs.x) != len(y):
         raise DataError(f"{found}: {len(y)} labels for {len(inputs.x)} inputs")
     return Labeled(inputs, y)
+
+
+def truth_of(y: Any, preparation: Preparation, origin: str) -> Tensor:
+    """Return (N,) quantities as float64 if the target is one, otherwise `labels_of`. Raises DataError for others."""
+    if preparation.target is None:
+        return labels_of(y, preparation.classes, origin)
+    try:
+        found = np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan)
+    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+        raise DataError(f"{origin}: expected finite numbers (N,), N > 0, because the target is a quantity")
+    return torch.from_numpy(found)
 
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:

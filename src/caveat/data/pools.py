@@ -94,6 +94,8 @@ class Pool:
     """(N,) float64, the time of each sample; None if unknown."""
     subgroup: Array | None = None
     """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
+    value: Array | None = None
+    """(N,) float64, the targets if they are quantities, whose ranks `y` has (`caveat.data.quantities`); else None."""
 
     @property
     def images(self) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, SiloId, UnlikeColumn
 from ..core.devices import FLOAT, check_memory, memory
+from ..core.quantity import Quantity
 from .checks import channels_first, dtype_name, finite_array, image_array, plain_array, series_array, token_array
 from .pools import Array, LazyInputs, Pool
 from .settings import Normalize
@@ -167,6 +168,8 @@ class Preparation:
     """Each silo's standardization of series; empty without."""
     subgroups: Subgroups | None = None
     """The subgroups of inputs that have their own guarantees, if any."""
+    target: Quantity | None = None
+    """The quantity to predict, whose bars are the classes; None if the target has classes."""
 
     def __repr__(self) -> str:
         return f"Preparation({len(self.names)} silos, inputs {self.shape}, {len(self.classes)} classes)"

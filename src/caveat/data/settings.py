@@ -9,6 +9,7 @@ from pydantic import Field, PlainValidator
 from ..core import ConfigurationError
 from ..core.settings import LARGE, MAX_COUNT, check_different, frozen_settings
 from .pools import Kind, Reading
+from .quantities import check_predict
 from .sources import HELP, SOURCES, parsed
 from .subgroups import Subgrouping
 from .tables.dictionary import (
@@ -193,9 +194,11 @@ class DataSettings:
     samples_per_silo, or all."""
     target: str | None = None
     """csv, on_site: the column with the labels to predict."""
-    predict: Literal["classes"] | None = None
-    """csv: "classes" declares that every label is a class. Without it, a target with more than 20 different numbers is
-    refused, because it looks like a quantity."""
+    predict: Literal["classes", "quantity"] | None = None
+    """csv, npz, npy: classes (the default, refused for more than 20 different numbers in a table) or quantity, a number
+    whose distribution is predicted."""
+    range: tuple[float, float] | None = None
+    """quantity: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from the silos' sums."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""
@@ -286,6 +289,7 @@ class DataSettings:
         if self.source == "on_site":
             self._check_silos()
         self._check_keys()
+        check_predict(self)
         if (self.partition.minimum or 0) > (self.samples_per_silo or math.inf):
             raise ConfigurationError(
                 f"data.partition.minimum = {self.partition.minimum}, expected at most data.samples_per_silo = "
@@ -363,9 +367,8 @@ class DataSettings:
                 f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them", "data.numeric"
             )
         if self.thousands == self.decimal:
-            raise ConfigurationError(
-                f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal", "data.thousands"
-            )
+            text = f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal"
+            raise ConfigurationError(text, "data.thousands")
         if self.separator is not None and (len(self.separator) != 1 or self.separator in '"\r\n'):
             raise ConfigurationError(
                 f'data.separator = {self.separator!r}: expected one character such as "," ";" or "\\t"',
@@ -380,7 +383,7 @@ class DataSettings:
                     f"data.{name} differs between silos: set [data.{name}] in each silo.toml", f"data.{name}"
                 )
         for key, value, default in (
-            ("n_silos", self.n_silos, None),
+            *(("n_silos", self.n_silos, None), ("predict", self.predict, None)),
             ("shift.angles", self.shift.angles, ()),
             ("shift.noise_std", self.shift.noise_std, ()),
             ("label_noise", self.label_noise, ()),
@@ -393,8 +396,5 @@ class DataSettings:
             ("ood.held_out_classes", self.ood.held_out_classes, ()),
         ):
             if value != default:
-                raise ConfigurationError(
-                    f"data.{key} = {value!r} needs the data of all silos, but with data.source = 'on_site' each silo "
-                    "reads its own",
-                    f"data.{key}",
-                )
+                text = "needs the data of all silos, but with data.source = 'on_site' each silo reads its own"
+                raise ConfigurationError(f"data.{key} = {value!r} {text}", f"data.{key}")

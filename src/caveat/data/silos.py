@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import Data, DataError, DataWarning, Silo, SiloId, check_silo_name
+from ..core.quantity import Quantity
 from ..core.settings import check_type
 from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
@@ -190,10 +191,13 @@ class Silos(Sequence[Silo]):
     """The positive one of two classes; None for the second one, and with more classes."""
     subgroups: Subgroups | None = None
     """The subgroups of samples that have their own guarantees, if any."""
+    target: Quantity | None = None
+    """The quantity to predict, whose bars are the classes; None if the target has classes."""
 
     def __repr__(self) -> str:
         """Return number, shape and classes, but no data, which must not appear in logs."""
-        return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} classes)"
+        kind = "classes" if self.target is None else "bars of a quantity"
+        return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} {kind})"
 
     @overload
     def __getitem__(self, index: int) -> Silo: ...
@@ -261,7 +265,7 @@ class Silos(Sequence[Silo]):
             for name in NAMES:
                 if not len(getattr(silo, name)):
                     raise DataError(f"silo {silo.name!r}: its {name} split is empty, expected at least one sample")
-            if bool((silo.train.y == silo.train.y[0]).all()):
+            if self.target is None and bool((silo.train.y == silo.train.y[0]).all()):
                 told = f"silo {silo.name!r}: all its training labels are {self.classes[int(silo.train.y[0])]!r}"
                 if not one_class:
                     raise DataError(f"{told}, expected two classes")
@@ -280,7 +284,7 @@ class Silos(Sequence[Silo]):
         """The preprocessing of new inputs, without the silos' data."""
         return Preparation(
             self.names, self.classes, self.shape, self.dtype, self.normalize, self.encoders, self.image_format,
-            self.sequence_format, self.scalings, self.subgroups,
+            self.sequence_format, self.scalings, self.subgroups, self.target,
         )  # fmt: skip
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:

@@ -167,7 +167,8 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
     if name in reading.no_inputs.values():
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, reading) if name == reading.target else ""
-        of = {reading.target: "classes", reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
+        kind = "values of a quantity" if reading.predict == "quantity" else "classes"
+        of = {reading.target: kind, reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
         if name == reading.time:
             try:
                 found = replace(found, distinct=len(np.unique(tables.row_times(sheets, reading))))

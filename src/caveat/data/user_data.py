@@ -78,10 +78,14 @@ def from_arrays(
     time: Mapping[SiloId, Any] | None = None,
     subgroups: Mapping[SiloId, Any] | None = None,
     subgrouping: Subgrouping | None = None,
+    predict: Literal["classes", "quantity"] = "classes",
+    range: tuple[float, float] | None = None,
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
-    y is (N,) whole numbers from 0. Without `classes` the largest label of all silos determines their number.
+    y is (N,) whole numbers from 0 or, with `predict="quantity"`, any finite numbers, whose distribution is predicted
+    over bars fitted to all silos' targets, or between the two numbers of `range`. Without `classes` the largest label
+    of all silos determines their number.
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
     - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have the same
@@ -127,7 +131,7 @@ def from_arrays(
     if channels == "first":
         parts = [(_last(x, of), y, x_test if x_test is None else _last(x_test, of), y_test)
                  for (x, y, x_test, y_test), of in zip(parts, origins, strict=True)]  # fmt: skip
-    pools = placed(pools_of(parts, list(silos), origins, classes, kind), groups, time)
+    pools = placed(pools_of(parts, list(silos), origins, classes, kind, predict), groups, time)
     pools = with_subgroups(pools, subgroups)
     settings = DataSettings(
         size=size,
@@ -138,6 +142,8 @@ def from_arrays(
         shift=shift or Shift(),
         standardize=standardize,
     )
+    if predict == "quantity":
+        settings = replace(settings, source="npz:arrays", predict=predict, range=range)
     wanted = of_arrays(subgroups, subgrouping)
     made = make_silos(pools, True, settings, seed, sequence_format=sequences, subgrouping=wanted)
     return with_augment(made, augment)

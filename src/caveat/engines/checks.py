@@ -157,7 +157,7 @@ def impossible_sums(
 STREAMS = ("", "ood_local", "ood_global")
 """The evaluated split, and the streams of out-of-distribution inputs."""
 ONE, TWO = frozenset({"sums"}), frozenset({"sums", "global", "local", "choice"})
-"""The groups of a stream, with one model, and with a choice between two models."""
+"""The groups of a stream, with one model, and with a choice between two models, which for a quantity is not counted."""
 CLASSES_OF_TEST, SUBGROUPS = "classes", "subgroups"
 """Groups of the test split: for models with few enough classes, and for data with subgroups of inputs."""
 SKILL, COMPARISONS = "skill", (
@@ -244,7 +244,7 @@ def _check(payload: Payload, examples: int) -> None:
         streams.setdefault(stream, {})[kind] = tensors
     own = streams.get("", {})
     classes, subgroups, skill = (own.pop(name, None) for name in (CLASSES_OF_TEST, SUBGROUPS, SKILL))
-    if "method" not in own or own.keys() - {"method"} not in (ONE, TWO):
+    if "method" not in own or own.keys() - {"method"} not in (ONE, TWO, TWO - {"choice"}):
         raise DataError(f"has {_listed(own)}, expected method and {_listed(ONE)} or {_listed(TWO)}")
     del own["method"]
     if classes is not None:
@@ -314,6 +314,9 @@ def _check_skill(tensors: Tensors) -> None:
 
 
 def _check_sums(tensors: Tensors, n: float) -> None:
+    if "crps" in tensors:
+        _check_quantity(tensors, n)
+        return
     scores = {name for name in tensors if name.startswith("score.")}
     expected = {*COUNTS, *TOTALS, *BINNED, *(CLASSES + name for name in BINNED)}
     expected |= SETS if SETS & tensors.keys() else set()
@@ -344,6 +347,18 @@ def _check_sums(tensors: Tensors, n: float) -> None:
         if count.ndim != axes:
             raise DataError(f"{prefix}bin_count has {count.ndim} axes, expected {axes}")
         _check_bins(prefix, count, confidence, correct, float(tensors["known"]))
+
+
+def _check_quantity(tensors: Tensors, n: float) -> None:
+    """Check sums about a quantity: counts of inputs, and otherwise finite sums; silos are compared by `unlike_most`."""
+    counted = {*COUNTS, *ALARMS, "covered", "bounded", "pit", *(name for name in tensors if name.startswith("score."))}
+    for name, tensor in tensors.items():
+        if name in counted:
+            _check_counts(name, tensor, COUNTS.get(name, tuple(tensor.shape)), n)
+        elif (tensor.shape, tensor.dtype) != ((), torch.float64) or not tensor.isfinite():
+            raise DataError(f"{name} is not a sum over {n:.0f} inputs")
+        if name in ("decisions", "quadrants", "pit") or name.startswith("score."):
+            _check_total(name, tensor, n)
 
 
 def _check_bins(prefix: str, count: Tensor, confidence: Tensor, correct: Tensor, known: float) -> None:

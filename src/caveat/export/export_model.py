@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..core import ConfigurationError, RunError, SiloId
 from ..core.errors import one_of
+from ..core.quantity import check_classes_only
 from ..core.settings import path_of
 from ..engines.placement import one_thread
 from ..runs.answering import AnsweringRun, AtSilo
@@ -248,6 +249,7 @@ def export_model(
     Raises ConfigurationError for an unknown format or silo, for a path that exists or is not writable, for a missing
     package, and for a model that cannot be recorded as operators; RunError if the file disagrees with the run.
     """
+    check_classes_only(run.preparation.target, "export_model")
     if format not in WRITERS:
         raise ConfigurationError(f"format = {format!r}: no such format{one_of(format, list(WRITERS))}")
     if silo not in run.preparation.names:

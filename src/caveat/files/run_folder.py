@@ -66,6 +66,13 @@ class RunFolder:
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def quantity(self) -> bool:
+        """Whether the run predicts a quantity."""
+        if self.summary is not None:
+            return self.summary.target is not None
+        return any(row.crps is not None for row in self.rows) or self.section("data").get("predict") == "quantity"
+
+    @property
     def title(self) -> str:
         """The method if known, else the folder's name."""
         return self.method or self.path.name
@@ -156,7 +163,8 @@ class RunFolder:
         """The unweighted mean over silos."""
         if self.summary and self.summary.mean:
             return self.summary.mean
-        return schema.Metrics(accuracy=_mean(self.silos, "accuracy"), entropy=_mean(self.silos, "entropy"))
+        names = ("mae", "rmse", "crps") if self.quantity else ("accuracy",)
+        return schema.Metrics.model_validate({name: _mean(self.silos, name) for name in (*names, "entropy")})
 
     @property
     def worst(self) -> schema.Worst | None:

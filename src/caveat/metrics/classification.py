@@ -45,6 +45,8 @@ def errors(sums: Tensors, score: str = "total") -> dict[str, float]:
 
     Empty without examples. Raises ValueError for a score that was not measured.
     """
+    if "crps" in sums:
+        return {}  # a quantity has no wrong answers
     correct, wrong = _occupied(sums, score)
     n = correct.sum() + wrong.sum()
     if not n:

@@ -17,6 +17,7 @@ from ..core import Decision, Prediction, Tensors
 from ..uncertainty import histograms
 from ..uncertainty.histograms import beside
 from .calibration import BINS, calibration_sums, ece, ece_classwise
+from .quantities import quantity_figures, quantity_sums
 
 
 def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
@@ -29,14 +30,29 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
     sets the sums of `_sets`, and with alarms how many inputs were called `unfamiliar`, `novel` and `unsure`. Unless
     `scores` is false, every score of the prediction has `score.NAME`, (2, 4096): its `uncertainty.histograms` for
     correct and for wrong predictions.
+
+    For a quantity, y has its values, and `quantity_sums` replace the labels' sums; scores are not split by errors.
     """
     probs = prediction.probs.double()
     if not probs.isfinite().all():
         raise FloatingPointError(
             "probabilities are not finite: the model has diverged; try a lower training.lr, or less noise in [privacy]"
         )
-    correct = prediction.label == y
     answered = prediction.decision != Decision.ABSTAIN
+    if prediction.target is not None:
+        return {
+            "examples": torch.tensor(len(y), dtype=torch.float64),
+            "answered": answered.sum().double(),
+            "entropy": prediction.total.double().sum(),
+            "aleatoric": prediction.aleatoric.double().sum(),
+            "epistemic": prediction.epistemic.double().sum(),
+            "quadrants": _quadrants(prediction),
+            "decisions": torch.bincount(prediction.decision, minlength=len(Decision)).double(),
+            **quantity_sums(prediction, y),
+            **_alarms(prediction),
+            **(_scores(prediction, torch.ones_like(answered)) if scores else {}),
+        }
+    correct = prediction.label == y
     known = y >= 0
     return {
         "examples": torch.tensor(len(y), dtype=torch.float64),
@@ -53,12 +69,18 @@ def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
         **calibration_sums(probs[known], y[known]),
         **_sets(prediction, y),
         **_alarms(prediction),
-        **{
-            f"score.{name}": torch.stack(
-                [histograms.histogram(name, values[rows], probs.shape[1]) for rows in (correct, ~correct)]
-            )
-            for name, values in (prediction.scores.items() if scores else ())
-        },
+        **(_scores(prediction, correct) if scores else {}),
+    }
+
+
+def _scores(prediction: Prediction, correct: Tensor) -> Tensors:
+    """Return the histograms (2, 4096) of each score for correct and for wrong predictions."""
+    classes = prediction.probs.shape[1]
+    return {
+        f"score.{name}": torch.stack(
+            [histograms.histogram(name, values[rows], classes) for rows in (correct, ~correct)]
+        )
+        for name, values in prediction.scores.items()
     }
 
 
@@ -161,13 +183,15 @@ def edges(classes: int) -> Tensor:
 
 
 def class_sums(prediction: Prediction, y: Tensor) -> Tensors:
-    """Return additive sums of N predictions for labels `y` (N,); empty for more than 100 classes.
+    """Return additive sums of N predictions for labels `y` (N,); empty for more than 100 classes and for quantities.
 
     `confusion` (C, C) float64: how often inputs of a class (row) had a class (column) as the most probable one. `ranks`
     (R, 2, B) int32: per class, the histograms of its log-odds for inputs of other classes and for its own; of two
     classes only the second has them (R = 1), because the first one's are their mirror image. Inputs with label -1 are
     omitted.
     """
+    if prediction.target is not None:
+        return {}
     known = y >= 0
     probs, label, y = prediction.probs.double()[known], prediction.label[known], y[known]
     classes = probs.shape[1]
@@ -196,6 +220,7 @@ HIGHER_IS_BETTER = frozenset({
 })  # fmt: skip
 LOWER_IS_BETTER = frozenset({
     "nll", "brier", "ece", "ece_classwise", "fpr95_error", "aurc", "eaurc", "augrc", "risk_at_80", "fpr95",
+    "mae", "rmse", "crps", "interval_width",
 })  # fmt: skip
 
 
@@ -206,11 +231,12 @@ def figures(sums: Tensors) -> dict[str, float]:
     Brier score and the calibration errors. `coverage` is the share of inputs that were answered, and
     `answered_accuracy` the accuracy on these; `unfamiliar`, `novel` and `unsure` are the shares with these alarms.
     `set_coverage` is the share of inputs whose prediction set contains their label, and `set_size` the mean number of
-    classes in a set.
+    classes in a set. For a quantity, see `quantity_figures`.
     """
     value = {name: float(t) for name, t in sums.items() if t.ndim == 0}
-    n, known, answered = value["examples"], value["known"], value["answered"]
-    found = {"accuracy": value["correct"] / n} if n else {}
+    n, known, answered = value["examples"], value.get("known", 0.0), value["answered"]
+    quantity = "crps" in sums
+    found = {} if not n else quantity_figures(sums, n) if quantity else {"accuracy": value["correct"] / n}
     if known:
         found |= {name: value[name] / known for name in ("nll", "brier")}
         found |= {"ece": ece(sums), "ece_classwise": ece_classwise(sums)}
@@ -222,7 +248,7 @@ def figures(sums: Tensors) -> dict[str, float]:
         sizes = sums["set_sizes"]
         found["set_size"] = float(sizes @ torch.arange(len(sizes), dtype=sizes.dtype)) / n
         found |= {"set_coverage": value["covered"] / known} if known else {}
-    if answered:
+    if answered and not quantity:
         found["answered_accuracy"] = value["answered_correct"] / answered
     return found
 

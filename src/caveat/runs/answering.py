@@ -183,8 +183,9 @@ class KeptRun(AnsweringRun):
     def info(self) -> FederationInfo:
         prepares, silos = self.prepares, late_silos(self.prepares.names, self._silo)
         return FederationInfo.of(
-            silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype, subgroups=prepares.subgroup_names
-        )
+            silos, prepares.names, prepares.shape, prepares.classes, prepares.dtype, subgroups=prepares.subgroup_names,
+            target=prepares.target,
+        )  # fmt: skip
 
     def executor(self) -> Executor:
         names = self.prepares.names

@@ -118,7 +118,7 @@ class BaseRun:
     @property
     def complete_method(self) -> Method:
         """The method wrapped by privacy, calibration and decisions."""
-        return self.spec.complete_method(len(self.info), self.info.subgroups)
+        return self.spec.complete_method(len(self.info), self.info.subgroups, self.info.target)
 
     @property
     def participants(self) -> Sequence[SiloId]:

@@ -8,6 +8,7 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,9 @@ def gallery(
     answers, and whether it abstains), and the most confident errors of all silos. The result stays on the machine with
     the silos' data.
     """
+    if silos.target is not None:
+        observed = [_observed(silo, predictor(silo.name)) for silo in map(silos.named, names[:SILOS])]
+        return schema.Gallery(silos=[], observed=observed)
     shown, wrong = [], list[schema.SureError]()
     chosen = set(over_domains({name: silos.named(name).domain for name in names}, SILOS))
     for silo in map(silos.named, names):
@@ -53,6 +57,17 @@ def gallery(
         shown.append(schema.GallerySilo(name=silo.name, domain=silo.domain, **items, quadrants=found))
     surest = sorted(wrong, key=lambda item: -item.probability)[:SURE_ERRORS]
     return schema.Gallery(classes=list(silos.classes), silos=shown, sure_errors=surest)
+
+
+def _observed(silo: Silo, predict: Callable[..., Prediction]) -> schema.ObservedInputs:
+    """Return the values and predictions of some test inputs of a quantity."""
+    chosen = _spread(len(silo.test))
+    found = predict(silo.test.x, silo.subgroups.get("test")).part(chosen)
+    ends = found.value.new_full((len(chosen), 2), float("inf")) if found.interval is None else found.interval
+    low, high = ([each if isfinite(each) else None for each in end.tolist()] for end in ends.unbind(1))
+    return schema.ObservedInputs(
+        silo=silo.name, observed=silo.values["test"][chosen].tolist(), value=found.value.tolist(), low=low, high=high
+    )
 
 
 def _sure_errors(silos: Silos, data: Data, prediction: Prediction, silo: SiloId) -> list[schema.SureError]:
@@ -110,9 +125,11 @@ def features(
 ) -> schema.Features | None:
     """Return two coordinates per stage and input of some silos of every domain, and the explained variance ratios.
 
-    None if features cannot be projected together: without an encoder, with encoders of different widths, with fewer
-    than two inputs or features, or with constant or infinite features.
+    None for a quantity, and if features cannot be projected together: without an encoder, with encoders of different
+    widths, with fewer than two inputs or features, or with constant or infinite features.
     """
+    if silos.target is not None:
+        return None
     shown = list(map(silos.named, over_domains({name: silos.named(name).domain for name in names}, SILOS)))
     chosen = {silo.name: _spread(len(silo.test)) for silo in shown}
     found = [_pooled(extractor(silo.name)(silo.test.x[chosen[silo.name]])) for silo in shown]

@@ -25,6 +25,7 @@ from ..core import (
     seeded,
 )
 from ..core.errors import message_of
+from ..core.quantity import Quantity
 from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
@@ -141,6 +142,7 @@ def as_record(preparation: Preparation) -> schema.PreparationFile:
         "sequences": None if sequences is None else schema.SequenceRecord(**vars(sequences)),
         "scalings": {name: {"means": each.means, "scales": each.scales} for name, each in preparation.scalings.items()},
         "subgroups": None if preparation.subgroups is None else vars(preparation.subgroups),
+        "target": None if preparation.target is None else dataclasses.asdict(preparation.target),
     })  # fmt: skip
 
 
@@ -167,7 +169,16 @@ def from_record(record: schema.PreparationFile, where: str) -> Preparation:
         else SequenceFormat(sequences.kind, sequences.length, sequences.pad, sequences.masked, sequences.cut),
         scalings=_scalings(record, where),
         subgroups=None if record.subgroups is None else _subgroups(record.subgroups),
+        target=None if record.target is None else _target(record.target, where),
     )
+
+
+def _target(record: schema.QuantityRecord, where: str) -> Quantity:
+    bars = len(record.means)
+    if len(record.edges) != bars + 1 or len(record.shares) != bars or sorted(set(record.edges)) != record.edges:
+        raise DataError(f"{where}: target: expected ascending edges, and a mean and a share for each bar")
+    lists = tuple(record.edges), tuple(record.means), tuple(record.shares)
+    return Quantity(*lists, record.targets, record.name, record.declared)
 
 
 def _subgroups(record: schema.SubgroupsRecord) -> Subgroups:

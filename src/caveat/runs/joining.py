@@ -12,6 +12,7 @@ from typing import Any
 from .. import data, metrics
 from ..config import Federation
 from ..core import ConfigurationError, DataError, Method, SiloContext, SiloId, State, horizon
+from ..core.quantity import check_classes_only
 from ..data.agreement import own_settings, own_silos
 from ..data.schemas import SharedColumn, SharedSchema
 from ..data.settings import OodSettings, Partition, Shift
@@ -127,6 +128,7 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     interrupted one. Raises ConfigurationError or DataError, before anything runs, for silos with data unlike the
     federation's, and for an unsuitable folder.
     """
+    check_classes_only(run.preparation.target, "join")
     finished = Finished.of(run)
     joining = newcomers_of(run) if silos is None else silos
     check_alike(finished, joining)
@@ -162,6 +164,7 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
     Raises ConfigurationError for a Python run, which has no sources, or if one silo cannot read such a source;
     DataError for data that do not fit.
     """
+    check_classes_only(run.preparation.target, "join")
     spec = run.experiment.spec
     if spec.data is None:
         raise ConfigurationError(

@@ -53,7 +53,7 @@ class LocalRun(AnsweringRun):
     def info(self) -> FederationInfo:
         return FederationInfo.of(
             self.silos.by_name, self.silos.names, self.silos.shape, self.silos.classes, self.silos.dtype,
-            self.silos.positive, self.silos.subgroup_names,
+            self.silos.positive, self.silos.subgroup_names, self.silos.target,
         )  # fmt: skip
 
     @cached_property
@@ -195,10 +195,10 @@ class Run:
         """Evaluate the silo's predictions for inputs with labels y (N,): accuracy, log-likelihood, calibration error,
         AUROC and all other metrics that `summary.json` has for a test split; "confusion" (C, C), rows are labels.
 
-        Labels are class indices, or names. Writes no files.
+        Labels are class indices or names, or numbers if the target is a quantity. Writes no files.
         """
         found = self.preparation.noted(x, silo)
-        labels = data.labels_of(y, self.preparation.classes, "y")
+        labels = data.truth_of(y, self.preparation, "y")
         if len(labels) != len(found.x):
             raise ConfigurationError(f"{len(labels)} labels for {len(found.x)} inputs", "y")
         positive = positive_class(self.experiment.positive, self.preparation.classes)

@@ -12,7 +12,7 @@ from ..core.settings import check_type, plain
 from ..core.text import escaped
 from .base import BaseRun
 
-SHOWN = {"accuracy": "accuracy {:.3f}", "entropy": "entropy {:.3f}", "seconds": "{:.1f} s"}
+SHOWN = {"accuracy": "accuracy {:.3f}", "crps": "crps {:.4g}", "entropy": "entropy {:.3f}", "seconds": "{:.1f} s"}
 """The metrics that are printed, and their formats."""
 
 

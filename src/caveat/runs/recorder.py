@@ -302,7 +302,7 @@ class Recorder:
             found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
             self.rows.add(found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
-        return {name: mean[name] for name in ("accuracy", "entropy", "nll")}, payloads
+        return {name: mean[name] for name in ("accuracy", "crps", "entropy", "nll") if name in mean}, payloads
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Report the silos that are not aggregated, in the rows and the log."""

@@ -55,7 +55,9 @@ def of_method(result: RunResult) -> Iterator[Caution]:
 
 
 def collapsed(result: RunResult) -> Iterator[Caution]:
-    """Yield the warnings of collapsed models."""
+    """Yield the warnings of collapsed models; none for a quantity, whose checks would need classes."""
+    if result.run.info.target is not None:
+        return
     sums = [payload["sums"] for payload in result.validation.values()]
     loss = float(sum(each["nll"] for each in sums) / sum(each["known"] for each in sums)) if sums else math.nan
     yield from collapse(result.skill, loss, len(result.run.info.classes))
@@ -95,7 +97,7 @@ def few_calibration_inputs(result: RunResult) -> Iterator[Caution]:
 
 def promises(result: RunResult) -> Iterator[tuple[str, int]]:
     """Yield per promise about a single silo what to say of silos without it, and the calibration inputs it takes."""
-    asked, sets = result.run.spec.uncertainty, result.summary.sets
+    asked, sets, intervals = result.run.spec.uncertainty, result.summary.sets, result.summary.intervals
     bound = find(result.run.complete_method, Guaranteed)
     if asked.familiarity and (rate := asked.false_alarm_rate):
         enough, pooled = least(rate), result.summary.alarms
@@ -104,6 +106,11 @@ def promises(result: RunResult) -> Iterator[tuple[str, int]]:
         yield f"{one if together else other}: that takes {{least}}.", enough
     if sets is not None and not sets.label_shift:
         yield "The coverage of sets holds for all of {} together, not for each: that takes {least}.", sets.least
+    if intervals is not None:
+        yield (
+            "The coverage of intervals holds for all of {} together, not for each: that takes {least}.",
+            intervals.least,
+        )
     if bound is not None and bound.guarantee_scope == "silo":
         yield "The bound on errors is not about each of {}: that takes {least}.", bound.least
 

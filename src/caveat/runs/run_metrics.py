@@ -153,6 +153,8 @@ class Choice:
 
 def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
     """Return the best choice and the decisions; empty if no silo has two models."""
+    if any("crps" in next(iter(sums.values())) for sums in each.values()):
+        return Choice()  # a quantity has no right answers
     groups = ["choice" if part == schema.INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
     best, counts = [], []
     for silo, sums in each.items():
@@ -350,6 +352,8 @@ def evaluated(prediction: Prediction, y: Tensor, positive: int = 1) -> dict[str,
     the index of the positive class of two."""
     sums = metrics.measure(prediction, y)
     found: dict[str, Any] = {"examples": len(y), **metrics.figures(sums), **metrics.errors(sums)}
+    if prediction.target is not None:
+        return found
     if null := metrics.ece_null(sums):
         found["ece_null"] = null
     if classes := class_sums(prediction, y):

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, DataError, Method, SiloContext, SiloId, State, Tensors, key, seeded
+from ..core.quantity import Quantity, check_classes_only
 from ..core.settings import MAX_COUNT
 from ..core.silo import FederationInfo, positive_class
 from ..data import Silos, load
@@ -24,7 +25,7 @@ from ..metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
-from ..training.fit import Training
+from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
 from ..wrappers.aggregation import Robust, ServerOptimizer
 from ..wrappers.privacy import Privacy
@@ -126,24 +127,25 @@ class RunSpec:
         chosen = torch.randperm(len(participants), generator=generator)[:count]
         return [participants[i] for i in sorted(chosen.tolist())]
 
-    def complete_method(self, silos: int, subgroups: tuple[str, ...] = ()) -> Method:
-        """Return the method for a number of silos with these subgroups of inputs, wrapped by its training settings,
-        server optimizer, privacy, uncertainty estimator, calibration and decisions.
+    def complete_method(self, silos: int, subgroups: tuple[str, ...] = (), target: Quantity | None = None) -> Method:
+        """Return the method for a number of silos with these subgroups of inputs and this quantity as their target, if
+        any, wrapped by its training settings, server optimizer, privacy, uncertainty estimator, calibration and
+        decisions.
 
         Raises ConfigurationError for settings that do not fit the method.
         """
-        if (silos, subgroups) not in self._completed:
-            method = self.server.around(trained(self.method))
+        if (silos, subgroups, target) not in self._completed:
+            method = self.server.around(trained(self.method, target))
             method = self.privacy.around(method, self.cohort_size(silos))
             method = self.robust.around(method, self.cohort_size(silos))
-            self._completed[silos, subgroups] = self.uncertainty.around(
-                method, self.population(silos), seed=self.seed, subgroups=subgroups
+            self._completed[silos, subgroups, target] = self.uncertainty.around(
+                method, self.population(silos), seed=self.seed, subgroups=subgroups, target=target
             )
-        return self._completed[silos, subgroups]
+        return self._completed[silos, subgroups, target]
 
     @cached_property
-    def _completed(self) -> dict[tuple[int, tuple[str, ...]], Method]:
-        """Built methods by the number of silos, on which the noise of privacy depends, and the subgroups."""
+    def _completed(self) -> dict[tuple[int, tuple[str, ...], Quantity | None], Method]:
+        """Built methods by the number of silos, on which the noise of privacy depends, the subgroups and the target."""
         return {}
 
     def build(self, info: FederationInfo) -> nn.Module:
@@ -264,6 +266,7 @@ class RunSpec:
         if self.newcomers:
             check_newcomers(self.newcomers, info.names, self.method, lambda: self.server_context(info), self.seed)
         self.privacy.check()
+        self.check_quantity(info)
         if isinstance(training := getattr(self.method, "training", None), Training):
             training.check_classes(len(info.classes))
         context = self.server_context(info)
@@ -272,7 +275,7 @@ class RunSpec:
                 raise ConfigurationError(
                     f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
                 )
-        self.complete_method(len(info), info.subgroups)
+        self.complete_method(len(info), info.subgroups, info.target)
         server = self.init_server(info, context, self.method)  # raises if a custom module lacks something
         if self.init_from is not None and "model" not in self.method.broadcast(server):
             text = f"{{key}} = {self.init_from!r} has no effect for {self.method.name!r}, which has no global model"
@@ -282,6 +285,22 @@ class RunSpec:
             suffix = " without federation.newcomers" if self.newcomers else ""
             raise ConfigurationError(
                 f"federation.min_silos = {least}, but there are {count} silos{suffix}", "federation.min_silos"
+            )
+
+    def check_quantity(self, info: FederationInfo) -> None:
+        """Raise ConfigurationError for settings that do not fit a quantity as the target."""
+        if info.target is None:
+            return
+        if isinstance(training := getattr(self.method, "training", None), Training):
+            training.leave(self.method.name, "the target is a quantity", *LABELS)
+        for name in ("metrics", "target_sensitivity"):
+            if getattr(self.evaluation, name):
+                check_classes_only(info.target, f"evaluation.{name}")
+        if self.privacy.clip_norm is not None and not info.target.declared:
+            raise ConfigurationError(
+                "data.range is missing: without it, bars are fitted to the targets of all silos, which [privacy] does "
+                "not protect; set the lowest and the highest value, for example range = [0, 120]",
+                "data.range",
             )
 
     def check_classes(self, info: FederationInfo) -> None:

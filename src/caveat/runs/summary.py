@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,19 @@ def not_batched(tasks: Mapping[str, schema.VectorizedRecord]) -> list[str]:
     ]
 
 
-MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic")
+MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic", "mae", "rmse", "crps")
 """The metrics of a domain."""
-FREE = {"policy", "source", "guarantee", "sets", "alarms", "temperature", "temperature_spread", "class_bias"}
+FREE = {
+    "policy",
+    "source",
+    "guarantee",
+    "sets",
+    "intervals",
+    "alarms",
+    "temperature",
+    "temperature_spread",
+    "class_bias",
+}
 """Entries of a summary that methods and their wrappers provide."""
 FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
 """Entries of a silo that methods and their wrappers provide."""
@@ -125,6 +136,7 @@ def summarize(
         stopped=run_state.stopped,
         complete=True,
         classes=list(run.info.classes),
+        target=None if run.info.target is None else schema.QuantityRecord.model_validate(asdict(run.info.target)),
         silos=[*silos, *_newcomers(run, newcomers, classes)],
         absent=[name for name in run.measured if name not in test],
         domains=_domains(silos),
@@ -132,13 +144,12 @@ def summarize(
         worst=_worst(silos),
         metrics=own_records(run.spec.known_metrics, test),
         pooled=schema.Metrics.model_validate(
-            metrics.figures(pooled)
-            | metrics.errors(pooled)
-            | {"ece_null": metrics.ece_null(pooled) or None}
-            | classes.pooled
+            metrics.figures(pooled) | metrics.errors(pooled) | _null(pooled) | classes.pooled
         ),
         subgroups=_subgroups(test, run.info.subgroups),
-        risk_coverage=schema.Selective.model_validate(metrics.risk_coverage(pooled, "total")),
+        risk_coverage=None
+        if run.info.target
+        else schema.Selective.model_validate(metrics.risk_coverage(pooled, "total")),
         classification=classes.of_all,
         models=inside.models | ({"oracle": schema.ModelRecord(mean=inside.oracle)} if inside.oracle else {}),
         decisions=inside.decisions,
@@ -221,9 +232,16 @@ def _newcomers_mean(
     return schema.Newcomers(mean=_with(mean, more))
 
 
-def _worst(silos: Sequence[schema.SiloRecord]) -> schema.Worst:
-    """Return the silo with the lowest accuracy, the first by name if several."""
+def _null(sums: Tensors) -> dict[str, Any]:
+    """Return the ECE of a calibrated model; empty for a quantity, which has none."""
+    return {} if "crps" in sums else {"ece_null": metrics.ece_null(sums) or None}
+
+
+def _worst(silos: Sequence[schema.SiloRecord]) -> schema.Worst | None:
+    """Return the silo with the lowest accuracy, the first by name if several; None for a quantity."""
     known = [(silo.test.accuracy, silo.name) for silo in silos if silo.test.accuracy is not None]
+    if not known:
+        return None
     accuracy, name = min(known)
     return schema.Worst(silo=name, accuracy=accuracy)
 
@@ -232,7 +250,6 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> schema.Silo
     """Return the record of a silo, from its measurements on its test split."""
     sums = payload["sums"]
     streams = summarize_streams(method, {silo.name: payload})
-    null = metrics.ece_null(sums) or None
     return schema.SiloRecord(
         name=silo.name,
         domain=silo.domain,
@@ -242,10 +259,10 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> schema.Silo
         n_test=silo.examples["test"],
         class_counts=list(silo.class_counts),
         dropped=dict(silo.dropped),
-        test=schema.Metrics.model_validate({**metrics.figures(sums), "ece_null": null, **metrics.errors(sums)}),
+        test=schema.Metrics.model_validate({**metrics.figures(sums), **_null(sums), **metrics.errors(sums)}),
         entropy_error=entropy_error(sums),
         metrics=own_of_silo(payload),
-        reliability=schema.Reliability.model_validate(metrics.reliability(sums)),
+        reliability=None if "crps" in sums else schema.Reliability.model_validate(metrics.reliability(sums)),
         decisions=metrics.decisions(sums),
         models=_means(streams[schema.INSIDE]).models if len(method.models) > 1 else {},
         streams={name: _means(found) for name, found in streams.items()} if len(streams) > 1 else {},
@@ -254,7 +271,10 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> schema.Silo
 
 
 def entropy_error(sums: Tensors) -> float | None:
-    """Return the standard error of the mean entropy in nats, from its histogram; None for fewer than two inputs."""
+    """Return the standard error of the mean entropy in nats, from its histogram; None for fewer than two inputs, and
+    for a quantity."""
+    if "crps" in sums:
+        return None
     counts, edges = sums["score.total"].sum(0), histograms.edges("total", len(sums["class_bin_count"]))
     n = float(counts.sum())
     if n < 2:

@@ -14,7 +14,9 @@ from ..html.comparison import wording
 from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.guarantee import subgroup_table
+from ..html.run.quantity import quantity_table
 from ..html.run.silos import metric_column, of_models
+from ..html.templates import Table
 from .tables import Heading, TextTable, text_table
 
 Cells = tuple[str, ...]
@@ -104,7 +106,17 @@ def class_table(run: RunFolder) -> TextTable | None:
 
 def subgroups(run: RunFolder) -> TextTable | None:
     """Return a table with a row per subgroup of inputs; None for a run without subgroups."""
-    if (found := subgroup_table(run)) is None:
+    return _as_text(subgroup_table(run))
+
+
+def quantity(run: RunFolder) -> TextTable | None:
+    """Return a table of errors and intervals with a row per silo, for a run that predicts a quantity."""
+    return _as_text(quantity_table(run))
+
+
+def _as_text(found: Table | None) -> TextTable | None:
+    """Return a page's table for the terminal."""
+    if found is None:
         return None
     heads = [Heading(each.header, words=each.words, wraps=True) for each in found.columns]
     return text_table(heads, ([cell.text for cell in cells] for _, cells in found.rows), vertical="bottom")

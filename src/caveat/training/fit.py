@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Annotated, Literal, cast
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..core import ConfigurationError, SiloContext
 from ..core.devices import CPU, brought
 from ..core.errors import short_repr
+from ..core.quantity import Quantity
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
 from .modules import in_bfloat16, learning, to_train, without_gradients
 from .optimizers import SGD, Adam, AdamW, Moments, Optimizer
@@ -265,6 +266,10 @@ class Training:
         divisible = torch.where(labelled, weights, 1.0)  # 0 / 0 would be NaN, and so would its gradient
         return F.cross_entropy(logits, y, divisible, label_smoothing=self.label_smoothing) * labelled
 
+    def smoothed(self, target: Quantity) -> "BarTraining":
+        """Return this training with a loss for the bars of a quantity."""
+        return BarTraining(**{each.name: getattr(self, each.name) for each in fields(Training)}, target=target)
+
     def batches(
         self, examples: int, device: torch.device = CPU, generator: torch.Generator | None = None
     ) -> Iterator[Tensor]:
@@ -306,3 +311,17 @@ class Training:
     def remembered(self) -> tuple[str, ...]:
         """Names of the optimizer's state per parameter, as in torch."""
         return SGD.parts if self.optimizer == "sgd" else Adam.parts
+
+
+@frozen_settings
+class BarTraining(Training):
+    """Training for a quantity, whose labels are bars."""
+
+    target: Quantity = field(kw_only=True)
+    """The quantity."""
+
+    def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy of logits (N, C) and smoothed targets for bars (N,), without negative ones."""
+        table = brought(self.target.smoothed, logits.device).to(logits.dtype)
+        each, known = -(table[y.clamp_min(0)] * logits.log_softmax(-1)).sum(-1), y >= 0
+        return (each * known).sum() / known.sum()

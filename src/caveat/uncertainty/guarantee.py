@@ -135,6 +135,8 @@ class Guarantee:
     inputs are answered; 0 if unknown."""
     enough_share: float = 0.0
     """The share of inputs that would then be answered."""
+    tolerance: float | None = None
+    """For a quantity: the largest error that is not wrong."""
 
     @property
     def coverage(self) -> float:
@@ -144,7 +146,8 @@ class Guarantee:
     @property
     def statement(self) -> str:
         """The guarantee in words."""
-        promise = f"with at most {_percent(self.risk)} errors"
+        size = "" if self.tolerance is None else f" larger than {self.tolerance:.6g}"
+        promise = f"with at most {_percent(self.risk)} errors{size}"
         confidence = f"at {_percent(self.confidence_level)} confidence"
         if self.limit is None:
             return (

@@ -59,7 +59,7 @@ ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
 predictions of uninformative models agree with ln C in several digits."""
 SHARES = frozenset({"vacuity", "conflict"})
 """Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and evidence of 1e-9 one of 1 - 1e-9."""
-POSITIVE = frozenset({"logit_variance", "surprise"})
+POSITIVE = frozenset({"logit_variance", "surprise", "spread"})
 """Scores of at least 0, of any order of magnitude; surprise is -log p of a class."""
 EVIDENCE = frozenset({"log_evidence"})
 """Sums of logarithms over features: hundreds or thousands of nats, of which a few nats distinguish inputs."""
@@ -72,8 +72,8 @@ def edges(name: str, classes: int | None = None) -> Tensor:
     Widths of bins for entropies in nats, vacuity and conflict, whose largest value M is ln C or 1: 1.1 % of the score
     from 1e-8 M, in the middle .3 % of M, and above that 1.1 % of the distance to M, down to 1e-6 M; outside that range
     5 %, from 1e-24 M and up to 1e-12 from M. Without `classes` entropies have no largest value: .6 % of the score from
-    1e-8 to 20, 9 % from 1e-24. `logit_variance` and surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and to
-    1e12. Log-evidence, of either sign: 0.04 nats near 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a
+    1e-8 to 20, 9 % from 1e-24. `logit_variance`, `spread`, surprise: 1.2 % from 1e-12 to a million, 9 % from 1e-24 and
+    to 1e12. Log-evidence, of either sign: 0.04 nats near 0, further out 0.4 % up to 10,000 nats, then 2.3 % up to a
     million. All other scores, of either sign and any size: 0.007 near 0, further out 0.7 % of the score, up to a
     million on either side. The outermost edges are infinite: the first and the last bin hold everything beyond.
     """

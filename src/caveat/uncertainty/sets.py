@@ -35,7 +35,7 @@ def threshold(scores: Tensor, coverage: float) -> float:
     """Return the largest surprise of a class in a set, from the scores (n,) of one silo; infinite for too few scores.
     Includes a tolerance for rounding, so equal inputs have equal sets in any batch."""
     limit = finite_sample_quantile(scores, coverage)
-    return limit + SLACK * (1 + limit)
+    return limit + SLACK * (1 + abs(limit))
 
 
 def merged_threshold(counts: Tensor, coverage: float) -> float:

@@ -164,7 +164,7 @@ class Conformal(Wrapper):
 
     def conform(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Keep the silo's own quantile of the surprise of calibration labels; with too few, send a histogram."""
-        y, subgroup = context.calibration.y, context.subgroups.get("calibration")
+        y, subgroup = context.truth("calibration"), context.subgroups.get("calibration")
         subgroup = None if subgroup is None else brought(subgroup, y.device)
         probs = mean_probs(asked(self.base, down, state, context, "calibration"))
         own = len(y) >= self.least
@@ -173,7 +173,7 @@ class Conformal(Wrapper):
 
     def own_limits(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return a silo's own quantile of the surprises of its labels, or quantiles by row with subgroups."""
-        found = sets.surprise(probs, y)
+        found = self.surprise(probs, y)
         if not self.subgroups:
             return {"limit": scalar(sets.threshold(found, self.coverage))}
         pool = by_subgroup.pools(by_subgroup.sizes(subgroup, len(self.subgroups)), self.least)
@@ -181,21 +181,34 @@ class Conformal(Wrapper):
         parts = [found, *(found[row == 1 + g] if row is not None else found[:0] for g in range(len(pool)))]
         return {"limit": torch.stack([scalar(sets.threshold(each, self.coverage)) for each in parts]), "pools": pool}
 
+    def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) the surprises of labels (N,)."""
+        return sets.surprise(probs, y)
+
+    def histogram(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return the histogram (4096,) of the surprises of labels (N,)."""
+        return sets.surprise_histogram(probs, y)
+
+    def merged(self, counts: Tensor) -> Tensor:
+        """Return the quantile of a histogram (4096,)."""
+        return scalar(sets.merged_threshold(counts, self.coverage))
+
     def limits(self, counts: Tensor) -> Tensors:
         """Return the quantile of a histogram (4096,) or, with subgroups, quantiles by row (R, 4096) of their pools."""
         if not self.subgroups:
-            return {"limit": scalar(sets.merged_threshold(counts, self.coverage))}
+            return {"limit": self.merged(counts)}
         pool = by_subgroup.pools(counts[1:].sum(1), self.least)
         merged = by_subgroup.pooled(counts, pool)
-        limit = torch.stack([scalar(sets.merged_threshold(each, self.coverage)) for each in merged])
+        limit = torch.stack([self.merged(each) for each in merged])
         return {"limit": limit, "pools": pool, "sizes": merged.sum(1)}
 
     def sent(self, probs: Tensor, y: Tensor, subgroup: Tensor | None) -> Tensors:
         """Return the histogram, by row with subgroups; all zeros if the silo has its own quantile."""
-        counts = sets.surprise_histogram(probs, y)
+        counts = self.histogram(probs, y)
         if self.subgroups:
-            there = [subgroup == g if subgroup is not None else y < 0 for g in range(len(self.subgroups))]
-            counts = torch.stack([counts, *(sets.surprise_histogram(probs[each], y[each]) for each in there)])
+            none = torch.zeros_like(y, dtype=torch.bool)
+            there = [subgroup == g if subgroup is not None else none for g in range(len(self.subgroups))]
+            counts = torch.stack([counts, *(self.histogram(probs[each], y[each]) for each in there)])
         return {"surprise": torch.zeros_like(counts) if len(y) >= self.least else counts}
 
     def wrong(self, sent: Payload, card: SiloInfo) -> str:

@@ -55,7 +55,8 @@ class Evaluated(Wrapper):
 
     @evaluation
     def validation(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
-        payload, _ = self._measure(down, state, unmeasured(context).asking(VALIDATION), {"": context.validation})
+        own = {"": (context.validation, context.truth(VALIDATION))}
+        payload, _ = self._measure(down, state, unmeasured(context).asking(VALIDATION), own)
         for group in payload.values():
             for name in [name for name in group if name.startswith("score.")]:
                 del group[name]  # most of the bytes, and rows of rounds do not use it
@@ -65,7 +66,8 @@ class Evaluated(Wrapper):
     def test(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         if not isinstance(context, TestContext):
             raise TypeError("the test split can only be measured with a TestContext, which only evaluations get")
-        streams = {"": context.test} | {f"{name}.": data for name, data in context.streams.items()}
+        y = context.truth(TEST)
+        streams = {"": (context.test, y)} | {f"{name}.": (data, data.y) for name, data in context.streams.items()}
         own = unmeasured(context)
         payload, tested = self._measure(down, state, own.asking(TEST), streams)
         if classes := class_sums(tested, context.test.y):
@@ -75,10 +77,10 @@ class Evaluated(Wrapper):
                 classes["calibration"] = class_sums(calibrated, context.calibration.y)["ranks"][0]
             payload["classes"] = classes
         if self.subgroups:
-            payload["subgroups"] = subgroup_sums(tested, context.test.y, self.subgroups)
+            payload["subgroups"] = subgroup_sums(tested, y, self.subgroups)
         if own_figures := own_values(self.metrics, tested, context.test.y):
             payload["own"] = own_figures
-        if len(context.validation):
+        if len(context.validation) and tested.target is None:
             _, validated = self._asked(down, state, own.asking(VALIDATION), context.validation)
             payload["skill"] = skill(validated, context.validation, context.train)
             if validated.sets is not None:
@@ -87,14 +89,14 @@ class Evaluated(Wrapper):
         return Update(payload, len(context.test)), state
 
     def _measure(
-        self, down: Payload, state: State, context: SiloContext, streams: Mapping[str, Data]
+        self, down: Payload, state: State, context: SiloContext, streams: Mapping[str, tuple[Data, Tensor]]
     ) -> tuple[Payload, Prediction]:
-        """Return the sums of all streams, and the prediction of the first one."""
-        payload: Payload = {"method": self.base.describe(down, state, context, streams[""].x)}
+        """Return the sums of all streams, each with its labels or quantities, and the prediction of the first one."""
+        payload: Payload = {"method": self.base.describe(down, state, context, streams[""][0].x)}
         predictions = []
-        for prefix, data in streams.items():
+        for prefix, (data, y) in streams.items():
             answers, decided = self._asked(down, state, replace(context, subgroup=None) if prefix else context, data)
-            payload |= {prefix + name: sums for name, sums in measured(decided, answers, data.y).items()}
+            payload |= {prefix + name: sums for name, sums in measured(decided, answers, y).items()}
             predictions.append(decided)
         return payload, predictions[0]
 
@@ -109,16 +111,18 @@ def unmeasured(context: SiloContext) -> SiloContext:
     splits = context.train, context.validation, context.calibration
     return SiloContext(
         context.id, *splits, context.module, round=context.round, own=context.own, domain=context.domain,
-        subgroups=context.subgroups,
+        subgroups=context.subgroups, values={name: each for name, each in context.values.items() if name != TEST},
     )  # fmt: skip
 
 
 def measured(decided: Prediction, answers: Answers, y: Tensor) -> Payload:
-    """Return the sums of a prediction; if it is a choice between two answers, also those of each and of the choice."""
+    """Return the sums of a prediction; if it is a choice between two answers, also those of each and, for classes, of
+    the choice."""
     if len(answers) == 1:
         return {"sums": measure(decided, y)}
     each = {whose.name.lower(): measure(answer, y) for whose, answer in answers.items()}
-    return {"sums": measure(decided, y), **each, "choice": choice(decided, answers, y)}
+    chosen = {"choice": choice(decided, answers, y)} if decided.target is None else {}
+    return {"sums": measure(decided, y), **each, **chosen}
 
 
 def choice(decided: Prediction, answers: Answers, y: Tensor) -> Tensors:

@@ -89,6 +89,8 @@ def at(group: Tensors, row: int) -> Tensors:
 def entries(found: Guarantee) -> dict[str, object]:
     """Return a guarantee as summary entries."""
     known = dataclasses.asdict(found) | {"coverage": found.coverage, "statement": found.statement}
+    if found.tolerance is None:
+        del known["tolerance"]
     return known | {"guaranteed": found.limit is not None}
 
 

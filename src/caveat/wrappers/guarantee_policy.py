@@ -67,6 +67,8 @@ class Guaranteed(Wrapper):
     """Whether all guarantees hold simultaneously at that confidence level, rather than individually."""
     subgroups: tuple[str, ...] = ()
     """Names of the subgroups of inputs that have their own guarantees, given enough calibration inputs."""
+    tolerance: float | None = None
+    """For a quantity: the largest error of a median that is not wrong."""
 
     @property
     def names(self) -> list[str]:
@@ -206,7 +208,7 @@ class Guaranteed(Wrapper):
 
     def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send the answered and wrong calibration inputs per limit; keep the silo's own guarantee."""
-        y = context.calibration.y
+        y = context.truth("calibration")
         group, own = down["decision"], state.get("decision", {})
         answers = {w: among_others(a) for w, a in asked(self.base, down, state, context, "calibration").items()}
         number = row_of(domain_code(context.domain), group["domains"])
@@ -238,7 +240,8 @@ class Guaranteed(Wrapper):
     def counts(self, edges: Tensors, answers: Answers, y: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return (2, J): how many inputs, all or only `rows`, each limit answers, and how many of these wrongly."""
         rank = {whose: self.rank(edges, whose, answer) for whose, answer in answers.items()}
-        wrong = {whose: answer.label != y for whose, answer in answers.items()}
+        most = self.tolerance
+        wrong = {w: each.label != y if most is None else (each.value - y).abs() > most for w, each in answers.items()}
         if rows is not None:
             rank, wrong = ({whose: one[rows] for whose, one in each.items()} for each in (rank, wrong))
         local, federation = Decision.LOCAL, Decision.GLOBAL
@@ -276,7 +279,7 @@ class Guaranteed(Wrapper):
     def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:
         """Return the guarantee from (2, J) counts of `total` inputs, as one of `promises` guarantees."""
         found = fixed_sequence(counts, self.risk, 1 - (1 - self.confidence_level) / float(promises), total=total)
-        return dataclasses.replace(found, confidence_level=self.confidence_level)
+        return dataclasses.replace(found, confidence_level=self.confidence_level, tolerance=self.tolerance)
 
     def promise(self, down: Payload, state: State) -> Rule | None:
         """Return the rule of a silo; None if it was not counted and has no guarantee."""
@@ -346,7 +349,8 @@ class Guaranteed(Wrapper):
         """Return a guarantee from the numbers that a silo reports."""
         numbers = dict(zip(NUMBERS, row, strict=True))
         whole: dict[str, Any] = {name: int(value) for name, value in numbers.items() if name not in FRACTIONS}
-        known = {"limit": numbers["limit"] or None, "risk": self.risk, "confidence_level": self.confidence_level}
+        known = {"limit": numbers["limit"] or None, "risk": self.risk, "confidence_level": self.confidence_level,
+                 "tolerance": self.tolerance}  # fmt: skip
         return Guarantee(**numbers | whole | known)
 
     def guarantees(self, counts: Tensor, totals: Tensor, promises: Tensor) -> list[Guarantee]:
@@ -373,6 +377,7 @@ class Guaranteed(Wrapper):
         }
         found = self.guarantees(decision["summed"][: self.rows], decision["totals"], decision["promises"])
         about = self.about(found, self.pool(decision, 0))
+        policy |= {"tolerance": self.tolerance} if self.tolerance is not None else {}
         policy |= {"familywise": self.familywise} if self.subgroups else {}
         if self.guarantee_scope != "federation":
             policy |= {"guarantee_scope": self.guarantee_scope, "familywise": self.familywise}

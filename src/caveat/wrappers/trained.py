@@ -8,6 +8,7 @@ from itertools import islice
 import torch
 
 from ..core import Method, Payload, Replies, Round, SiloContext, State, Tensors, Update
+from ..core.quantity import Quantity
 from ..training.fit import Training, balanced
 from .base import Wrapper
 
@@ -15,11 +16,14 @@ MOMENTS = "moments"
 """Name of the group with optimizer state, at a silo, at the server and in messages."""
 
 
-def trained(method: Method) -> Method:
-    """Return the method with the wrappers that its `training` needs; the method itself if it needs none."""
+def trained(method: Method, target: Quantity | None = None) -> Method:
+    """Return the method with the wrappers that its `training` needs, and with the loss of a quantity if the target is
+    one; the method itself if it needs none."""
     training = getattr(method, "training", None)
     if not isinstance(training, Training):
         return method
+    if target is not None:
+        method = replace(method, training=training.smoothed(target))  # type: ignore[type-var]
     inner = Balanced(method) if training.class_weights == "balanced" else method
     if training.optimizer_state == "reset":
         return inner

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..core import ConfigurationError, Method
+from ..core.quantity import Quantity, check_classes_only
 from ..core.settings import frozen_settings
 from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
@@ -20,11 +21,12 @@ from .guarantee_policy import Guaranteed, GuaranteeScope
 from .laplace import Laplace
 from .pooled_alarms import PooledAlarms
 from .privacy import Private
+from .quantities import Intervals, Valued
 
 OWNERS = {
     "handover_rate": ("switch",), "abstain_rate": ("switch",), "max_aleatoric": ("switch",),
     "risk": ("guaranteed",), "confidence_level": ("guaranteed",), "guarantee_scope": ("guaranteed",),
-    "familywise": ("guaranteed",),
+    "familywise": ("guaranteed",), "tolerance": ("guaranteed",),
 }  # fmt: skip
 """The policies that read a key."""
 CHOOSING = ("best", "blend", "surer")
@@ -32,8 +34,13 @@ CHOOSING = ("best", "blend", "surer")
 COMPARING = ("switch", "guaranteed", "surer")
 """The policies that compare a score."""
 
+CLASSES_ONLY = ("class_bias", "set_coverage", "label_shift", "sets_per_class")
+"""The keys about classes, which do not fit a quantity."""
+
 ENOUGH = 100
 """Number of silos from which rounds after training ask only as many silos as a training round."""
+INTERVAL = 0.9
+"""Default coverage of intervals."""
 MEMBERS = 5
 """Default number of models of an ensemble."""
 
@@ -87,6 +94,10 @@ class Uncertainty:
     familywise: bool | None = None
     """guaranteed: all guarantees of silos or domains hold simultaneously at that confidence level, rather than
     individually (false by default)."""
+    tolerance: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """guaranteed, for a quantity: a prediction is wrong if its median is off by more than this."""
+    interval: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
+    """For a quantity: fraction of inputs whose prediction interval contains the target (0.9 by default)."""
     set_coverage: Annotated[float, Field(ge=0.01, le=0.999)] | None = None
     """Fraction of inputs whose prediction set contains the true class (no prediction sets by default)."""
     label_shift: bool | None = None
@@ -172,10 +183,38 @@ class Uncertainty:
             )
         return method
 
-    def around(self, method: Method, silos: int = 1, *, seed: int = 0, subgroups: tuple[str, ...] = ()) -> Method:
+    def _check_target(self, policy: str, target: Quantity | None) -> None:
+        """Raise ConfigurationError for keys that do not fit the target: a quantity, or classes."""
+        for key in CLASSES_ONLY if target is not None else ():
+            if getattr(self, key) is not None:
+                check_classes_only(target, f"uncertainty.{key}")
+        for key in ("interval", "tolerance") if target is None else ():
+            if (value := getattr(self, key)) is not None:
+                raise ConfigurationError(
+                    f"uncertainty.{key} = {value:g} is for quantities (data.predict), but the target has classes",
+                    f"uncertainty.{key}",
+                )
+        if target is not None and policy == "guaranteed" and self.tolerance is None:
+            raise ConfigurationError(
+                "uncertainty.tolerance is missing: policy 'guaranteed' needs the largest error of a quantity that is "
+                "not wrong",
+                "uncertainty.tolerance",
+            )
+
+    def around(
+        self,
+        method: Method,
+        silos: int = 1,
+        *,
+        seed: int = 0,
+        subgroups: tuple[str, ...] = (),
+        target: Quantity | None = None,
+    ) -> Method:
         """Return the method with uncertainty estimator, calibration and decisions. `silos` take part, the seed is the
-        run's, and the data have these subgroups. Raises ConfigurationError for incompatible settings."""
+        run's, and the data have these subgroups and this quantity as their target, if any. Raises ConfigurationError
+        for incompatible settings."""
         policy = self.policy or method.policy
+        self._check_target(policy, target)
         given: dict[str, Any] = {key: getattr(self, key) for key in OWNERS if getattr(self, key) is not None}
         for key, value in given.items():
             if policy not in OWNERS[key]:
@@ -213,6 +252,7 @@ class Uncertainty:
             )
         everyone = silos < ENOUGH
         method = self.sourced(method, seed, everyone)
+        method = method if target is None else Valued(method, target)
         scaled = ClassBiased if self.class_bias else TemperatureScaled
         inner = scaled(method, sends, everyone) if self.temperature_scaling else method
         if self.familiarity:
@@ -234,6 +274,8 @@ class Uncertainty:
         if policy == "guaranteed":
             given["subgroups"] = subgroups
         decided = inner if policy == "always" else self._deciding(inner, policy, score, given, sends, everyone)
+        if target is not None:
+            return Intervals(decided, INTERVAL if self.interval is None else self.interval, subgroups, target=target)
         if self.set_coverage is None:
             return decided
         kind = LabelShifted if self.label_shift else ByClass if self.sets_per_class else Conformal

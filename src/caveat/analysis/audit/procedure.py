@@ -14,6 +14,7 @@ from ...config import Config, EngineSettings, Evaluation
 from ...core import ConfigurationError, Method
 from ...core.devices import find_devices
 from ...core.errors import cut
+from ...core.quantity import check_classes_only
 from ...core.settings import path_of
 from ...core.text import percent
 from ...data import Silos
@@ -114,6 +115,7 @@ def audit_of(
     progress: Progress | None = None,
 ) -> Audit:
     """Audit the method of a specification, ignoring its seed. Raises what `audit` does."""
+    check_classes_only(silos.target, "audit")
     devices = find_devices(engine.device, engine.workers)
     spec = dataclasses.replace(
         spec, seed=0, evaluation=ONCE, method=experiments.with_equal_steps(spec.method, silos), data=None, baselines=()

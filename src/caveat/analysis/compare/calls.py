@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core import CaveatError, ConfigurationError, Method
 from ...core.errors import short_repr
+from ...core.quantity import check_classes_only
 from ...data import Silos
 from ...files import nothing_begun, read_comparison, write_bytes
 from ...files.schema import Comparison, MethodVariant, Setting
@@ -61,6 +62,8 @@ def compare_calls(
     if not (folder / "comparison.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; choose a new folder", "out")
     made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
+    for each in made.values():
+        check_classes_only(getattr(each, "target", None), "compare")
     for seed in grid.seeds:
         for name, asked in methods.items():
             _check(check, name, made[seed], asked, seed, arguments)

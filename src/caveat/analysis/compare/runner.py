@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ... import data, files
 from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
+from ...core.quantity import check_classes_only
 from ...data import Silos
 from ...engines.worker_process import end_with_parent
 from ...files.schema import SCHEMA, as_json, check_seal, grid_record, sealed
@@ -136,7 +137,9 @@ class Runner:
         if key not in self.silos:
             while len(self.silos) >= KEPT:
                 self.silos.pop(next(iter(self.silos)))
-            self.silos[key] = data.load(config.data, config.seed)
+            silos = data.load(config.data, config.seed)
+            check_classes_only(silos.target, "caveat compare")
+            self.silos[key] = silos
         return self.silos[key]
 
     def _wait(self) -> None:

@@ -9,7 +9,7 @@ from ..pools import DataSource, Pool
 from .arrays import DigitsSource, HubSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
 from .image_folders import ImageSource
-from .tables import TableSource
+from .tables import DiabetesSource, TableSource
 
 
 class EachSilosOwnSource(Source):
@@ -23,7 +23,6 @@ class EachSilosOwnSource(Source):
         "label_codes",
         "rename_columns",
         "files",
-        "predict",
     }
     for_one_silo = False
     alone = "every silo reads its own"
@@ -36,7 +35,16 @@ class EachSilosOwnSource(Source):
 
 SOURCES: dict[str, type[Source]] = {
     kind.name: kind
-    for kind in (DigitsSource, NpzSource, TableSource, NpySource, ImageSource, HubSource, EachSilosOwnSource)
+    for kind in (
+        DigitsSource,
+        DiabetesSource,
+        NpzSource,
+        TableSource,
+        NpySource,
+        ImageSource,
+        HubSource,
+        EachSilosOwnSource,
+    )
 }
 """All sources by name. A bare path is read by the first one that recognizes it."""
 JOIN = " + "

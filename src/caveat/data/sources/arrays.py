@@ -17,7 +17,8 @@ from ...core import ConfigurationError, DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
 from ..groups import placed
-from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, Pool, Reading
+from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, LabelArray, Pool, Reading
+from ..quantities import CLASSES, valued
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .image_folders import resized
 
@@ -48,7 +49,7 @@ class NpzSource(Source):
     name = "npz"
     form = "npz:PATH[,PATH...]"
     about = "arrays x_train, y_train, x_test, y_test, or x, y; with several files, each is a domain"
-    keys = frozenset({"kind", "groups", "time"})
+    keys = frozenset({"kind", "groups", "time", "predict", "range"})
     suffixes = (".npz",)
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -78,7 +79,7 @@ class NpySource(Source):
     name = "npy"
     form = "npy:DIR"
     about = "DIR/SILO/x.npy and y.npy, read on access: arrays larger than memory"
-    keys = frozenset({"kind", "groups", "time"})
+    keys = frozenset({"kind", "groups", "time", "predict", "range"})
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -192,7 +193,8 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading 
     domains = [path.stem for path in paths]
     if len(set(domains)) < len(domains):
         raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected different names")
-    pools = pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind)
+    predict = None if reading is None else reading.predict
+    pools = pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind, predict)
     return pools if reading is None else _placed(pools, contents, reading)
 
 
@@ -224,9 +226,15 @@ def pools_of(
     origins: Sequence[str],
     classes: Sequence[str] | None,
     kind: Kind | None = None,
+    predict: str | None = None,
 ) -> tuple[Pool, ...]:
     """Make pools from arrays (x, y, test x, test y), with consistent labels. Inputs can still differ in shape; see
-    `images.common_format`."""
+    `images.common_format`. If `predict` is "quantity", y are numbers."""
+    if predict == "quantity":
+        values = [np.concatenate([np.asarray(y) for y in (own, test) if y is not None]) for _, own, _, test in parts]
+        ranked = [(x, _zeros(y), x_test, None if y_test is None else _zeros(y_test)) for x, y, x_test, y_test in parts]
+        made = pools_of(ranked, domains, origins, CLASSES, kind)
+        return tuple(valued(pool, each) for pool, each in zip(made, values, strict=True))
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
         if kind is None and whole_numbers(x):
@@ -247,6 +255,10 @@ def pools_of(
     trained = np.concatenate([pool.y[: pool.development] for pool in pools])
     names = check_classes(labels, classes, trained)
     return tuple(dataclasses.replace(pool, classes=names) for pool in pools)
+
+
+def _zeros(y: Array) -> LabelArray:
+    return np.zeros(len(y), np.int64)
 
 
 def _inputs(x: Array, origin: str, kind: Kind | None) -> Array:
@@ -300,7 +312,8 @@ def _npy_pools(silos: Sequence[Path], settings: SourceSettings) -> tuple[Pool, .
             f"{name}_{part}": np.asarray(_mapped(silo / f"{name}{end}.npy"))
             for part, end in ends.items() for name in names if name is not None
         })  # fmt: skip
-    pools = pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, settings.kind)
+    pools = pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, settings.kind,
+                     settings.reading.predict)  # fmt: skip
     return _placed(pools, others, settings.reading)
 
 

@@ -13,6 +13,7 @@ from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..groups import numbered, times
 from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, Reading, TableColumn, ordered, shown, some_rows
+from ..quantities import CLASSES, column_values, valued
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import FORBIDDEN, Codes, encoded_rows, mapped_rows
@@ -31,8 +32,8 @@ class TableSource(Source):
     form = "csv:PATH[,PATH...]"
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
-        "target", "predict", "silo_column", "classes", "label_codes", "dictionary", "rename_columns", "categorical",
-        "numeric", "decimal", "thousands", "missing", "separator", "files", "groups", "time",
+        "target", "predict", "range", "silo_column", "classes", "label_codes", "dictionary", "rename_columns",
+        "categorical", "numeric", "decimal", "thousands", "missing", "separator", "files", "groups", "time",
         "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
@@ -57,6 +58,36 @@ class TableSource(Source):
     @classmethod
     def recognizes(cls, path: Path) -> bool:
         return bool(_tables(path)) if path.is_dir() else super().recognizes(path)
+
+
+AGES = {"below 40": (0, 40), "40 to 54": (40, 55), "from 55": (55, 200)}
+"""The silos of `DiabetesSource`, and their ages: from the first number to below the second."""
+
+
+class DiabetesSource(Source):
+    name = form = "diabetes"
+    about = "442 patients of scikit-learn's diabetes data, in three silos by age; the target is a quantity"
+    keys = frozenset({"predict", "range"})
+    in_silos = True
+    for_one_silo = False
+    alone = "its target is a quantity"
+
+    def read(self, settings: SourceSettings) -> DataSource:
+        from sklearn.datasets import load_diabetes  # importing scikit-learn takes a second
+
+        if settings.reading.predict == "classes":
+            raise ConfigurationError("data.predict = 'classes': the target of 'diabetes' is a quantity", "data.predict")
+        bunch = load_diabetes(scaled=False)
+        x, table = bunch.data.astype(np.float32), tuple(map(TableColumn, bunch.feature_names))
+        pools = []
+        for name, (low, high) in AGES.items():
+            rows = np.flatnonzero((x[:, 0] >= low) & (x[:, 0] < high))
+            pool = Pool(x[rows], np.zeros(len(rows), np.int64), CLASSES, name, table=table, origin=f"diabetes, {name}")
+            pools.append(valued(pool, bunch.target[rows]))
+        return DataSource(tuple(pools), given=True)
+
+    def paths(self) -> list[Path]:
+        return []
 
 
 def _tables(folder: Path) -> list[Path]:
@@ -91,12 +122,18 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     warn_of_header(sheets)
     if refused := label_refusal(sheets, reading):
         raise Refused(refused, "names", target)
-    sheets = one_class(sheets, reading)
+    quantity = reading.predict == "quantity"
+    sheets = sheets if quantity else one_class(sheets, reading)
     table = _schema(features_of(sheets, reading), warn_of_groups(sheets, reading))
     if not table:
         raise DataError(f"{sheets[0].path}: no columns but {target!r}, expected at least one feature")
-    warn_of_spaces(sheets, [target, *([silo] if silo else []), *(each.name for each in table if each.categories)])
-    y, classes = _coded((text for sheet in sheets for text in sheet.column(target)), declared.classes)
+    warn_of_spaces(
+        sheets,
+        [*([] if quantity else [target]), *([silo] if silo else []), *(each.name for each in table if each.categories)],
+    )
+    values = column_values(sheets, target, reading.csv_format) if quantity else None
+    texts = (text for sheet in sheets for text in sheet.column(target))
+    y, classes = _coded(texts, declared.classes) if values is None else (np.zeros(len(values), np.int64), ())
     if silo:
         groups, names = _coded(text for sheet in sheets for text in sheet.column(silo))
     else:
@@ -109,6 +146,8 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         Pool(some_rows(rows, index), y[index], classes, name, table=table, csv_format=reading.csv_format)
         for name, index in zip(names, indices, strict=True)
     ]
+    if values is not None:
+        pools = [valued(pool, values[index]) for pool, index in zip(pools, indices, strict=True)]
     if reading.groups:
         named = [text for sheet in sheets for text in sheet.column(reading.groups)]
         pools = [replace(pool, groups=numbered(named[row] for row in index.tolist())) for pool, index in

@@ -339,7 +339,7 @@ def label_refusal(sheets: Sequence[Sheet], reading: Reading) -> str:
     target = reading.target or ""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
     rows = sum(map(len, sheets))
-    if len(labels) <= TELLING:
+    if len(labels) <= TELLING or reading.predict == "quantity":
         return ""
     declared = reading.predict == "classes" or labels <= set(reading.declared.classes)
     values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]
@@ -347,8 +347,8 @@ def label_refusal(sheets: Sequence[Sheet], reading: Reading) -> str:
     fractions = numbers and any(value is not None and value % 1 for value in values)
     codes = any(CODE.fullmatch(text) for text in labels)
     if numbers and not declared and (fractions or not codes):
-        mend = f"convert them to classes such as low and high, or set {assignment('predict', 'classes')}"
-        looks = f"quantities: {mend} if every number is a class (data.predict)"
+        quantity, classes = (assignment("predict", each) for each in ("quantity", "classes"))
+        looks = f"quantities: set {quantity} to predict a number, or {classes} if every number is a class"
     elif len(labels) > rows / 2 or (fractions and not declared):
         looks = "something other than classes: expected another data.target"
     else:

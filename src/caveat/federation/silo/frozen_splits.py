@@ -314,5 +314,5 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     indices: dict[str, Tensor] = groups["indices"]
     streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
     subgroups = groups.get("subgroups", {})
-    parts = {split: data[split] for split in SPLITS}
-    return Silo(name, domain, **parts, indices=indices, streams=streams, subgroups=subgroups)
+    train, validation, calibration, test = (data[split] for split in SPLITS)
+    return Silo(name, domain, train, validation, calibration, test, indices, streams, subgroups)

@@ -98,6 +98,7 @@ from .run import ModelFile as ModelFile
 from .run import NoticedChange as NoticedChange
 from .run import OwnState as OwnState
 from .run import PreparationFile as PreparationFile
+from .run import QuantityRecord as QuantityRecord
 from .run import ReferenceRecord as ReferenceRecord
 from .run import RunFile as RunFile
 from .run import SequenceRecord as SequenceRecord
@@ -118,6 +119,7 @@ from .summary import GallerySilo as GallerySilo
 from .summary import GuaranteeRecord as GuaranteeRecord
 from .summary import Item as Item
 from .summary import Newcomers as Newcomers
+from .summary import ObservedInputs as ObservedInputs
 from .summary import Point as Point
 from .summary import Policy as Policy
 from .summary import Quadrant as Quadrant

@@ -38,6 +38,8 @@ class Metrics(Record):
     OMITTED: ClassVar = frozenset({
         "ece_null", "unfamiliar", "novel", "unsure", "auroc", "auroc_tolerance", "average_precision",
         "average_precision_tolerance", "sensitivity", "specificity", "f1", "balanced_accuracy",
+        "mae", "rmse", "crps", "spread", "reference_mae", "reference_rmse", "reference_crps", "interval_coverage",
+        "interval_width",
     })  # fmt: skip
     accuracy: Share = None
     nll: Figure = None
@@ -72,6 +74,15 @@ class Metrics(Record):
     specificity: Share = None
     f1: Share = None
     balanced_accuracy: Share = None
+    mae: Figure = None  # of a quantity, in its unit, like the next six
+    rmse: Figure = None
+    crps: Figure = None
+    spread: Figure = None  # mean standard deviation of predicted distributions
+    reference_mae: Figure = None  # without inputs: the median, the mean and the bars of all training targets
+    reference_rmse: Figure = None
+    reference_crps: Figure = None
+    interval_coverage: Share = None
+    interval_width: Figure = None
 
     @property
     def alarms(self) -> float | None:

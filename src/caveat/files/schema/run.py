@@ -187,11 +187,26 @@ class SubgroupsRecord(Record):
     edges: list[Number] = []
 
 
+class QuantityRecord(Record):
+    """A quantity that is predicted, as `caveat.core.quantity.Quantity`."""
+
+    OMITTED: ClassVar = frozenset({"name", "declared"})
+
+    edges: Annotated[list[Number], Field(min_length=3)]
+    means: list[Number]
+    shares: list[Number]
+    targets: Length
+    name: str = ""
+    declared: bool = False
+
+
 class PreparationFile(File):
     """`preparation.json`: the silos, the format of model inputs, and the preprocessing of raw inputs."""
 
     SEALED: ClassVar = True
-    OMITTED: ClassVar = frozenset({"silos", "population", "table", "images", "sequences", "scalings", "subgroups"})
+    OMITTED: ClassVar = frozenset({
+        "silos", "population", "table", "images", "sequences", "scalings", "subgroups", "target",
+    })  # fmt: skip
 
     silos: list[str] = []
     population: Length | None = None  # number of silos, if they are named by their numbers
@@ -203,6 +218,7 @@ class PreparationFile(File):
     sequences: SequenceRecord | None = None
     scalings: dict[str, ScalingRecord] = {}  # by silo, if series are standardized
     subgroups: SubgroupsRecord | None = None
+    target: QuantityRecord | None = None  # None if the target has classes
 
 
 class ModelFile(File):

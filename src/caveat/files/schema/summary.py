@@ -10,12 +10,13 @@ from pydantic import Field, model_validator
 from . import figures
 from .progress import LargestPart, Reset, Rollback, Sums, VectorizedRecord
 from .record import Count, Figure, File, Record, Size
+from .run import QuantityRecord
 
 
 class GuaranteeRecord(Record):
     """The guarantee for answered inputs, from counts of the calibration splits."""
 
-    OMITTED: ClassVar = frozenset({"of", "subgroups"})
+    OMITTED: ClassVar = frozenset({"of", "subgroups", "tolerance"})
 
     limit: float | None = None
     risk: float
@@ -28,6 +29,7 @@ class GuaranteeRecord(Record):
     coverage: float | None = None
     statement: str
     guaranteed: bool
+    tolerance: float | None = None  # of a quantity: the largest error that is not wrong
     whose: str = ""  # "federation", "domain" or "silo"; empty if the record is not a silo's
     of: list[str] = []  # the subgroups of inputs that it covers, if not all inputs
     subgroups: list[GuaranteeRecord] = []  # the guarantees of pools of subgroups
@@ -166,7 +168,8 @@ class Summary(File):
     SEALED: ClassVar = True
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "alarms", "stopped", "classification",
-        "device", "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups",
+        "device", "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups", "target",
+        "intervals",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -180,6 +183,7 @@ class Summary(File):
     complete: bool
     warnings: list[WarningRecord] = []
     classes: list[str] | None = None
+    target: QuantityRecord | None = None  # None if the target has classes
     silos: list[SiloRecord]
     absent: list[str] = []  # silos without test metrics
     domains: list[DomainRecord] = []
@@ -197,6 +201,7 @@ class Summary(File):
     privacy: figures.PrivacyRecord | None = None
     guarantee: GuaranteeRecord | None = None
     sets: SetsRecord | None = None
+    intervals: SetsRecord | None = None  # prediction intervals of a quantity
     alarms: AlarmsRecord | None = None  # None if no silo has too few calibration inputs, or if nothing leaves silos
     temperature: dict[str, float] = {}
     temperature_spread: dict[str, float] = {}  # standard deviation of the silos' ln inverse temperatures
@@ -277,15 +282,26 @@ class SureError(Item):
     silo: str
 
 
+class ObservedInputs(Record):
+    """Test inputs of a silo: observed values of a quantity, predicted medians, and intervals (None is infinite)."""
+
+    silo: str
+    observed: list[float]
+    value: list[float]
+    low: list[Figure] = []
+    high: list[Figure] = []
+
+
 class Gallery(Record):
     """`gallery.json`."""
 
-    OMITTED: ClassVar = frozenset({"sure_errors"})
+    OMITTED: ClassVar = frozenset({"sure_errors", "observed"})
 
     classes: Sequence[str] = ()
     sure_errors: Sequence[SureError] = ()
     """The most confident errors of all silos, most confident first."""
     silos: list[GallerySilo]
+    observed: list[ObservedInputs] = []  # instead of the others, if the target is a quantity
 
     @property
     def decided(self) -> bool:

@@ -142,6 +142,8 @@ def guarantee_lines(run: RunFolder) -> list[str]:
     if run.summary is None or run.summary.guarantee is None:
         return []
     found, own = run.summary.guarantee, _with_promises(run.summary)
+    if run.quantity:
+        return [f"guarantee: {found.statement}"]
     if own:
         broken = [silo.name for silo in own if _broken_at(silo, found.risk)]
         lines = [f"guarantee: {found.statement}", f"on test:   {_told(own, broken)}"]

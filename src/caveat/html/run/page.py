@@ -16,6 +16,7 @@ from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection
 from .overview import headline, method_table, overview
+from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains, milestone_table
 from .silos import more_panels, silo_table
 from .trust import reliability, risk_coverage, temperatures, trust
@@ -137,6 +138,8 @@ def write_page(run: RunFolder, target: Path) -> Path:
 
 def render(run: RunFolder) -> str:
     """Return the text of the page."""
+    if run.quantity:
+        return templates.render("run/quantity.html.j2", run=run, **quantity_parts(run))
     return templates.render(_TEMPLATE, run=run, **_parts(run))
 
 

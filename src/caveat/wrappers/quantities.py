@@ -1,0 +1,65 @@
+"""Quantities: predictions over bars, and conformal intervals of each silo.
+
+A method predicts probabilities of bars as it predicts those of classes. `Valued` adds what the bars mean. `Intervals`
+has the same rounds as prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise
+of its calibration targets, so its intervals contain the targets of its own inputs with the guaranteed coverage. All
+other silos send histograms, and the quantile of their sum covers the mixture of these silos.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..core import Answers, Payload, Prediction, SiloContext, State
+from ..core.quantity import Quantity
+from ..uncertainty.histograms import histogram, quantile
+from .base import Wrapper
+from .calibration import Conformal, mean_probs
+from .choice_policies import scalar
+
+SCORE = "density"
+"""Name of the score whose bins the surprise of a number has."""
+
+
+@dataclass(frozen=True)
+class Valued(Wrapper):
+    """The base, whose predictions are about a quantity."""
+
+    target: Quantity
+
+    @property
+    def scores(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.base.scores, "spread")
+
+    def answer(self, down: Payload, state: State, context: SiloContext, x: Tensor) -> Answers:
+        answers = self.base.answer(down, state, context, x)
+        return {whose: replace(each, target=self.target) for whose, each in answers.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intervals(Conformal):
+    """The base, whose predictions get intervals, independently of decisions."""
+
+    target: Quantity
+
+    def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
+        return self.target.surprise(probs, y)
+
+    def histogram(self, probs: Tensor, y: Tensor) -> Tensor:
+        return histogram(SCORE, self.surprise(probs, y))
+
+    def merged(self, counts: Tensor) -> Tensor:
+        return scalar(quantile(SCORE, counts, self.coverage))
+
+    def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
+        decided = self.base.decide(down, state, answers)
+        if not down["sets"]["ready"]:
+            return decided
+        limit = self.limit(down["sets"], state.get("sets", {}), next(iter(answers.values())).subgroup)
+        found, value = self.target.interval(mean_probs(answers), limit), decided.value
+        return replace(decided, interval=torch.stack([found[:, 0].fmin(value), found[:, 1].fmax(value)], 1))
+
+    def outcome(self, server: State) -> dict[str, object]:
+        found = super().outcome(server)
+        return {name: each for name, each in found.items() if name != "sets"} | {"intervals": found["sets"]}

@@ -1,0 +1,121 @@
+"""Distributions over bars: sums that add up, reference values, and intervals that hold for few inputs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from caveat.core.quantity import Quantity
+from caveat.uncertainty import bars
+from caveat.uncertainty.sets import threshold
+
+EDGES = torch.tensor([0.0, 1.0, 3.0, 4.0], dtype=torch.float64)
+PROBS = torch.tensor([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]], dtype=torch.float64)
+
+
+def normal(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_distribution_and_quantiles_are_inverse() -> None:
+    y = torch.tensor([2.0, 0.5], dtype=torch.float64)
+    assert bars.cdf(PROBS, EDGES, y).tolist() == pytest.approx([0.45, 0.5])
+    assert bars.quantile(PROBS, EDGES, 0.45)[0].item() == pytest.approx(2.0)
+    assert bars.quantile(PROBS, EDGES, 0.5)[1].item() == pytest.approx(0.5)
+    assert bars.quantile(PROBS, EDGES, 1.0)[0].item() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("y", [-1.0, 0.0, 0.3, 1.0, 2.5, 3.9, 4.0, 6.0])
+def test_crps_is_the_integral(y: float) -> None:
+    z = torch.linspace(-2, 7, 90_001, dtype=torch.float64)
+    for row in PROBS:
+        below = bars.cdf(row.expand(len(z), -1), EDGES, z)
+        wanted = float((below - (z >= y).double()).square().sum() * (z[1] - z[0]))
+        found = bars.crps(row[None], EDGES, torch.tensor([y], dtype=torch.float64))
+        assert float(found) == pytest.approx(wanted, abs=2e-4)
+
+
+def test_bars_of_several_silos_are_those_of_all_targets() -> None:
+    y = normal(900) * 3 + 40
+    together = Quantity.of([y])
+    assert Quantity.of([y[:100], y[100:150], y[150:]]) == together
+    assert len(together.classes) == 30
+    assert max(together.shares) < 2 / 30  # about equal numbers
+    assert together.edges[0] < float(y.min())
+    assert together.edges[-1] > float(y.max())
+    counts = torch.bincount(together.bar(y), minlength=30) / 900
+    assert counts.tolist() == pytest.approx(list(together.shares))
+
+
+def test_few_whole_numbers_have_a_bar_each() -> None:
+    y = torch.arange(200, dtype=torch.float64) % 7 + 3
+    found = Quantity.of([y])
+    assert found.edges == pytest.approx([2.5 + k for k in range(8)])
+    assert found.means == pytest.approx([3 + k for k in range(7)])
+
+
+def test_a_frequent_number_has_its_own_bar() -> None:
+    found = Quantity.of([torch.cat([normal(400), torch.zeros(400, dtype=torch.float64)])])
+    at = found.shares.index(max(found.shares))
+    assert found.means[at] == pytest.approx(0, abs=0.02)
+    assert found.shares[at] >= 0.5
+
+
+def test_equal_targets_and_a_declared_range() -> None:
+    with pytest.raises(ValueError, match="equal"):
+        Quantity.of([torch.ones(50)])
+    found = Quantity.of([torch.ones(50)], bounds=(0, 16))
+    assert found.declared
+    assert found.edges == pytest.approx([2 * k for k in range(9)])
+
+
+def test_smoothed_targets_are_gaussian_in_ranks() -> None:
+    shares = torch.full((10,), 0.1, dtype=torch.float64)
+    found = bars.smoothed(shares, 225).double()  # a standard deviation of .05
+    assert found.sum(1).tolist() == pytest.approx([1.0] * 10)
+    inner = math.erf(0.05 / 0.05 / math.sqrt(2))
+    assert float(found[5, 5]) == pytest.approx(inner, abs=1e-4)
+    assert found[3, 4] == pytest.approx(float(found[4, 3]), rel=1e-3)
+
+
+def test_intervals_hold_exactly_the_numbers_of_low_surprise() -> None:
+    y = torch.linspace(-3, 7, 2001, dtype=torch.float64)
+    unimodal = torch.tensor([[0.2, 0.6, 0.2]], dtype=torch.float64)
+    for limit in (0.5, 1.0, 3.0, 8.0):
+        low, high = bars.interval(unimodal, EDGES, torch.tensor(limit, dtype=torch.float64))[0].tolist()
+        kept = y[bars.surprise(unimodal.expand(len(y), -1), EDGES, y) <= limit]
+        assert low <= float(kept.min())
+        assert float(kept.max()) <= high
+        assert low == pytest.approx(float(kept.min()), abs=0.011)
+        assert high == pytest.approx(float(kept.max()), abs=0.011)
+
+
+def test_intervals_without_a_limit_and_without_probabilities_are_infinite() -> None:
+    none = torch.full((1, 3), math.nan, dtype=torch.float64)
+    unlimited = torch.tensor(math.inf).double().nan_to_num()
+    for found in (bars.interval(PROBS[:1], EDGES, unlimited), bars.interval(none, EDGES, torch.tensor(1.0).double())):
+        assert found.tolist() == [[-math.inf, math.inf]]
+
+
+@pytest.mark.parametrize("n", [20, 60, 300])
+def test_intervals_cover_with_few_calibration_inputs(n: int) -> None:
+    """The model is wrong: its distributions are too narrow and shifted, and new targets exceed all training targets."""
+    coverage, trials, generator = 0.9, 400, torch.Generator().manual_seed(n)
+    target = Quantity.of([normal(400)])
+    held = total = 0
+    for _ in range(trials):
+        center = torch.randn(n + 50, dtype=torch.float64, generator=generator)
+        y = center + 0.8 * torch.randn(n + 50, dtype=torch.float64, generator=generator)
+        middle = torch.tensor(target.means)
+        probs = (-(middle - center[:, None] - 0.2).square() / 0.5).softmax(1)
+        limit = threshold(target.surprise(probs[:n], y[:n]), coverage)
+        low, high = target.interval(probs[n:], torch.tensor(limit, dtype=torch.float64)).unbind(1)
+        held += int(((low <= y[n:]) & (y[n:] <= high)).sum())
+        total += 50
+    # The coverage of a calibration sample varies by about sqrt(.09 / n), so its mean over trials by:
+    error = math.sqrt(0.09 / n / trials + 0.09 / total)
+    assert held / total >= coverage - 3 * error
+    assert held / total <= coverage + 1 / (n + 1) + 3 * error + 0.01  # not much wider than needed
