@@ -105,7 +105,7 @@ FAULTS = (
     Fault(
         "prediction sets calibrated on validation rows",
         (
-            '        y, subgroup = context.calibration.y, context.subgroups.get("calibration")\n'
+            '        y, subgroup = context.truth("calibration"), context.subgroups.get("calibration")\n'
             "        subgroup = None if subgroup is None else brought(subgroup, y.device)\n"
             '        probs = mean_probs(asked(self.base, down, state, context, "calibration"))\n'
         ),

@@ -99,9 +99,9 @@ class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         except CaveatError as error:
             raise ValueError(str(error)) from error
 
-    def _decided(self, found: Prediction, by: Any, columns: list[tuple[str, type]]) -> Any:
+    def _decided(self, found: Prediction, by: Any, columns: Sequence[tuple[str, type]]) -> Any:
         """Return a structured array (N,) with decisions, reasons and p-values."""
-        table = np.empty(len(found), dtype=columns)
+        table = np.empty(len(found), dtype=list(columns))
         table["decision"] = np.array(["global", "local", "abstain"], dtype=object)[found.decision]
         table["silo"] = by
         table["reason"] = np.array([reason.name.lower() for reason in Reason], dtype=object)[found.reason]

@@ -261,7 +261,7 @@ def test_real_tables(name: str, target: str, silos: Any) -> None:
     if not all(path.exists() for path in paths):
         pytest.skip(f"no {name} tables")
     found = data.from_files(*paths, target=target, predict="quantity")
-    training = caveat.Training(lr=3e-3, batch_size=32, local_epochs=2)
+    training = caveat.Training(lr=3e-3, batch_size=16, local_epochs=2)
     run = caveat.run(found, caveat.FedAvg(rounds=20, training=training), every=20)
     mean = run.summary["mean"]
     assert mean["crps"] < 0.85 * mean["reference_crps"]
