@@ -47,6 +47,7 @@ from .methods import FedAvg as FedAvg
 from .methods import FedBABU as FedBABU
 from .methods import FedBE as FedBE
 from .methods import FedBN as FedBN
+from .methods import FedCR as FedCR
 from .methods import FedDC as FedDC
 from .methods import FedDisco as FedDisco
 from .methods import FedDyn as FedDyn

@@ -28,6 +28,7 @@ from caveat.methods import (
     FedALA,
     FedAvg,
     FedBN,
+    FedCR,
     FedDisco,
     FedIIR,
     FedPN,
@@ -60,6 +61,7 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     IFCA: {"train": "context.train", "train (cluster)": "context.train", "settle (cluster)": "context.train"},
     FedRoD: {"train": "context.train", "train (layer)": "context.train"},
     FedSR: {"train (model)": "draws random numbers other than batches"},
+    FedCR: dict.fromkeys(("train (model)", "personalise (model)"), "draws random numbers other than batches"),
     FedIIR: {"tell": "reads a silo's values", "train": "does not require grad"},
     FedALA: {"train (own)": "reads a silo's values"},
     FedProto: {"train (own)": "context.train"},
@@ -67,7 +69,7 @@ REFUSED: dict[type[Method], dict[str, str]] = {
     FedPN: {"train": "torch.autograd.Function", "personalise": "context.train", "train_densities": "context.train"},
 }  # fmt: skip
 """The works of methods that are not vectorized, and what their reasons say."""
-NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedIIR, PFedBayes)
+NEVER = (FMLU, UEFL, FedPN, FedDisco, IFCA, FedRoD, FedProto, FedSR, FedCR, FedIIR, PFedBayes)
 
 
 def plain() -> nn.Module:

@@ -31,6 +31,7 @@ FEW: dict[str, dict[str, Any]] = {
     "uefl": {"iterations": 2, "extra_rounds": 1, "codewords": 4},
     "fedpn": {"layers": 2, "personal_epochs": 1, "personal_steps": 0},
     "fedbabu": {"fine_tune_epochs": 1},
+    "fedcr": {"head_epochs": 1},
 }
 TIED = 0.01
 """The largest share of inputs that may lie next to a tie or threshold: 2 of 200."""

@@ -67,6 +67,7 @@ METHODS = {
     "fedbabu": (
         "method.fine_tune_epochs=2 uncertainty.policy=guaranteed uncertainty.risk=0.8 uncertainty.confidence_level=0.6"
     ),
+    "fedcr": "method.head_epochs=2",
     "perfedavg": "",
     "apfl": "uncertainty.temperature_scaling=true",
     "ditto": "method.lam=0.5",

@@ -29,7 +29,19 @@ CHECKS = [
 ]
 FIRST = {type(method): method for method in reversed(METHODS)}
 EVERY = sorted(FIRST.values(), key=lambda method: method.name)
-NEED_PARTS = ("distrans", "fedbabu", "fedper", "fedpn", "fedproto", "fedrep", "fedsr", "moon", "trfeddis", "uefl")
+NEED_PARTS = (
+    "distrans",
+    "fedbabu",
+    "fedcr",
+    "fedper",
+    "fedpn",
+    "fedproto",
+    "fedrep",
+    "fedsr",
+    "moon",
+    "trfeddis",
+    "uefl",
+)
 FAST = Training(batch_size=16, lr=0.05, optimizer="sgd")
 
 

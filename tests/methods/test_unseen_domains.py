@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from caveat.core import ConfigurationError, Data, Replies, SiloContext, Update, seeded
 from caveat.methods import FedAvg, FedIIR, FedSR
+from caveat.methods.fedsr import GaussianUnitsOfClasses
 from caveat.nn.dropout import GaussianUnits, mc_dropout
 from caveat.nn.encoders import Model, Tokens, head
 from caveat.training.fit import Training
@@ -101,7 +102,7 @@ def test_a_representation_is_its_mean_in_evaluation_and_drawn_once_for_all_input
 
 
 def test_draws_have_the_moments_that_the_encoder_says() -> None:
-    units, h = GaussianUnits(2, 3).train(), torch.tensor([[1.0, -2.0, 0.0, 1.0]])
+    units, h = GaussianUnits().train(), torch.tensor([[1.0, -2.0, 0.0, 1.0]])
     torch.manual_seed(0)
     drawn = units(h.expand(100_000, 4))
     mean, deviation = units.moments(h)
@@ -111,7 +112,7 @@ def test_draws_have_the_moments_that_the_encoder_says() -> None:
 
 def test_the_divergence_is_that_of_torch() -> None:
     torch.manual_seed(0)
-    units, h, y = GaussianUnits(4, 3), torch.randn(6, 8), torch.tensor([0, 1, 2, 2, 1, 0])
+    units, h, y = GaussianUnitsOfClasses(4, 3), torch.randn(6, 8), torch.tensor([0, 1, 2, 2, 1, 0])
     with torch.no_grad():
         for p in units.parameters():
             p.copy_(torch.randn(p.shape).abs() + 0.5)

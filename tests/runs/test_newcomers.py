@@ -181,7 +181,7 @@ def test_a_configured_run_is_continued_and_opened_again(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_methods_that_send_a_whole_model_have_something_to_answer_with(name: str, silos: Silos) -> None:
     settings = FAST | {"rounds": 1}
-    if name in ("local", "fedper", "fedrep", "fedproto", "distrans"):
+    if name in ("local", "fedper", "fedrep", "fedproto", "distrans", "fedcr"):
         with pytest.raises(ConfigurationError, match=f"does not fit '{name}': .* stays at its silo"):
             caveat.run(silos, METHODS[name](), newcomers=[NEW], **settings)
     else:

@@ -8,6 +8,7 @@ from .fedavg import FedAvg as FedAvg
 from .fedbabu import FedBABU as FedBABU
 from .fedbe import FedBE as FedBE
 from .fedbn import FedBN as FedBN
+from .fedcr import FedCR as FedCR
 from .feddc import FedDC as FedDC
 from .feddisco import FedDisco as FedDisco
 from .feddyn import FedDyn as FedDyn

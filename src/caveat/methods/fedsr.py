@@ -12,21 +12,46 @@ ends there (both: the last layer of a ResNet); a sample at prediction is the sam
 need one pass, such as the Laplace posterior, use the mean of z.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from ..core import Payload
 from ..core.settings import LARGE, MAX_COUNT, frozen_settings
-from ..nn.dropout import GaussianUnits
+from ..nn.dropout import GaussianUnits, divergence
 from ..nn.encoders import Head, Model, parts
 from ..training.fit import Loss
 from ..training.modules import expect
 from .fedavg import FedAvg
 from .fedper import names_below
 from .fedproto import sizes
+
+
+class GaussianUnitsOfClasses(GaussianUnits):
+    """Gaussian units, and a Gaussian of each class with which those of inputs are compared."""
+
+    def __init__(self, units: int, classes: int) -> None:
+        super().__init__()
+        self.class_means = nn.Parameter(torch.empty(classes, units))
+        self.class_spreads = nn.Parameter(torch.empty(classes, units))
+        self.scale = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.class_means.zero_()
+        self.class_spreads.fill_(1)
+        self.scale.fill_(1)
+
+    def divergence(self, h: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) KL divergences in nats of the units, times `scale`, from the Gaussians of the labels."""
+        mean, deviation = self.moments(h)
+        known = self.class_means[y], F.softplus(self.class_spreads)[y]
+        return divergence((mean * self.scale, deviation * self.scale), known)
 
 
 @frozen_settings
@@ -41,17 +66,12 @@ class FedSR(FedAvg):
     """Dimension of the representation; default: the number of hidden units of the head."""
 
     def build(self, model: nn.Module) -> nn.Module:
-        model = parts(model, self.name)
-        classes, hidden = sizes(model, self.name)
-        units = self.units or hidden
-        inner = [*list(model.head)[: model.head.depth], nn.Linear(hidden, 2 * units)]
-        head = Head(inner, [GaussianUnits(units, classes), nn.Linear(units, classes)])
-        return Model(model.encoder, head, model.tokens, model.features)
+        return with_gaussian(model, self.name, self.units, GaussianUnitsOfClasses)
 
     def objective(self, module: nn.Module, down: Payload) -> Loss:
         """Cross-entropy of a sampled representation plus L2R plus CMI."""
         model = expect(Model, module)
-        gaussian, classifier = expect(GaussianUnits, model.head[-2]), model.head[-1]
+        gaussian, classifier = expect(GaussianUnitsOfClasses, model.head[-2]), model.head[-1]
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             h = model.head.hidden(model.encoder(x))
@@ -64,5 +84,21 @@ class FedSR(FedAvg):
 
     def private(self, module: nn.Module) -> frozenset[str]:
         """Gaussians of the classes, and the scale C of the representation."""
-        paths = [path for path, part in module.named_modules() if isinstance(part, GaussianUnits)]
+        paths = [path for path, part in module.named_modules() if isinstance(part, GaussianUnitsOfClasses)]
         return frozenset().union(*(names_below(module, path) for path in paths))
+
+
+def with_gaussian(
+    model: nn.Module, method: str, units: int | None, stage: Callable[[int, int], GaussianUnits]
+) -> Model:
+    """Return a model whose head ends with a Gaussian representation and a linear layer.
+
+    `stage` makes the stage of a representation from the numbers of its units, by default those of the head's hidden
+    layer, and of classes. Raises ConfigurationError for a module without encoder and head.
+    """
+    model = parts(model, method)
+    classes, hidden = sizes(model, method)
+    units = units or hidden
+    inner = [*list(model.head)[: model.head.depth], nn.Linear(hidden, 2 * units)]
+    head = Head(inner, [stage(units, classes), nn.Linear(units, classes)])
+    return Model(model.encoder, head, model.tokens, model.features)

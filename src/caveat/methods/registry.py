@@ -129,6 +129,7 @@ METHODS = Methods({
     "fedper": "fedper.FedPer",
     "fedrep": "fedrep.FedRep",
     "fedbabu": "fedbabu.FedBABU",
+    "fedcr": "fedcr.FedCR",
     "perfedavg": "perfedavg.PerFedAvg",
     "apfl": "apfl.APFL",
     "ditto": "ditto.Ditto",

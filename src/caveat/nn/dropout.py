@@ -31,22 +31,8 @@ from ..core.random import seeded_device
 class GaussianUnits(nn.Module):
     """Map (N, 2 Z) numbers to (N, Z) Gaussian units: drawn for each input in training, their means in evaluation.
 
-    A pass of `mc_dropout` draws once for all inputs. The stage also has a Gaussian of the units for each class, with
-    which the units of inputs can be compared.
+    A pass of `mc_dropout` draws once for all inputs.
     """
-
-    def __init__(self, units: int, classes: int) -> None:
-        super().__init__()
-        self.class_means = nn.Parameter(torch.empty(classes, units))
-        self.class_spreads = nn.Parameter(torch.empty(classes, units))
-        self.scale = nn.Parameter(torch.empty(()))
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        self.class_means.zero_()
-        self.class_spreads.fill_(1)
-        self.scale.fill_(1)
 
     def moments(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means and standard deviations, (..., Z) each, that numbers (..., 2 Z) encode."""
@@ -62,12 +48,12 @@ class GaussianUnits(nn.Module):
         mean = h.chunk(2, -1)[0]
         return self.drawn(h, torch.randn_like(mean)) if self.training else mean
 
-    def divergence(self, h: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) KL divergences in nats of the units, times `scale`, from the Gaussians of the labels."""
-        mean, deviation = (each * self.scale for each in self.moments(h))
-        center, width = self.class_means[y], F.softplus(self.class_spreads)[y]
-        apart = (deviation.square() + (mean - center).square()) / (2 * width.square())
-        return (width.log() - deviation.log() + apart - 0.5).sum(1)
+
+def divergence(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+    """Return (N,) KL divergences in nats of one Gaussian from another, by means and standard deviations (N, Z)."""
+    (mean, deviation), (center, width) = one, other
+    apart = (deviation.square() + (mean - center).square()) / (2 * width.square())
+    return (width.log() - deviation.log() + apart - 0.5).sum(1)
 
 
 ELEMENTWISE = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh)
