@@ -127,11 +127,10 @@ def products(context: SiloContext) -> Tensors:
     """
     model, y = expect(Model, context.module), context.train.y
     gaussian, classes = expect(GaussianUnits, model.head[-2]), expect(nn.Linear, model.head[-1]).out_features
-    mean, deviation = gaussian.moments(representations(model, context.train.x).double())
+    mean, deviation = gaussian.moments(representations(model, context.train.x))
     precision = deviation.clamp_min(NARROWEST).square().reciprocal()
     enough = torch.bincount(y, minlength=classes)[:, None] >= LEAST
-    found = {
+    return {
         name: each.new_zeros(classes, each.shape[1]).index_add_(0, y, each) * enough
         for name, each in (("precisions", precision), ("shifts", mean * precision))
     }
-    return {name: each.float() for name, each in found.items()}
