@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_run import SILOS, decided_run, fake_run, write_json
+from fake_run import decided_run, fake_run, write_json
 from rich.console import Console
 
 from caveat.core import DataError
 from caveat.files import read_run
-from caveat.html.run.decisions import share_bar
-from caveat.html.run.decisions import shares_text as told
 from caveat.html.run.guarantee import guarantee_lines, kept
 from caveat.html.run.page import write_report
 from caveat.terminal.results import model_table
@@ -63,21 +61,6 @@ def test_streams_stand_by_models_with_who_answered(page: str) -> None:
         assert re.search(rf"<dt>{name}</dt><dd>\w", page)
 
 
-def test_bars_are_as_long_as_their_shares_and_told_in_words(page: str) -> None:
-    figure = page.split('class="shares"')[1].split("</svg>")[0]
-    widths = [(kind, float(w)) for w, kind in re.findall(r'width="([\d.]+)"[^>]*class="share (\w+)"', figure)]
-    assert [kind for kind, _ in widths] == ["local", "global", "abstain"] * 4
-    shares = [0.7, 0.2, 0.1, 0.1, 0.6, 0.3, 0.4, 0.4, 0.2, 0.02, 0.18, 0.8]
-    assert [w for _, w in widths] == pytest.approx([480 * share for share in shares], abs=1.5)
-    assert "ood_global: local 2.0 %, global 18.0 %, abstain 80.0 %" in page
-
-
-def test_a_share_of_nothing_has_no_box() -> None:
-    bar = share_bar({"local": 1.0, "global": 0.0, "abstain": 0.0}, "all")
-    assert bar.count("<rect") == 1
-    assert told({"global": 0.25, "local": 0.75}) == "local 75.0 %, global 25.0 %"
-
-
 def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
     header, total, vacuity = rows_of(page, "score")
     assert header == ["score", "local AUROC", "switch AUROC", "local FPR95", "switch FPR95"]
@@ -86,22 +69,6 @@ def test_scores_are_shown_per_stream_and_ties_flagged(page: str) -> None:
     assert "only known to within 0.250" in page
     assert "How well each score separates ood_local from" in page
     assert "How well each score separates ood_global from" in page
-
-
-def test_what_was_decided_stands_by_who_was_right(page: str) -> None:
-    rows = [row[1:] for row in rows_of(page, "correct")[1:]]
-    assert rows == [
-        ["both", "100", "51.0 %", "35.0 %", "14.0 %"],
-        ["only local", "90", "94.4 %", "3.3 %", "2.2 %"],
-        ["neither", "10", "40.0 %", "20.0 %", "40.0 %"],  # and no row of what never happened
-    ]
-
-
-def test_each_silo_has_its_shares_and_a_bar_per_stream(page: str) -> None:
-    header, *rows = rows_of(page, "mix")
-    assert header[-5:] == ["accuracy when answered", "ind", "ood_local", "mix", "ood_global"]
-    assert [row[:5] for row in rows] == [[name, "70.0 %", "20.0 %", "10.0 %", "95.0 %"] for name in "ab"]
-    assert page.count('class="stack"') == 2 * 4
 
 
 def test_temperatures_are_told(page: str) -> None:
@@ -287,7 +254,7 @@ def test_one_model_that_answers_everything_has_no_table_of_models(tmp_path: Path
     assert model_table(read_run(run)) is None
     assert guarantee_lines(read_run(run)) == []
     text = write_report(run).read_text()
-    assert 'id="decisions"' not in text
+    assert 'id="foreign"' not in text
     assert 'class="promise' not in text
     change(run, decisions={"global": 0.75, "abstain": 0.25})  # but to abstain is a decision
     assert rows_of(write_report(run).read_text(), "stream")[1][:2] == ["ind", "90.0 %"]
@@ -297,5 +264,3 @@ def test_a_run_with_one_stream_shows_it_without_explaining_streams(tmp_path: Pat
     text = write_report(fake_run(tmp_path / "run", beside=False)).read_text()
     assert [row[0] for row in rows_of(text, "stream")] == ["stream", "ind"]
     assert 'class="about"' not in text
-    assert 'class="shares"' not in text
-    assert len(rows_of(text, "decisions")) == 1 + SILOS

@@ -33,7 +33,7 @@ def page(federated: Path) -> str:
 
 def rows_of(page: str, section: str, table: int = 0) -> list[list[str]]:
     """The cells of a table of a section, row by row."""
-    inside = page.split(f'<section id="{section}">')[1].split("</section>")[0]
+    inside = page.split(f' id="{section}">')[1].split("</section>")[0]
     text = re.findall(r"<table.*?</table>", inside, re.DOTALL)[table]
     return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL)]
 
@@ -251,7 +251,7 @@ def test_a_folder_without_a_ledger_is_refused_and_those_with_one_are_named(tmp_p
 def test_a_page_of_a_run_without_these_files_has_no_such_sections(tmp_path: Path) -> None:
     run = minimal_run(tmp_path / "run")
     write_json(run / "federation.json", {"schema": 1, "sketches": {}, "silos": {}})
-    assert sections(write_report(run).read_text()) == ["overview", "silos", "rounds", "samples", "again"]
+    assert sections(write_report(run).read_text()) == ["overview", "silos", "training", "details"]
     assert read_run(run).sent is None
 
 

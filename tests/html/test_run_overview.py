@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_run import DOMAINS, SILOS, decided_run, describe, fake_run, interrupted_run, minimal_run, write_json
+from fake_run import DOMAINS, describe, fake_run, interrupted_run, minimal_run, write_json
 from html_page import Page
 from scipy.stats import ttest_1samp
 
@@ -16,11 +16,7 @@ from caveat.core import DataError
 from caveat.files import RunFolder, read_run
 from caveat.html.run.overview import overview
 from caveat.html.run.page import again, write_report
-from caveat.html.run.silos import ACCURACY, ECE, ENTROPY, panel, rows_of
 from caveat.html.run.uncertainty import scatter
-from caveat.uncertainty.statistical_tests import wilson
-
-ROW = re.compile(r'<g class="c(\d)" data-name="([^"]*)"><title>(.*?)</title>(.*?)</g>(?=<g class="c|</svg>)')
 
 
 @pytest.fixture(scope="module")
@@ -73,64 +69,6 @@ def test_a_clear_difference_is_called_one(run: RunFolder) -> None:
 
 def test_an_unfinished_run_tells_validation_figures_as_such(tmp_path: Path) -> None:
     assert "of validation inputs" in said(read_run(interrupted_run(tmp_path / "half")))
-
-
-def test_silos_stand_by_domain_the_most_accurate_first(run: RunFolder) -> None:
-    rows = rows_of(run)
-    assert rows.groups == [(domain, [f"silo-{i}" for i in range(3 * k, 3 * k + 3)]) for k, domain in enumerate(DOMAINS)]
-    assert set(rows.series.values()) == {0, 1, 2}
-
-
-def test_a_mark_and_its_line_are_where_the_figure_and_its_interval_are(run: RunFolder) -> None:
-    figure = panel(run, rows_of(run), ACCURACY)
-    assert figure is not None
-    ticks = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle" class="tick">([\d.]+) %', figure.drawing)
-    (x0, v0), (x1, v1) = ((float(x), float(v) / 100) for x, v in (ticks[0], ticks[-1]))
-    rows = {name: (color, inside) for color, name, _, inside in ROW.findall(figure.drawing)}
-    assert len(rows) == SILOS
-    for silo in run.silos:
-        color, inside = rows[silo.name]
-        assert int(color) == DOMAINS.index(silo.domain)
-        low, high = re.findall(r'd="M([\d.]+),[\d.]+L([\d.]+),[\d.]+" class="whisker"', inside)[-1]
-        ends = [v0 + (float(x) - x0) / (x1 - x0) * (v1 - v0) for x in (low, high)]
-        assert ends == pytest.approx(wilson(round((silo.test.accuracy or 0) * 200), 200), abs=1e-4)
-    (edge,) = re.findall(r'd="M([\d.]+),[\d.]+a4,4 [^"]*" class="fill"', rows["silo-0"][1])
-    assert v0 + (float(edge) + 4 - x0) / (x1 - x0) * (v1 - v0) == pytest.approx(run.silos[0].test.accuracy, abs=1e-4)
-
-
-def test_figures_and_intervals_of_all_methods_are_in_the_title_of_a_row(run: RunFolder) -> None:
-    figure = panel(run, rows_of(run), ENTROPY)
-    assert figure is not None
-    title = "silo-0: uefl 0.120 (0.100 to 0.140); fedavg 0.190 (0.170 to 0.210)"  # 1.96 standard errors of 0.01
-    assert [found for _, name, found, _ in ROW.findall(figure.drawing) if name == "silo-0"] == [title]
-
-
-def test_a_figure_beyond_its_line_is_within_the_axes(tmp_path: Path) -> None:
-    run = changed(fake_run(tmp_path / "run", beside=False), ece=0.9)
-    figure = panel(run, rows_of(run), ECE)
-    assert figure is not None
-    marks = [float(x) for x in re.findall(r'd="M([\d.]+),[^"]*" class="fill"', figure.drawing)]
-    assert len(marks) == SILOS + len(DOMAINS)
-    assert max(marks) <= 480
-
-
-def test_silos_of_one_domain_each_are_in_one_list(tmp_path: Path) -> None:
-    folder = fake_run(tmp_path / "run", beside=False)
-    content = json.loads((folder / "summary.json").read_text())
-    for silo in content["silos"]:
-        silo["domain"] = silo["name"]
-    write_json(folder / "summary.json", content)
-    ((name, silos),) = rows_of(read_run(folder)).groups
-    assert (name, silos[0], len(silos)) == ("", "silo-0", SILOS)
-
-
-def test_decisions_stand_beside_accuracy_where_there_are_any(tmp_path: Path, run: RunFolder) -> None:
-    found = overview(read_run(decided_run(tmp_path / "decided")))
-    assert found is not None
-    assert [figure.title for figure in found.figures] == ["Accuracy", "Decisions"]
-    of_minimal = overview(read_run(minimal_run(tmp_path / "minimal")))
-    assert of_minimal is not None
-    assert [figure.title for figure in of_minimal.figures] == ["Accuracy"]
 
 
 def test_features_lie_where_they_are_on_the_same_axes_before_and_after(full: Path, run: RunFolder) -> None:
@@ -190,26 +128,3 @@ def test_the_command_that_the_user_gave_is_shown(tmp_path: Path) -> None:
     expected = "caveat run digits --set rounds=3 --set 'data.source=npz:a b.npz' --out NEW"
     assert again(read_run(folder)).given == expected
     assert f">{expected}</pre>" in write_report(folder).read_text().replace("&#39;", "'")
-
-
-def test_a_page_of_a_hundred_silos_is_light_and_its_pictures_low(tmp_path: Path) -> None:
-    text = write_report(fake_run(tmp_path / "run", silos=100)).read_text()
-    assert len(text.encode()) < 8_000_000
-    assert text.count("<tr data-name=") == 100
-    heights = [float(found) for found in re.findall(r'viewBox="0 0 480 ([\d.]+)"[^>]*class="dots"', text)]
-    assert heights
-    assert max(heights) < 800
-
-
-def test_of_very_many_silos_some_are_shown_and_it_is_said(tmp_path: Path) -> None:
-    folder = minimal_run(tmp_path / "run")
-    content = json.loads((folder / "summary.json").read_text())
-    content["silos"] = [{"name": f"s{i}", "n_test": 1000, "test": {"accuracy": i / 1000}} for i in range(1000)]
-    write_json(folder / "summary.json", content)
-    run = read_run(folder)
-    rows = rows_of(run)
-    assert len(rows.silos) == 240
-    assert (rows.silos[0], rows.silos[-1]) == ("s999", "s0")
-    figure = panel(run, rows, ACCURACY)
-    assert figure is not None
-    assert "240 of 1,000 silos" in figure.caption

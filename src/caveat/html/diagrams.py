@@ -98,11 +98,11 @@ def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
     if rows.named:
         for name, y in rows.places:
             drawn.append(svg.line((rows.frame.left, y), (rows.frame.right, y), "lane"))
-            drawn.append(label(rows.frame.left - 9, y + 4, name, rows.most))
+            drawn.append(name_label(rows.frame.left - 9, y + 4, name, rows.most))
     return drawn
 
 
-def label(x: float, y: float, name: str, most: int) -> Markup:
+def name_label(x: float, y: float, name: str, most: int) -> Markup:
     """Draw a name that ends at `x`, truncated to `most` letters, with the full name as title."""
     shown = svg.text(x, y, cut(name, most), "end")
     return shown if len(name) <= most else svg.group(name, shown)
@@ -125,63 +125,65 @@ def dots(frame: svg.Axes, series: int, found: Sequence[tuple[Dot, float]], size:
     return svg.strokes(spans) + svg.marks(series, [(frame.x(dot.value), y) for dot, y in found], size, class_)
 
 
-_BESIDE = 110.0
-"""Space for text at the right."""
-NAMED = 40
-"""Maximum number of rows with names."""
-_TALL, _LOW = 22.0, 17.0
-"""Height of rows if they are few, and minimum height of rows with names."""
-_TALLEST = 560.0
-"""Total height of rows without names."""
+_CELL = (110.0, 14.0)
 
 
-@dataclass(frozen=True)
-class Dumbbell:
-    """`first` is the measured value with its interval, `second` the predicted value."""
-
-    name: str
-    number: str
-    first: Dot
-    second: float
-    words: str
-    alarm: bool
-    note: str
+def interval_cell(dot: Dot, shown: Point, tick: float | None, label: str) -> Markup:
+    """Draw a value with its interval in a cell of a table, on a scale for all rows, and another value as a tick."""
+    width, height = _CELL
+    frame = svg.Axes(4, 0, width - 8, height, shown, (0, 1))
+    drawn = [svg.line((frame.left, height / 2), (frame.right, height / 2), "lane")]
+    if tick is not None and shown[0] <= tick <= shown[1]:
+        drawn.append(svg.line((frame.x(tick), 1), (frame.x(tick), height - 1), "boundary"))
+    drawn.append(dots(frame, 0, [(dot, height / 2)], 3.4))
+    return svg.drawing(width, height, label, *drawn, class_="interval dots c0")
 
 
-def dumbbells(rows: Sequence[Dumbbell], about: str, number: str) -> Markup:
-    """Draw pairs of discs and rings in the given order; `number` describes the numbers next to the names."""
-    ends = [end for row in rows for end in (*row.first.known, row.second)]
-    values = svg.ticks(min(ends), 1.0)
-    height = _TALL if len(rows) <= 14 else _LOW if len(rows) <= NAMED else max(2.5, _TALLEST / len(rows))
-    shown, labels = len(rows) <= NAMED, [f"{row.name} {row.number}" for row in rows]
-    places = lay_out(
-        [("", labels)], height, (values[0], min(values[-1], 1.0)), top=18 if shown else 4, most=20,
-        right=_BESIDE if shown else 10,
-    )  # fmt: skip
-    drawn = [_dumbbell(row, places.frame, y, height) for row, y in zip(rows, places.at, strict=True)]
-    heads = [svg.text(0, 10, f"silo, {number}", "start", "tick")] if shown else []
-    return dot_plot(
-        places, about, svg.written(values, percent_tick), "", *named(places), *heads, *drawn, class_="bells"
-    )
+_BARS = 24
 
 
-def _dumbbell(row: Dumbbell, frame: svg.Axes, y: float, height: float) -> Markup:
-    x, right = frame.x, frame.right
-    size = min(4.2, max(1.4, height / 3.6))
-    between = svg.strokes([((x(row.first.value), y), (x(row.second), y))], "between")
-    low, high = row.first.low, row.first.high
-    span = (
-        svg.strokes([((x(low), y), (x(high), y))], "whisker thin")
-        if height >= _LOW and low is not None and high is not None
-        else ""
-    )
-    label_text = (
-        [svg.text(right + 10, y + 4, row.words, "start", "" if row.alarm else "tick")] if height >= _LOW else []
-    )
-    ring = svg.hollow(0, (x(row.second), y), size)
-    disc = svg.marks(0, [(x(row.first.value), y)], size)
-    kind = ("over" if row.second > row.first.value else "under") if row.alarm else "c0"
-    return svg.group(row.note, span, between, ring, disc, *label_text, class_=f"bell {kind}", name=row.name)
+def histogram(values: Sequence[float], write: svg.Write, label: str, unit: str) -> Markup:
+    """Draw the number of values in bins of equal width."""
+    marks = svg.ticks(min(values), max(values))
+    low, high = marks[0], marks[-1]
+    counts = [0] * _BARS
+    for value in values:
+        counts[min(int((value - low) / (high - low or 1) * _BARS), _BARS - 1)] += 1
+    y_ticks = svg.ticks(0, max(counts), 3)
+    frame = svg.Axes(46, 10, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
+    width = frame.width / _BARS
+    drawn = [
+        svg.rect((frame.left + i * width, frame.y(n)), width - 1, frame.bottom - frame.y(n), "bar",
+                 svg.element("title", f"{n} {unit}"))
+        for i, n in enumerate(counts) if n
+    ]  # fmt: skip
+    return svg.plot(frame, label, svg.written(marks, write), svg.written(y_ticks, tick), "", *drawn)
+
+
+def confusion_map(counts: Sequence[Sequence[int]], names: Sequence[str], label: str) -> Markup:
+    """Draw a square matrix of counts, shaded by the share of their row; rows are classes, columns predictions."""
+    left = min(max(map(len, names)), 14) * _LETTER + 10
+    side, top = min(46.0, (svg.WIDTH - left) / len(names)), 34.0
+    drawn = [svg.text(left - 8, 12, "class", "end", "tick"), svg.text(left, 12, "predicted", "start", "tick")]
+    short = max(2, int(side / _LETTER))
+    for i, (name, row) in enumerate(zip(names, counts, strict=True)):
+        y = top + side * i
+        drawn.append(name_label(left - 8, y + side / 2 + 4, name, 14))
+        drawn.append(svg.text(left + side * (i + 0.5), top - 8, cut(name, short), "middle", "tick"))
+        for k, n in enumerate(row):
+            if n:
+                title = f"{n:,} of class {name} called {names[k]}"
+                kind = "right" if i == k else "wrong"
+                drawn += _count_cell((left + side * k, y), side - 1.5, n, n / sum(row), kind, title)
+    return svg.drawing(left + side * len(names), top + side * len(names), label, *drawn, class_="confusion")
+
+
+def _count_cell(at: Point, side: float, count: int, share: float, kind: str, title: str) -> list[Markup]:
+    drawn = svg.rect(at, side, side, f"cell {kind}", svg.element("title", title), fill_opacity=0.15 + 0.85 * share)
+    if len(f"{count:,}") * _LETTER >= side:
+        return [drawn]
+    middle = (at[0] + side / 2, at[1] + side / 2 + 4)
+    return [drawn, svg.text(*middle, f"{count:,}", "middle", "on" * (share > 0.55))]
 
 
 _MOST_TITLES = 6000  # a title per cell accounts for most of a heat map's size
@@ -273,17 +275,6 @@ def reliability_diagram(bins: Reliability, label: str) -> Markup:
         below.named("confidence"),
     ]
     return svg.drawing(frame.right + 12, below.bottom + 38, label, *body, class_="reliability")
-
-
-def small_reliability_diagram(bins: Reliability, label: str) -> Markup:
-    """Draw a small reliability diagram, without numbers at the axes."""
-    frame, below = (
-        svg.Axes(8, 6, 104, 104, (0, 1), (0, 1)),
-        svg.Axes(8, 116, 104, 20, (0, 1), (0, max(bins.count) or 1)),
-    )
-    grid = [svg.line((frame.left, frame.y(v)), (frame.right, frame.y(v)), "grid") for v in (0, 0.5, 1)]
-    body = [*grid, *_accuracies(frame, bins, 2.2), *_histogram(below, bins)]
-    return svg.drawing(frame.right + 8, below.bottom + 4, label, *body, class_="reliability small")
 
 
 def _histogram(frame: svg.Axes, bins: Reliability) -> list[Markup]:

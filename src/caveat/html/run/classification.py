@@ -9,9 +9,11 @@ from markupsafe import Markup
 
 from ...core.text import count, decimal, listed, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
+from ...files.schema import ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
 from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, wilson
-from ..templates import Cell, Table, column, table, words
+from ..diagrams import confusion_map
+from ..svg import Chart
+from ..templates import Table, column, table, words
 
 
 @dataclass(frozen=True)
@@ -189,37 +191,51 @@ def _ranged(value: float | None, right: int, of: int) -> Ranged | None:
     return Ranged(value, of, wilson(right, of)) if of else Ranged(value)
 
 
-_TIED = 0.01
-"""Tolerance above which a value is flagged."""
 _MOST_CLASSES = 20
 """Maximum number of classes of a full confusion matrix; with more, the most frequent errors are shown."""
 _MOST_MISTAKES = 15
-_HIGHER = ("accuracy", "sensitivity", "specificity", "auroc", "balanced_accuracy", "average_precision", "f1")
-"""Metrics of the table; for all of them, higher is better."""
 
 
 @dataclass(frozen=True)
 class Classified:
-    """Notes on classes, the table of metrics by silo, and confusion matrices."""
+    """Notes on classes, the confusion matrix as a map, and tables of errors."""
 
     notes: Sequence[str]
-    figures: Table | None
-    confusion: Sequence[Table]
+    map: Chart | None
+    tables: Sequence[Table]
 
 
 def classification(run: RunFolder) -> Classified | None:
-    """Return the section; None for a run without these metrics (unfinished, or with too many classes)."""
+    """Return the confusion of classes; None for a run without it (unfinished, or with too many classes)."""
     summary = run.summary
     if summary is None or summary.classification is None:
         return None
     found = summary.classification
     names = summary.classes or list(map(str, range(len(found.confusion or []))))
-    return Classified(_notes(summary, found), _figures(run, summary), _confusion(found, names))
+    if not found.confusion or len(names) != len(found.confusion):
+        return Classified(_notes(summary, found), None, [])
+    if len(names) > _MOST_CLASSES:
+        return Classified(_notes(summary, found), None, [_mistakes(found.confusion, names)])
+    return Classified(_notes(summary, found), _map(found.confusion, names), _called(found, names))
+
+
+def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
+    cells = sorted(
+        ((n, i, k) for i, row in enumerate(confusion) for k, n in enumerate(row) if n and i != k), reverse=True
+    )
+    told = "; ".join(f"{n:,} of class {names[i]} called {names[k]}" for n, i, k in cells[:3])
+    label = f"Confusion of {len(names)} classes. " + (f"Most frequent errors: {told}" if told else "No errors")
+    caption = (
+        "All silos' test inputs by their class (rows) and the most probable class (columns). Shades are shares of "
+    )
+    return Chart(
+        "Confusion", confusion_map(confusion, names, label), f"{caption}a class; cells without inputs are blank."
+    )
 
 
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:
     if not found.positive:
-        return ["Every class is compared with all others; a metric is the mean over the classes present at a silo."]
+        return []
     sentence = f"Metrics are for the class {found.positive!r}."
     at = found.operating
     if at is None:
@@ -241,113 +257,6 @@ def _rule(rule: str) -> str:
     if kind != "sensitivity":
         return f"the largest sum of both ({rule})"
     return f"a sensitivity of {float(target):.3g}, which holds on average over calibration splits"
-
-
-def _figures(run: RunFolder, summary: Summary) -> Table | None:
-    """Return a row per silo, then the mean over silos, the worst value of each metric, and all inputs together."""
-    silos = run.silos
-    if not silos or INSIDE not in summary.tested:
-        return None
-    rows = [*(silo.test for silo in silos), run.mean, _worst_of_each(silos), summary.pooled]
-    of = [*judged(run), *(_bare(row) for row in rows[-3:-1]), judged_together(run)]
-    at = [silo.classification.operating if silo.classification else None for silo in silos]
-    columns = [
-        words("silo", [*(silo.name for silo in silos), "mean", "worst of each", "pooled"]),
-        column("test", [*(count(silo.n_test) for silo in silos), "", "", count(of[-1].inputs or None)], "test inputs"),
-        column("accuracy", [_accuracy(each) for each in of], "share of inputs whose most probable class is correct"),
-        column("majority", [*map(_majority, of[:-3]), *_majority_over_silos(of)], _ALWAYS),
-        column("sensitivity", [_share(each.sensitivity) for each in of], "share of a class that is called positive"),
-        column("specificity", [_share(each.specificity) for each in of], "share of other inputs that is not"),
-        column("threshold", [*map(_threshold, at), "", "", ""], "probability above which an input is called positive"),
-        column("AUROC", map(_auroc, of, rows), "0.5 is chance, 1 is best"),
-        column("balanced accuracy", [percent(row.balanced_accuracy) for row in rows], "of the most probable class"),
-        column(
-            "average precision",
-            [_within(decimal(row.average_precision), row.average_precision_tolerance) for row in rows],
-            "chance is the share of the class, 1 is best",
-        ),
-        column("F1", [decimal(row.f1) for row in rows], "of the most probable class"),
-    ]
-    caption = "Metrics on each silo's test split. Brackets have 95 % intervals over these inputs; a share is given "
-    caption += "with its number of inputs. The majority is the accuracy of always predicting the most frequent class "
-    caption += "of the silo's training data; worst of each is the worst silo's value for each metric"
-    marked = any(cell.flag for each in columns for cell in each.cells)
-    caption += "; a triangle marks values that need caution." if marked else "."
-    return table(columns, caption, [silo.name for silo in silos], 3)
-
-
-def _worst_of_each(silos: Sequence[SiloRecord]) -> Metrics:
-    """Return the worst value of each metric, which may come from different silos."""
-    found = {name: [getattr(silo.test, name) for silo in silos] for name in _HIGHER}
-    known = {name: [value for value in values if value is not None] for name, values in found.items()}
-    return Metrics.model_validate({name: min(values) for name, values in known.items() if values})
-
-
-_ALWAYS = "share that is correct if every prediction is the most frequent class of the silo's training data"
-
-
-def _bare(row: Metrics) -> Judged:
-    each = (row.accuracy, row.auroc, row.sensitivity, row.specificity)
-    accuracy, auroc, sensitivity, specificity = (None if value is None else Ranged(value) for value in each)
-    return Judged(0, accuracy, None, auroc, sensitivity, specificity)
-
-
-def _accuracy(of: Judged) -> Cell:
-    return Cell(_share(of.accuracy), "the majority is correct as often or more often" if of.behind else "")
-
-
-def _majority(of: Judged) -> str:
-    if of.majority is None:
-        return ""
-    return f"{percent(of.majority.share)}{f' ({of.majority.name})' if of.majority.name else ''}"
-
-
-def _majority_over_silos(of: Sequence[Judged]) -> list[str]:
-    shares = [each.majority.share for each in of[:-3] if each.majority]
-    if not shares:
-        return ["", "", ""]
-    return [percent(sum(shares) / len(shares)), percent(min(shares)), _majority(of[-1])]
-
-
-def _auroc(of: Judged, row: Metrics) -> Cell:
-    found = of.auroc
-    if found is None or found.interval is None:
-        return _within(decimal(row.auroc), row.auroc_tolerance)
-    low, high = found.interval
-    return _within(f"{decimal(found.value)} ({decimal(low, 2)} to {decimal(high, 2)})", row.auroc_tolerance)
-
-
-def _within(text: str, tolerance: float | None) -> Cell:
-    tied = f"so many probabilities are equal that the value is only known to within {tolerance or 0:.3f}"
-    return Cell(text, tied if text and (tolerance or 0) > _TIED else "")
-
-
-def _share(found: Ranged | None) -> str:
-    """Return a share with its number of inputs and its interval, if known."""
-    if found is None or found.interval is None:
-        return percent(found.value if found else None)
-    low, high = found.interval
-    return f"{percent(found.value)} of {found.of:,} ({100 * low:.0f} to {100 * high:.0f} %)"
-
-
-def _threshold(at: OperatingRecord | None) -> str:
-    if at is None:
-        return ""
-    return decimal(at.threshold) if at.whose == "silo" else f"{decimal(at.threshold)} (federation's)"
-
-
-def _confusion(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:
-    if not found.confusion or len(names) != len(found.confusion):
-        return []
-    if len(names) > _MOST_CLASSES:
-        return [_mistakes(found.confusion, names)]
-    columns = [
-        words("class", [*names]),
-        *(column(name, [count(row[k]) for row in found.confusion]) for k, name in enumerate(names)),
-        column("in total", [count(sum(row)) for row in found.confusion]),
-    ]
-    caption = "All silos' test inputs by their class (rows) and the most probable class (columns)."
-    return [Table(columns, caption), *_called(found, names)]
 
 
 def _called(found: ClassificationRecord, names: Sequence[str]) -> list[Table]:

@@ -4,17 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from ...core.text import count, decimal, joined, listed, percent, percent_tick, plural
+from ...core.text import count, decimal, joined, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
 from ...uncertainty.familiarity import least
-from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail, wilson
-from ..diagrams import Dot, dot_plot, dots
-from ..svg import Chart, group, line, text, ticks, written
+from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail
 from ..templates import Cell, Table, column, table, words
-from .silos import SiloRows, rows_of
 
 SCORE = "unfamiliar"
 _ALARM = 0.05
@@ -31,7 +26,6 @@ class Familiarity:
 
     sentence: str
     alarm: bool
-    figure: Chart | None
     table: Table | None
     notes: Sequence[str]
 
@@ -73,7 +67,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
         notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
     elif in_all:
         notes.append("All silos together raise more false alarms than guaranteed, beyond what chance explains.")
-    return Familiarity(said, bool(mute or broken or in_all), _figure(run, silos, alarm), _table(foreign), notes)
+    return Familiarity(said, bool(mute or broken or in_all), _table(foreign), notes)
 
 
 def has_few(silo: SiloRecord, alarm: float) -> bool:
@@ -158,41 +152,3 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
     ]
     caption = "Inputs that silos do not know: the shares with alarms, and how well the score unfamiliar separates them "
     return table(columns, f"{caption}from their own test split.")
-
-
-def _figure(run: RunFolder, silos: Sequence[SiloRecord], alarm: float) -> Chart:
-    rows, known = rows_of(run), {silo.name: silo for silo in silos}
-    found = {name: _dot(silo, alarm, alarms_together(run, alarm)) for name, silo in known.items()}
-    label = f"False alarms of {len(silos)} silos, guaranteed at most {percent(alarm)}. "
-    highest = sorted(silos, key=lambda silo: -(silo.test.alarms or 0.0))[:_MOST]
-    label += "Most: " + "; ".join(f"{silo.name} {found[silo.name].note}" for silo in highest)
-    caption = "Share of a silo's own test inputs with an alarm, with 95 % intervals (Wilson); the dashed "
-    caption += "line is the guarantee, an expectation over calibration splits, so a silo may exceed it by chance."
-    return Chart("False alarms", _plot(rows, found, alarm, label), caption)
-
-
-def _dot(silo: SiloRecord, alarm: float, together: bool) -> Dot:
-    share = silo.test.alarms or 0.0
-    low, high = wilson(round(share * silo.n_test), silo.n_test) if silo.n_test else (None, None)
-    n = f", {silo.n_calibration} calibration inputs" if silo.n_calibration is not None else ""
-    few = ", with those of other silos" if together else ", too few for any alarm"
-    note = f"{percent(share)}{n}{few if has_few(silo, alarm) else ''}"
-    return Dot(share, low, high, note)
-
-
-def _plot(silos: SiloRows, found: Mapping[str, Dot], alarm: float, label: str) -> Markup:
-    values = ticks(0.0, max([2 * alarm, *(end for dot in found.values() for end in dot.known)]))
-    rows = silos.laid_out(1, (values[0], values[-1]))
-    x = rows.frame.x(alarm)
-    drawn = [line((x, rows.frame.top), (x, rows.frame.bottom), "event")]
-    for name, y in rows.places:
-        if (dot := found.get(name)) is None:
-            continue
-        few = dot.note.endswith("any alarm")
-        mark = (
-            text(rows.frame.left + 6, y + 4, "no alarm possible", "start", "tick")
-            if few and rows.named
-            else dots(rows.frame, silos.series[name], [(dot, y)], 4.0 if rows.named else 2.4)
-        )
-        drawn.append(group(f"{name}: {dot.note}", mark, class_=f"c{silos.series[name] % 6}", name=name))
-    return dot_plot(rows, label, written(values, percent_tick), "", *silos.named(rows), *drawn)

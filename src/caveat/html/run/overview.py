@@ -1,38 +1,32 @@
 """The overview of a run: its result in a sentence, plots by silo, and other methods."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from markupsafe import Markup, escape
 
-from ...core.text import decimal, percent, plural, signed, size
+from ...core.text import percent, plural, signed, size
 from ...files import RunFolder
 from ...uncertainty.statistical_tests import student_quantile
-from ..svg import Chart, element
-from ..templates import Table, column, table, words
-from .decisions import decision_bars, kinds, shares_text
+from ..svg import element
+from .decisions import kinds, shares_text
 from .guarantee import kept, kept_by, promise_clause
 from .rounds import total_time
-from .silos import ACCURACY, ENTROPY, panel, panel_legend, rows_of
 
 
 @dataclass(frozen=True)
 class Overview:
     sentence: Markup
     notes: Sequence[str]
-    figures: Sequence[Chart]
-    legend: Sequence[tuple[Markup, str]]
 
 
 def overview(run: RunFolder) -> Overview | None:
     """Return the overview; None without any accuracy."""
     if run.mean.accuracy is None or not run.silos:
         return None
-    rows = rows_of(run)
-    figures = [panel(run, rows, ACCURACY), panel(run, rows, ENTROPY), decision_bars(run, rows)]
-    return Overview(_sentence(run), _notes(run), [each for each in figures if each], panel_legend(run))
+    return Overview(_sentence(run), _notes(run))
 
 
 def _sentence(run: RunFolder) -> Markup:
@@ -106,17 +100,13 @@ def _without_abstaining(run: RunFolder) -> str:
 
 def _notes(run: RunFolder) -> list[str]:
     notes = list[str]()
-    rivals = {name: r.mean.accuracy for name, r in run.comparable.items() if r.mean.accuracy is not None}
-    if rivals:
-        best = max(rivals, key=lambda name: rivals[name])
-        others = f"the best of {len(rivals)} other methods" if len(rivals) > 1 else ""
-        notes.append(_compared(run, best, run.comparable[best], others))
+    notes += [_compared(run, name, other) for name, other in run.comparable.items()]
     if run.summary and len(kinds(run.summary.decisions or {})) > 1:
         notes.append(f"Decisions about all silos' test inputs: {shares_text(run.summary.decisions or {})}.")
     return notes
 
 
-def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
+def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
     """Return the mean difference over common silos, and whether chance explains it."""
     theirs = {silo.name: silo.test.accuracy for silo in other.silos}
     found = [
@@ -124,11 +114,12 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
         for silo in run.silos
         if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
     ]
-    called = f"{name}, {about}," if about else name
+    of_other = [accuracy for accuracy in theirs.values() if accuracy is not None]
     if not found:
         return f"No silo has {run.split} metrics of both {run.title} and {name}."
     mean = fmean(found)
-    said = f"Compared with {called} it is {abs(100 * mean):.1f} points {'ahead' if mean >= 0 else 'behind'}"
+    direction = "ahead" if mean >= 0 else "behind"
+    said = f"Compared with {name} ({percent(fmean(of_other))}) it is {abs(100 * mean):.1f} points {direction}"
     if len(found) > 2:
         half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
         low, high = 100 * (mean - half), 100 * (mean + half)
@@ -137,57 +128,10 @@ def _compared(run: RunFolder, name: str, other: RunFolder, about: str) -> str:
     return f"{said}."
 
 
-def method_table(run: RunFolder) -> Table | None:
-    """Return a table of this method and its baselines, over their common silos."""
-    runs = {run.title: run, **run.comparable}
-    if len(runs) == 1:
-        return None
-    shared = set.intersection(*({silo.name for silo in each.silos} for each in runs.values()))
-    found = {name: over(each, shared) for name, each in runs.items()}
-    columns = [
-        words("method", runs),
-        column("mean accuracy", (percent(each.accuracy) for each in found.values())),
-        column("mean entropy", (decimal(each.entropy) for each in found.values())),
-        column("worst silo", (each.worst for each in found.values())),
-        column("rounds", (str(r.rounds_run) for r in runs.values())),
-    ]
-    silos = plural(len(shared), "silo")
-    caption = f"Other methods on the same data with the same budget, over {silos}; the worst silo is each method's own."
-    if any(len(each.silos) > len(shared) for each in runs.values()):
-        caption += " Silos that some of these methods lack are excluded."
-    return table(columns, caption)
-
-
-@dataclass(frozen=True)
-class OverSilos:
-    """A method's metrics over some silos."""
-
-    accuracy: float | None
-    entropy: float | None
-    worst: str
-
-
-def over(run: RunFolder, names: Collection[str]) -> OverSilos:
-    """Return the means over the silos with these names, and the silo with the lowest accuracy."""
-    if len(names) == len(run.silos):
-        worst = f"{percent(run.worst.accuracy)} ({run.worst.silo})" if run.worst else ""
-        return OverSilos(run.mean.accuracy, run.mean.entropy, worst)
-    tests = {silo.name: silo.test for silo in run.silos if silo.name in names}
-    accuracies = {name: test.accuracy for name, test in tests.items() if test.accuracy is not None}
-    entropies = [test.entropy for test in tests.values() if test.entropy is not None]
-    lowest = min(accuracies, key=lambda name: (accuracies[name], name), default="")
-    return OverSilos(
-        fmean(accuracies.values()) if accuracies else None,
-        fmean(entropies) if entropies else None,
-        f"{percent(accuracies[lowest])} ({lowest})" if lowest else "",
-    )
-
-
 def headline(run: RunFolder) -> list[tuple[str, str]]:
     """Return the size and the cost of the run."""
     count, summary = len(run.silos), run.summary
     of = Markup(" ") + element("small", f"of {count + len(run.absent)}") if run.absent else ""
-    nats = Markup(" ") + element("small", "nats")
     # the sum of the ledger, if there is one
     counted = summary.traffic.bytes_up if summary and summary.traffic else None
     sent = run.sent.total.bytes if summary and run.sent else counted
@@ -198,7 +142,6 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     found = [
         ("silos", escape(count) + of if count else ""),
         ("rounds", escape(run.rounds_run) + early + begun),
-        ("mean entropy", decimal(run.mean.entropy) + nats if run.mean.entropy is not None else ""),
         ("sent by silos", size(sent) if sent else ""),
         ("time", total_time(seconds) if seconds else ""),
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...files import RunFolder, can_go_back, natural, read_run, write_bytes
+from ...files import RunFolder, can_go_back, read_run, write_bytes
 from ...files.schema import Gallery, Item, Quadrant
 from .. import templates
 from .classification import classification, own_metrics
@@ -15,11 +15,11 @@ from .familiarity import familiarity
 from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
 from .ledger import metadata_sent, privacy, protection
-from .overview import headline, method_table, overview
+from .overview import headline, overview
 from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains, milestone_table
-from .silos import more_panels, silo_table
-from .trust import reliability, risk_coverage, temperatures, trust
+from .silos import silo_section
+from .trust import reliability, right_and_wrong, risk_coverage, temperatures, trust
 from .uncertainty import QUADRANTS, codebook, outcome_bars, scatter, two_models
 
 
@@ -149,27 +149,25 @@ def _parts(run: RunFolder) -> dict[str, Any]:
     return {
         "overview": overview(run),
         "trust": trust(run),
+        "promise": promise(run),
+        "certainty": right_and_wrong(run),
+        "risk_coverage": risk_coverage(run),
+        "silos": silo_section(run),
+        "own_metrics": own_metrics(run),
+        "failures": failures(run),
+        "classification": classification(run),
+        "subgroups": subgroup_table(run),
         "outcomes": outcome_bars(run),
         "familiarity": familiarity(run),
-        "failures": failures(run),
-        "panels": more_panels(run),
-        "silos": sorted((silo.name for silo in run.silos), key=natural),
-        "classification": classification(run),
-        "own_metrics": own_metrics(run),
-        "silo_table": silo_table(run),
-        "method_table": method_table(run),
+        "decisions": decisions(run),
         "curves": curves(run),
+        "milestone_table": milestone_table(run),
         "scatter": scatter(run.features, domains(run), len(run.silos)),
         "codebook": codebook(run),
         "reliability": reliability(run),
         "temperatures": temperatures(run),
-        "milestone_table": milestone_table(run),
         "gallery": gallery,
         "examples": examples(run, gallery),
-        "decisions": decisions(run),
-        "promise": promise(run),
-        "subgroups": subgroup_table(run),
-        "risk_coverage": risk_coverage(run),
         "absence": absence(run),
         "absent": absent(run),
         "afresh": afresh(run),

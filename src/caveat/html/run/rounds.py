@@ -1,17 +1,16 @@
-"""Accuracy and entropy of silos over rounds, milestones, and the cost of the run."""
+"""Accuracy of silos over rounds, milestones, and the cost of the run."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import decimal, duration, joined, percent, percent_tick, size, tick
+from ...core.text import duration, joined, percent, percent_tick, size
 from ...files import RunFolder, natural
 from ...files.schema import RoundRow
 from .. import svg
-from ..svg import Chart, Point, Write
+from ..svg import Chart, Point
 from ..templates import Table, column, table, words
 
 _LONGEST_LABEL = 24  # letters, so two adjacent labels do not overlap
@@ -19,25 +18,8 @@ Event = tuple[int, str]
 """A round and its label."""
 _LINE = 13
 """The height of a line of labels."""
-
-
-@dataclass(frozen=True)
-class RoundMetric:
-    """A metric of each round."""
-
-    name: str
-    title: str
-    tick: Write
-    write: Callable[[float | None], str]
-    better: str
-    ceiling: float | None = None
-    """Maximum of the metric."""
-
-
-_METRICS = (
-    RoundMetric("accuracy", "Accuracy", percent_tick, percent, "higher is better", 1.0),
-    RoundMetric("entropy", "Entropy, nats", tick, decimal, "lower is more certain, correct or not"),
-)
+_TAIL, _FEW = 0.1, 10
+"""Share of silos beyond either end of the band, and number of silos up to which it spans all."""
 
 
 def domains(run: RunFolder) -> list[str]:
@@ -46,17 +28,13 @@ def domains(run: RunFolder) -> list[str]:
 
 
 def curves(run: RunFolder) -> dict[str, Any] | None:
-    """Return accuracy and entropy over rounds, their legend, and notes on growth; None without validation rows."""
-    rows = run.curve_rows
-    if not rows:
+    """Return accuracy over rounds, its legend, and notes on growth; None without validation rows."""
+    if not (points := _points(run.curve_rows)):
         return None
-    grown = growth(rows)
-    figures = [_round_figure(run, each, points, grown) for each in _METRICS if (points := _points(rows, each.name))]
-    legend = [(svg.key(i), name) for i, name in enumerate(domains(run))]
-    if len({row.silo for row in rows}) > 1:
-        legend.append((svg.key(None, "mean"), f"mean of {run.method or 'the silos'}"))
+    grown = growth(run.curve_rows)
+    legend = [(svg.key(0), f"mean of {run.method or 'the silos'}")]
     legend += [(svg.key(None, f"beside b{i % 3}"), f"mean of {name}") for i, name in enumerate(_with_rows(run))]
-    return {"figures": figures, "legend": legend, "growth": _growth_text(grown)}
+    return {"figure": _figure(run, points, grown), "legend": legend, "growth": _growth_text(grown)}
 
 
 def growth(rows: Sequence[RoundRow]) -> dict[int, dict[str, int]]:
@@ -79,51 +57,45 @@ def _growth_text(grown: dict[int, dict[str, int]]) -> list[str]:
     ]
 
 
-def _round_figure(
-    run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]
-) -> Chart:
-    compared = comparisons(run)
-    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
-    caption = f"Each line is one silo's {metric.name}{whose} on its validation samples, drawn by domain; "
-    caption += metric.better
-    caption += ", as trained, before temperature scaling" * bool(run.summary and run.summary.temperature)
-    caption += ", and a vertical rule marks where silos received private codewords." if grown else "."
-    caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
-    label = f"{metric.title} per round for {len(points)} silos; final values are in the table above"
-    events = [_event(at, list(silos)) for at, silos in grown.items()]
-    return Chart(metric.title, _drawn(metric, _lines(run, metric, points), events, compared, label), caption)
-
-
-def _lines(run: RunFolder, metric: RoundMetric, points: Mapping[str, list[Point]]) -> list[svg.Line]:
-    series = {name: i for i, name in enumerate(domains(run))}
-    domain = {row.silo: row.domain for row in run.curve_rows}
-    means = {"mean": ("mean", points if len(points) > 1 else {})}
-    for i, (name, other) in enumerate(_with_rows(run).items()):
-        means[f"mean of {name}"] = (f"beside b{i % 3}", _points(other.curve_rows, metric.name))
-    lines = []
-    for silo, at in points.items():
-        called = f"{silo} ({domain[silo]})" if domain[silo] else silo
-        note = f"{called}: {metric.write(at[-1][1])} at the end"
-        lines.append(svg.Line(at, series[domain[silo] or silo], note, name=silo))
-    for name, (style, found) in means.items():
-        if mean := mean_line(found):
-            lines.append(svg.Line(mean, None, f"{name}: {metric.write(mean[-1][1])} at the end", style))
-    return lines
-
-
-def _drawn(
-    metric: RoundMetric, lines: Sequence[svg.Line], events: Sequence[Event], compared: Sequence[Event], label: str
-) -> Markup:
-    values = [value for one in lines for _, value in one.points]
-    top = metric.ceiling if metric.ceiling is not None else max(values)
-    y_ticks = svg.ticks(min(values) if metric.ceiling is not None else min(0.0, *values), top)
-    depth = min(len(events), 3)
-    rounds = [at for one in lines for at, _ in one.points]
+def _figure(run: RunFolder, points: Mapping[str, list[Point]], grown: Mapping[int, Mapping[str, int]]) -> Chart:
+    mean, (low, high) = mean_line(points), spread(points)
+    compared, events = comparisons(run), [_event(at, list(silos)) for at, silos in grown.items()]
+    others = {name: mean_line(_points(other.curve_rows)) for name, other in _with_rows(run).items()}
+    lines = [svg.Line(mean, 0, f"mean: {percent(mean[-1][1])} at the end")] if mean else []
+    lines += [
+        svg.Line(line, None, f"mean of {name}: {percent(line[-1][1])} at the end", f"beside b{i % 3}")
+        for i, (name, line) in enumerate(others.items())
+        if line
+    ]
+    ends = [value for line in (low, high, *(each.points for each in lines)) for _, value in line]
+    y_ticks, depth = svg.ticks(min(ends), 1.0), min(len(events), 3)
+    rounds = [at for line in (low, *(each.points for each in lines)) for at, _ in line]
     frame = svg.round_frame(rounds, (y_ticks[0], y_ticks[-1]), top=10 + _LINE * depth)
-    drawn = [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
+    drawn = [svg.band(frame, low, high, 0, "")]
+    drawn += [_rule(frame, event, depth - 1 - i % 3) for i, event in enumerate(events)]
     drawn += [_mark(frame, event) for event in compared if min(rounds) <= event[0] <= max(rounds)]
-    drawn += [svg.draw(frame, one) for one in lines]
-    return svg.plot(frame, label, svg.round_ticks(frame), svg.written(y_ticks, metric.tick), "round", *drawn)
+    drawn += [svg.draw(frame, each) for each in lines]
+    whose = " with its local model" if {row.model for row in run.curve_rows} == {"local"} else ""
+    most = f"{percent(1 - 2 * _TAIL, 0)} of" if len(points) > _FEW else "all"
+    caption = f"Accuracy on each silo's validation samples{whose}: the mean, and a band with {most} silos"
+    caption += ", as trained, before temperature scaling" * bool(run.summary and run.summary.temperature)
+    caption += ". A vertical rule marks where silos received private codewords." if grown else "."
+    caption += " Triangles on the axis mark rounds after which the server compared the silos." if compared else ""
+    told = f", from {percent(mean[0][1])} to {percent(mean[-1][1])} in the mean" if mean else ""
+    label = f"Accuracy per round of {len(points)} silos{told}"
+    y_written = svg.written(y_ticks, percent_tick)
+    return Chart("Accuracy", svg.plot(frame, label, svg.round_ticks(frame), y_written, "round", *drawn), caption)
+
+
+def spread(points: Mapping[str, list[Point]]) -> tuple[list[Point], list[Point]]:
+    """Return the lower and the upper end over silos at each round: 10 % and 90 % quantiles, or of few silos all."""
+    at_round: dict[float, list[float]] = {}
+    for at, value in (point for each in points.values() for point in each):
+        at_round.setdefault(at, []).append(value)
+    found = [(at, sorted(values)) for at, values in sorted(at_round.items())]
+    tail = _TAIL if len(points) > _FEW else 0.0
+    places = [(at, values, round(tail * (len(values) - 1))) for at, values in found]
+    return [(at, v[k]) for at, v, k in places], [(at, v[-1 - k]) for at, v, k in places]
 
 
 def _event(at: int, silos: Sequence[str]) -> Event:
@@ -154,11 +126,11 @@ def comparisons(run: RunFolder) -> list[Event]:
     ]
 
 
-def _points(rows: Sequence[RoundRow], metric: str) -> dict[str, list[Point]]:
+def _points(rows: Sequence[RoundRow]) -> dict[str, list[Point]]:
     points: dict[str, list[Point]] = {}
     for row in rows:
-        if (value := getattr(row, metric)) is not None:
-            points.setdefault(row.silo, []).append((row.round, value))
+        if row.accuracy is not None:
+            points.setdefault(row.silo, []).append((row.round, row.accuracy))
     return points
 
 
@@ -214,7 +186,7 @@ def cost_table(run: RunFolder) -> Table | None:
         return None
     names, totals, each = zip(*rows, strict=True)
     columns = [words("", names), column("in total", totals), column("per round", each)]
-    about = "" if not measuring else " The section What left the silos lists this by silo and tensor."
+    about = "" if not measuring else " What left the silos, below, lists this by silo and tensor."
     return table(columns, f"Traffic and time of the run.{about}")
 
 

@@ -1,91 +1,69 @@
-"""All silos of a run: plots with a row per silo, and the table of all metrics."""
+"""The silos of a run in one table, whom the federation helps, and the table of all metrics."""
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
+from typing import NamedTuple
 
-from markupsafe import Markup
-
-from ...core.text import count, decimal, percent, percent_tick, tick
+from ...core.text import count, decimal, percent, percent_tick, plural, signed, tick
 from ...files import RunFolder, natural
 from ...files.schema import Metrics, SiloRecord
 from ...uncertainty.statistical_tests import wilson
-from ..diagrams import Dot, Groups, Rows, dot_plot, dots, lay_out, named, sparkline
-from ..svg import DIAMOND, Axes, Chart, Point, Write, color, group, key, marks, polyline, sample, swatch, ticks, written
-from ..templates import Cell, Column, Table, column, table, words
+from ..diagrams import Dot, dot_plot, dots, histogram, interval_cell, lay_out, named, sparkline
+from ..svg import Chart, Write, group, line, ticks, written
+from ..templates import Cell, Table, column, table, words
+from .classification import ALONE, Judged, Ranged, judged, judged_together
 
-_MOST = 240
-"""Maximum number of silos in a plot."""
-_NAMED, _TALLEST = 40, 640
-"""Maximum number of rows with names, and total height if there are more."""
-_BESIDE = (0, DIAMOND, 1)
-"""The marks of baselines."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A plot of a metric by silo."""
-
-    title: str
-    value: Callable[[SiloRecord], float | None]
-    write: Callable[[float | None], str] = decimal
-    tick: Write = tick
-    better: str = ""
-    interval: Callable[[SiloRecord], tuple[float, float] | None] = lambda silo: None
-    lines: str = ""
-    """Description of the intervals."""
-    top: float | None = None
-    """Maximum of the metric."""
-    compared: bool = False
-    """Whether baselines are shown."""
+WORST = 10
+"""Number of silos in the open table."""
+MOST_ROWS = 40
+"""Maximum number of silos with a row in tables and pictures; with more, columns are histograms and the rows are CSV."""
 
 
 @dataclass(frozen=True)
-class SiloRows:
-    """The silos of a run's plots from top to bottom, in groups by domain or in one group without a heading."""
+class SiloRow:
+    """What the table says about one silo."""
 
-    groups: Groups
-    series: Mapping[str, int]
-    """By silo, the color and mark of its domain."""
+    silo: SiloRecord
+    of: Judged
+    alone: Dot | None
+    """The difference to training alone, with its 95 % interval."""
 
     @property
-    def silos(self) -> list[str]:
-        return [name for _, names in self.groups for name in names]
-
-    def laid_out(self, methods: int = 1, shown: Point = (0, 1)) -> Rows:
-        """Return rows with space for the dots of `methods` methods; low rows without names if there are many silos."""
-        many = len(self.silos) > _NAMED
-        height = max(2.5, _TALLEST / len(self.silos)) if many else 15.0 + 5.0 * methods
-        return lay_out(self.groups, height, shown, most=14)
-
-    def named(self, rows: Rows) -> list[Markup]:
-        return named(rows, {head: self.series[names[0]] for head, names in self.groups})
-
-
-@dataclass(frozen=True)
-class MethodDots:
-    """A method's dots by silo; `beside` is the index of a baseline, or None for the page's own method."""
-
-    name: str
-    dots: Mapping[str, Dot]
-    beside: int | None = None
+    def interval(self) -> tuple[float, float] | None:
+        return wilson_of(self.silo)
 
     @property
-    def mean(self) -> float:
-        return fmean(dot.value for dot in self.dots.values())
+    def confidence(self) -> float | None:
+        bins = self.silo.reliability
+        return sum(bins.confidence) / sum(bins.count) if bins and sum(bins.count) else None
+
+    @property
+    def gain(self) -> float | None:
+        """The difference to the most frequent class."""
+        most = self.of.majority
+        return None if most is None else (most.gained - most.lost) / most.inputs
+
+    @property
+    def abstains(self) -> float | None:
+        answered = self.silo.test.answered
+        return None if answered is None else 1 - answered
+
+    @property
+    def rank(self) -> tuple[float, float, object]:
+        """Low is bad: the upper end of the interval, so few inputs alone make no silo one of the worst."""
+        accuracy = self.silo.test.accuracy or 0.0
+        return (self.interval or (0.0, accuracy))[1], accuracy, natural(self.silo.name)
 
 
-def rows_of(run: RunFolder) -> SiloRows:
-    """Return silos by domain in the order of the run, highest accuracy first; a sample if there are many."""
-    ordered = sorted(run.silos, key=lambda silo: (-(silo.test.accuracy or 0.0), natural(silo.name)))
-    if len(ordered) > _MOST:
-        ordered = [ordered[round(i * (len(ordered) - 1) / (_MOST - 1))] for i in range(_MOST)]
-    domains = list(dict.fromkeys(silo.domain or silo.name for silo in run.silos))
-    series = {silo.name: domains.index(silo.domain or silo.name) for silo in ordered}
-    if not 1 < len(domains) < len(run.silos):
-        return SiloRows([("", [silo.name for silo in ordered])], series)
-    groups = [(d, [silo.name for silo in ordered if (silo.domain or silo.name) == d]) for d in domains]
-    return SiloRows([group for group in groups if group[1]], series)
+def rows_of(run: RunFolder) -> list[SiloRow]:
+    """Return the silos, the worst first."""
+    alone = differences_to_alone(run)
+    rows = (SiloRow(silo, of, alone.get(silo.name)) for silo, of in zip(run.silos, judged(run), strict=True))
+    return sorted(rows, key=lambda row: row.rank)
 
 
 def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
@@ -95,137 +73,256 @@ def wilson_of(silo: SiloRecord) -> tuple[float, float] | None:
     return wilson(round(silo.test.accuracy * silo.n_test), silo.n_test)
 
 
-def entropy_interval(silo: SiloRecord) -> tuple[float, float] | None:
-    if silo.test.entropy is None or silo.entropy_error is None:
-        return None
-    half = 1.96 * silo.entropy_error
-    return max(0.0, silo.test.entropy - half), silo.test.entropy + half
+def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
+    """Return by silo the difference in accuracy to training alone, if that is known.
 
-
-def chance(silo: SiloRecord) -> tuple[float, float] | None:
-    """Return the ECE of a perfectly calibrated model: from 0 to its 95 % quantile."""
-    return (0.0, silo.test.ece_null.upper) if silo.test.ece_null else None
-
-
-ACCURACY = Panel(
-    "Accuracy",
-    lambda silo: silo.test.accuracy,
-    percent,
-    percent_tick,
-    "further right is better",
-    wilson_of,
-    "lines are 95 % intervals (Wilson) over a silo's inputs",
-    top=1.0,
-    compared=True,
-)
-ENTROPY = Panel(
-    "Entropy, nats",
-    lambda silo: silo.test.entropy,
-    better="further left is more certain, correct or not",
-    interval=entropy_interval,
-    lines="lines are 95 % intervals of the mean over a silo's inputs",
-    compared=True,
-)
-ECE = Panel(
-    "Calibration error (ECE)",
-    lambda silo: silo.test.ece,
-    better="further left is better",
-    interval=chance,
-    lines="lines show what chance explains; a mark beyond its line is miscalibrated",
-)
-NLL = Panel("Negative log-likelihood, nats", lambda silo: silo.test.nll, better="further left is better")
-EPISTEMIC = Panel(
-    "Epistemic uncertainty, nats",
-    lambda silo: silo.test.epistemic,
-    better="the part of the entropy that is uncertainty of the model",
-)
-AUROC = Panel(
-    "AUROC of errors",
-    lambda silo: silo.test.auroc_error,
-    better="how well entropy detects errors: 0.5 is chance, 1 is best",
-    top=1.0,
-)
-
-
-def panel(run: RunFolder, silos: SiloRows, measure: Panel) -> Chart | None:
-    """Return the plot of a metric; None if no silo has it."""
-    own = _dots(run, measure)
-    if not own:
-        return None
-    methods = [MethodDots(run.title, own)]
-    for i, (name, other) in enumerate(run.comparable.items() if measure.compared else ()):
-        if found := _dots(other, measure):
-            methods.append(MethodDots(name, found, i))
-    label = f"{measure.title} of {len(run.silos)} silos. " + "; ".join(_said(one, measure) for one in methods)
-    about = [measure.better] if measure.better else []
-    if any(dot.low is not None for one in methods for dot in one.dots.values()):
-        about.append(measure.lines)
-    if len(silos.silos) < len(run.silos):
-        about.append(f"{len(silos.silos)} of {len(run.silos):,} silos are shown, evenly selected by accuracy")
-    caption = "; ".join(about)
-    return Chart(measure.title, _plot(silos, methods, measure, label), f"{caption[:1].upper()}{caption[1:]}.")
-
-
-def _plot(silos: SiloRows, methods: Sequence[MethodDots], measure: Panel, label: str) -> Markup:
-    """Draw marks and means of methods, the page's own first."""
-    ends = [end for one in methods for dot in one.dots.values() for end in dot.known]
-    low, high = (min(ends), measure.top) if measure.top is not None else (min(0.0, *ends), max(ends))
-    values = ticks(low, high)
-    rows = silos.laid_out(len(methods), (values[0], values[-1]))
-    drawn = [_mean(rows.frame, one) for one in reversed(methods)]
-    drawn += [_row(rows, methods, name, y, silos.series[name]) for name, y in rows.places]
-    return dot_plot(rows, label, written(values, measure.tick), "", *silos.named(rows), *drawn)
-
-
-def _mean(frame: Axes, one: MethodDots) -> Markup:
-    x, kind = frame.x(one.mean), "mean" if one.beside is None else f"beside b{one.beside % 3}"
-    rule = polyline([(x, frame.top - 2), (x, frame.bottom)], "stroke")
-    return group(f"mean of {one.name}", rule, class_=f"line {kind}")
-
-
-def _row(rows: Rows, methods: Sequence[MethodDots], name: str, y: float, series: int) -> Markup:
-    found = [(i, one, one.dots[name]) for i, one in enumerate(methods) if name in one.dots]
-    drawn = list[Markup]()
-    for i, one, dot in reversed(found):  # the page's own method on top
-        at = y + 5.5 * (i - (len(methods) - 1) / 2) if rows.named else y
-        if one.beside is None:
-            size = 4.0 if rows.named else min(3.2, max(1.4, rows.height / 3))
-            drawn.append(dots(rows.frame, series, [(dot, at)], size))
-        elif rows.named:
-            mark = dots(rows.frame, _BESIDE[one.beside % 3], [(dot, at)], 2.9, "hollow")
-            drawn.append(group("", mark, class_="other"))
-    title = f"{name}: " + "; ".join(f"{one.name} {dot.note}" for _, one, dot in found)
-    return group(title, *drawn, class_=color(series), name=name) if drawn else Markup()
-
-
-def _dots(run: RunFolder, measure: Panel) -> dict[str, Dot]:
-    found = {}
+    Intervals combine both Wilson intervals (Newcombe, 1998, method 10). They ignore that both have the same inputs,
+    which makes them wider if both err on the same inputs.
+    """
+    other, found = run.comparable.get(ALONE), dict[str, Dot]()
+    alone = {silo.name: silo for silo in other.silos} if other else {}
     for silo in run.silos:
-        if (value := measure.value(silo)) is not None:
-            low, high = measure.interval(silo) or (None, None)
-            between = "" if low is None else f" ({measure.write(low)} to {measure.write(high)})"
-            found[silo.name] = Dot(value, low, high, measure.write(value) + between)
+        theirs = alone[silo.name].test.accuracy if silo.name in alone else None
+        if theirs is None and ALONE in silo.models and run.method != ALONE:
+            theirs = silo.models[ALONE].accuracy
+        if theirs is None or silo.test.accuracy is None or not silo.n_test:
+            continue
+        mine, n = silo.test.accuracy, silo.n_test
+        (l1, u1), (l2, u2) = wilson(round(mine * n), n), wilson(round(theirs * n), n)
+        gap = mine - theirs
+        low, high = gap - math.hypot(mine - l1, u2 - theirs), gap + math.hypot(u1 - mine, theirs - l2)
+        note = f"{_points(gap)} points ({_points(low)} to {_points(high)})"
+        found[silo.name] = Dot(gap, low, high, f"{silo.name}: {note}")
     return found
 
 
-def _said(one: MethodDots, measure: Panel) -> str:
-    values = [dot.value for dot in one.dots.values()]
-    return f"{one.name}: mean {measure.write(one.mean)}, {measure.write(min(values))} to {measure.write(max(values))}"
+def _points(share: float) -> str:
+    return signed(f"{100 * share:.1f}")
 
 
-def panel_legend(run: RunFolder) -> list[tuple[Markup, str]]:
-    """Return the marks of this method and of its baselines."""
-    legend = [(swatch(0), run.title), (key(None, "mean"), f"mean of {run.title}")]
-    for i, name in enumerate(run.comparable):
-        mark = sample(marks(_BESIDE[i % 3], [(7, 7)], 2.9, "hollow"))
-        legend += [(mark, name), (key(None, f"beside b{i % 3}"), f"mean of {name}")]
-    return legend
+@dataclass(frozen=True)
+class SiloSection:
+    """The worst silos, the others, histograms and CSV if there are many, and whom the federation helps."""
+
+    worst: Table | None
+    rest: Table | None
+    histograms: Sequence[Chart]
+    csv: str
+    helped: Chart | None
+    metrics: Table | None
+    """All metrics by silo; None for many silos, whose metrics are in the CSV."""
 
 
-def more_panels(run: RunFolder) -> list[Chart]:
-    """Return plots of more metrics, for this method alone."""
+def silo_section(run: RunFolder) -> SiloSection | None:
+    """Return the section; None without silos."""
     rows = rows_of(run)
-    return [found for measure in (ECE, NLL, EPISTEMIC, AUROC) if (found := panel(run, rows, measure))]
+    if not rows:
+        return None
+    few, many = len(rows) <= WORST + 4, len(rows) > MOST_ROWS
+    top, rest = (rows, []) if few else (rows[:WORST], rows[WORST:])
+    caption = (
+        f"{'Silos' if few else f'The {WORST} worst of {len(rows):,} silos'}, ordered by the upper end of the 95 % "
+    )
+    caption += f"interval of their accuracy on their own {run.split} inputs, lowest first; a tick marks their most "
+    caption += "frequent class as the only prediction. A triangle marks what needs attention."
+    return SiloSection(
+        worst=silo_table(run, top, caption, footer=True),
+        rest=silo_table(run, rest, "The other silos.") if rest and not many else None,
+        histograms=_histograms(rows) if many else (),
+        csv=_csv(rows) if many else "",
+        helped=helped(rows) if not many else None,
+        metrics=None if many else metric_table(run),
+    )
+
+
+def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bool = False) -> Table | None:
+    """Return a row per silo; with `footer` also a row for the mean over all silos, and one for all inputs."""
+    found = _columns(run, rows)
+    ends = _ends(run) if footer else {}
+    columns = [
+        each._replace(cells=[*each.cells, *ends.get(each.header, ("", ""))]) if footer else each for each in found
+    ]
+    made = [column(each.header, each.cells, each.help, words=each.words) for each in columns]
+    return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
+
+
+class _Cells(NamedTuple):
+    """A column of silos."""
+
+    header: str
+    cells: Sequence[Cell | str]
+    help: str = ""
+    words: bool = False
+
+
+def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[_Cells]:
+    silos = [row.silo for row in rows]
+    low = min((row.interval[0] for row in rows if row.interval), default=0.0)
+    return [
+        _Cells("silo", [silo.name for silo in silos], words=True),
+        _Cells("domain", [silo.domain for silo in silos], words=True),
+        _Cells(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
+        _Cells("accuracy", list(map(_accuracy, rows))),
+        _Cells("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
+        _Cells("sure", [Cell(percent(row.confidence), _off(row.silo.test)) for row in rows], _SURE),
+        _Cells("ECE", [_ece(silo.test) for silo in silos], "expected calibration error"),
+        _Cells("to training alone", list(map(_alone, rows)), "points of accuracy"),
+        _Cells("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
+        _Cells("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the positive class found"),
+        _Cells("specificity", [_share(row.of.specificity) for row in rows], "share of the other class found"),
+        _Cells("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
+        _Cells("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
+        _Cells("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
+    ]
+
+
+def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
+    """Return by column the mean over silos and the value of all inputs together."""
+    mean, pooled = run.mean, (run.summary.pooled if run.summary else Metrics())
+    together = judged_together(run)
+    gaps = [dot.value for dot in differences_to_alone(run).values()]
+    return {
+        "silo": ("mean over silos", "all inputs"),
+        run.split: ("", count(together.inputs or None)),
+        "accuracy": (percent(mean.accuracy), percent(pooled.accuracy)),
+        "ECE": (decimal(mean.ece), decimal(pooled.ece)),
+        "to training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
+        "to most frequent class": ("", _gain_of(together)),
+        "sensitivity": (percent(mean.sensitivity), _share(together.sensitivity)),
+        "specificity": (percent(mean.specificity), _share(together.specificity)),
+        "AUROC": (decimal(mean.auroc), _auroc(together.auroc)),
+        "alarms": (percent(mean.alarms), percent(pooled.alarms)),
+    }
+
+
+_SURE = "mean confidence; a triangle marks an ECE above what chance explains"
+_TO_ONE = "the accuracy with its interval, up to 100 %"
+
+
+def _bar(row: SiloRow, low: float) -> str:
+    accuracy, most = row.silo.test.accuracy, row.of.majority
+    if accuracy is None or row.interval is None:
+        return ""
+    label = f"{row.silo.name}: {percent(accuracy)}, {percent(row.interval[0])} to {percent(row.interval[1])}"
+    return interval_cell(Dot(accuracy, *row.interval), (low, 1.0), most.share if most else None, label)
+
+
+def _accuracy(row: SiloRow) -> Cell:
+    return Cell(percent(row.silo.test.accuracy), "not better than its most frequent class" if row.of.behind else "")
+
+
+def _off(test: Metrics) -> str:
+    return "above what chance explains" if test.ece_above_chance else ""
+
+
+def _ece(test: Metrics) -> Cell:
+    band = f" ({test.ece_null.upper:.3f} by chance)" if test.ece_null else ""
+    return Cell(f"{decimal(test.ece)}{band}" if test.ece is not None else "")
+
+
+def _alone(row: SiloRow) -> Cell:
+    if row.alone is None:
+        return Cell("")
+    worse = row.alone.high is not None and row.alone.high < 0
+    return Cell(_points(row.alone.value), "training alone is better beyond chance" if worse else "")
+
+
+def _gain(row: SiloRow) -> Cell:
+    flag = f"only one class is recognized: {row.of.blind}" if row.of.blind else ""
+    return Cell("" if row.gain is None else _points(row.gain), flag)
+
+
+def _gain_of(of: Judged) -> str:
+    most = of.majority
+    return "" if most is None else _points((most.gained - most.lost) / most.inputs)
+
+
+def _abstains(share: float | None) -> str:
+    return percent(share) if share else ""
+
+
+def _share(found: Ranged | None) -> Cell:
+    """Return a share with its number of inputs."""
+    if found is None or not found.of:
+        return Cell(percent(found.value if found else None))
+    return Cell(f"{round(found.value * found.of):,} of {found.of:,}", "" if found.value else "none is recognized")
+
+
+def _auroc(found: Ranged | None) -> str:
+    if found is None:
+        return ""
+    low, high = found.interval or (None, None)
+    return decimal(found.value) + (f" ({decimal(low, 2)} to {decimal(high, 2)})" if low is not None else "")
+
+
+def helped(rows: Sequence[SiloRow]) -> Chart | None:
+    """Return the difference of each silo to training alone, largest first; None if it is not known."""
+    known = [(row.alone, row.silo.name) for row in rows if row.alone]
+    if not known:
+        return None
+    known.sort(key=lambda each: -each[0].value)
+    ends = [end for dot, _ in known for end in dot.known]
+    values = ticks(min(0.0, *ends), max(0.0, *ends))
+    layout = lay_out([("", [name for _, name in known])], 17.0, (values[0], values[-1]), most=14)
+    frame = layout.frame
+    zero = line((frame.x(0), frame.top), (frame.x(0), frame.bottom), "boundary")
+    drawn = [
+        group(dot.note, dots(frame, 0, [(dot, y)], 3.6), class_="c0", name=name)
+        for (dot, name), y in zip(known, layout.at, strict=True)
+    ]
+    better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
+    worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
+    about = f"Beyond chance it helps {better:,} and harms {worse:,} of {plural(len(known), 'silo')}"
+    label = f"Accuracy of the federation less training alone. {about}. "
+    label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
+    written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
+    drawing = dot_plot(layout, label, written_ticks, "points of accuracy", *named(layout), zero, *drawn)
+    caption = f"{about}; lines are 95 % intervals over a silo's inputs. Further right is better with "
+    return Chart("Whom the federation helps", drawing, f"{caption}the federation than with training alone.")
+
+
+_COLUMNS: tuple[tuple[str, Callable[[SiloRow], float | None], Write], ...] = (
+    ("Accuracy", lambda row: row.silo.test.accuracy, percent_tick),
+    ("Confidence less accuracy", lambda row: _sure_gap(row), percent_tick),
+    ("Accuracy less training alone", lambda row: row.alone.value if row.alone else None, percent_tick),
+    ("Accuracy less most frequent class", lambda row: row.gain, percent_tick),
+    ("False alarms", lambda row: row.silo.test.alarms, percent_tick),
+    ("Abstains", lambda row: row.abstains or None, percent_tick),
+)
+
+
+def _sure_gap(row: SiloRow) -> float | None:
+    accuracy, confidence = row.silo.test.accuracy, row.confidence
+    return None if accuracy is None or confidence is None else confidence - accuracy
+
+
+def _histograms(rows: Sequence[SiloRow]) -> list[Chart]:
+    """Return the distribution over silos of each column that varies."""
+    charts = []
+    for title, value, write in _COLUMNS:
+        known = [found for row in rows if (found := value(row)) is not None]
+        if len(set(known)) < 2:
+            continue
+        middle, low, high = median(known), min(known), max(known)
+        about = f"Median {write(round(middle, 3))}, from {write(round(low, 3))} to {write(round(high, 3))}"
+        label = f"{title} of {plural(len(known), 'silo')}. {about}"
+        charts.append(Chart(title, histogram(known, write, label, "silos"), f"{about}, of {len(known):,} silos."))
+    return charts
+
+
+def _csv(rows: Sequence[SiloRow]) -> str:
+    """Return a row per silo, the worst first: name, sizes, the columns of the table as fractions, and all metrics."""
+    values = [(title.lower(), value) for title, value, _ in _COLUMNS]
+    names = [name for name, _, _, _ in METRICS[1:] if any(getattr(row.silo.test, name) is not None for row in rows)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["silo", "domain", "test inputs", *(name for name, _ in values), "ece", *names])
+    for row in rows:
+        test = row.silo.test
+        cells = [*(value(row) for _, value in values), test.ece, *(getattr(test, name) for name in names)]
+        numbers = ["" if cell is None else f"{cell:.3g}" for cell in cells]
+        writer.writerow([row.silo.name, row.silo.domain, row.silo.n_test, *numbers])
+    return text.getvalue()
 
 
 _EPISTEMIC = "uncertainty of the model (mutual information, corrected for few samples), in nats"
@@ -238,6 +335,9 @@ METRICS: tuple[tuple[str, str, Callable[[float | None], str], str], ...] = (
     ("brier", "Brier", decimal, "squared distance between probabilities and outcome; lower is better"),
     ("auroc_error", "AUROC error", decimal, "how well uncertainty detects errors; 0.5 is chance, 1 is best"),
     ("augrc", "AUGRC", decimal, "area under the generalized risk-coverage curve; lower is better"),
+    ("balanced_accuracy", "balanced accuracy", percent, "of the most probable class"),
+    ("f1", "F1", decimal, "of the most probable class"),
+    ("average_precision", "average precision", decimal, "chance is the share of the class, 1 is best"),
     ("set_coverage", "label in set", percent, "share of prediction sets that contain the label"),
     ("set_size", "classes in set", decimal, "mean number of classes in a prediction set"),
 )
@@ -274,15 +374,14 @@ def metric_column(run: RunFolder, names: Sequence[str], metric: str, worst: str)
 OF_MODELS = "architecture of the silo's local model, and accuracy of both models on all of the silo's test samples"
 
 
-def silo_table(run: RunFolder) -> Table | None:
-    """Return a row per silo, then the mean over silos, then the silo with the lowest accuracy, for all methods."""
+def metric_table(run: RunFolder) -> Table | None:
+    """Return a row per silo with the metrics that the table of silos lacks, then the mean over silos and the silo with
+    the lowest accuracy, and accuracy and entropy of baselines."""
     silos, names = run.silos, [silo.name for silo in run.silos]
-    if not silos:
-        return None
     worst = run.worst.silo if run.worst else ""
     metrics = [
         column(header, map(write, metric_column(run, names, metric, worst)), help)
-        for metric, header, write, help in METRICS
+        for metric, header, write, help in METRICS[1:]
     ]
     others = [
         column(f"{name} {header}", map(write, metric_column(other, names, metric, worst)), help)
@@ -290,25 +389,28 @@ def silo_table(run: RunFolder) -> Table | None:
         for metric, header, write, help in METRICS[:2]
     ]
     last = ["", ""]
-    counts = [[getattr(silo, f"n_{split}", None) for silo in silos] for split in ("train", run.split)]
     columns = [
         words("silo", [*names, "mean", f"worst {worst}".rstrip()]),
-        words("domain", [*(silo.domain for silo in silos), *last]),
-        *metrics[:2],
+        *metrics,
         *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
         column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
         column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
         *others,
-        *_calibration(run, names, worst),
-        *metrics[2:],
-        column("train", [*map(count, counts[0]), *last], "training samples"),
-        column(run.split, [*map(count, counts[1]), *last], "samples for the metrics of this table"),
+        column("train", [*(count(silo.n_train) for silo in silos), *last], "training samples"),
+        column("threshold", [*map(_threshold, silos), *last], "probability above which an input is called positive"),
         words("classes", [*(_classes(run, silo) for silo in silos), *last], "training samples per class"),
     ]
-    flags = any(header.header == "ECE by chance" and any(cell.text for cell in header.cells) for header in columns)
+    if not any(cell.text for each in columns[1:] for cell in each.cells):
+        return None
     about = "; worst is the silo with the lowest accuracy" if worst else ""
-    about += "; a triangle marks an ECE above what chance explains." if flags else "."
-    return table(columns, f"Metrics of each silo on its own {run.split} samples, entropies in nats{about}", names, 2)
+    return table(columns, f"More metrics on each silo's own {run.split} samples, entropies in nats{about}.", names, 2)
+
+
+def _threshold(silo: SiloRecord) -> str:
+    at = silo.classification.operating if silo.classification else None
+    if at is None or at.threshold is None:
+        return ""
+    return decimal(at.threshold) if at.whose == "silo" else f"{decimal(at.threshold)} (federation's)"
 
 
 def _classes(run: RunFolder, silo: SiloRecord) -> str:
@@ -316,24 +418,3 @@ def _classes(run: RunFolder, silo: SiloRecord) -> str:
     if not counts:
         return ""
     return sparkline(counts, names if len(names) == len(counts) else list(map(str, range(len(counts)))))
-
-
-def _calibration(run: RunFolder, names: Sequence[str], worst: str) -> list[Column]:
-    values = metric_column(run, names, "ece", worst)
-    of_worst = next((silo.test for silo in run.silos if silo.name == worst), None)
-    metrics: list[Metrics | None] = [*(silo.test for silo in run.silos), run.mean, of_worst]
-    about = "ECE of a perfectly calibrated model on the same number of samples: mean to 95 % quantile"
-    return [
-        column("ECE", map(_ece, values, metrics), "expected calibration error"),
-        column("ECE by chance", map(_band, metrics), about),
-    ]
-
-
-def _ece(value: float | None, metrics: Metrics | None) -> Cell:
-    above = metrics is not None and metrics.ece_above_chance
-    return Cell(decimal(value), "above what chance explains" if above else "")
-
-
-def _band(metrics: Metrics | None) -> str:
-    band = metrics.ece_null if metrics else None
-    return f"{band.mean:.3f} to {band.upper:.3f}" if band else ""

@@ -8,35 +8,61 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import count, decimal, percent, plural
+from ...core.text import decimal, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, Reliability, SiloRecord, Summary
+from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
-from ..diagrams import NAMED, Dot, Dumbbell, dumbbells, reliability_diagram, risk_curve, small_reliability_diagram
-from ..svg import Chart, group, hollow, sample, swatch
+from ..diagrams import reliability_diagram, risk_curve
+from ..svg import Chart, key
 from .classification import baseline
-from .confidence import LEVEL, UNCLEAR, Confidence, SiloConfidence, confidence
+from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .familiarity import familiarity
 from .guarantee import foreign, kept, shares_of, worst_at
-from .silos import wilson_of
+from .uncertainty import histogram_chart
 
 
-def reliability(run: RunFolder) -> tuple[Chart, list[Chart]] | None:
-    """Return the pooled diagram, and one per silo; None if no silo has bins."""
-    silos = [(silo, silo.reliability) for silo in run.silos if silo.reliability and sum(silo.reliability.count)]
-    if not silos:
+def pooled_bins(run: RunFolder) -> tuple[Reliability, int] | None:
+    """Return the bins of all silos' test inputs, which are additive, and the number of silos; None without any."""
+    found = [silo.reliability for silo in run.silos if silo.reliability and sum(silo.reliability.count)]
+    return (reduce(add, found), len(found)) if found else None
+
+
+def reliability(run: RunFolder) -> Chart | None:
+    """Return the diagram of all predictions; None if no silo has bins."""
+    if (found := pooled_bins(run)) is None:
         return None
-    # Bins are additive: this is the diagram of all predictions, not a mean of diagrams.
-    pooled: Reliability = reduce(add, (bins for _, bins in silos))
-    total = f"{sum(pooled.count):,} test predictions of {len(silos)} silos"
+    pooled, silos = found
+    total = f"{sum(pooled.count):,} test predictions of {plural(silos, 'silo')}"
     caption = f"{total}, binned by confidence: a bin below the diagonal is overconfident, above it underconfident; "
     caption += "vertical bars are 95 % intervals, and the histogram counts the predictions in each bin."
     known = "" if run.summary is None or run.summary.pooled.ece is None else f", ECE {run.summary.pooled.ece:.3f}"
-    title = f"All silos pooled{known}"
-    figure = Chart(title, reliability_diagram(pooled, f"Reliability diagram of {total}{known}"), caption)
-    if len(silos) == 1:
-        return figure, []
-    return figure, [_small(silo, bins) for silo, bins in silos]
+    label = f"Reliability diagram of {total}{known}"
+    return Chart(f"All silos pooled{known}", reliability_diagram(pooled, label), caption)
+
+
+def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
+    """Return the confidence of right and of wrong predictions beside each other, and the legend; None unless there are
+    both."""
+    if (found := pooled_bins(run)) is None:
+        return None
+    bins = found[0]
+    parts = {"right": bins.correct, "wrong": [c - r for c, r in zip(bins.count, bins.correct, strict=True)]}
+    if not all(sum(counts) for counts in parts.values()):
+        return None
+    first = next(i for i, n in enumerate(bins.count) if n)
+    edges = [i / len(bins.count) for i in range(first, len(bins.count) + 1)]
+    shares = {name: [n / sum(counts) for n in counts[first:]] for name, counts in parts.items()}
+    notes = {name: f"{sum(counts):,}, {percent(share[-1], 0)} of them in the highest bin"
+             for (name, counts), share in zip(parts.items(), shares.values(), strict=True)}  # fmt: skip
+    label = f"Confidence of predictions: {'; '.join(f'{name} {note}' for name, note in notes.items())}"
+    caption = (
+        f"Share of the {sum(parts['right']):,} right and of the {sum(parts['wrong']):,} wrong predictions by their "
+    )
+    caption += "confidence. The further apart both are, the better confidence detects errors."
+    drawn = histogram_chart(edges, shares, notes, label, "confidence")
+    return Chart("Confidence of right and wrong", drawn, caption), [
+        (key(i, "stream"), name) for i, name in enumerate(parts)
+    ]
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
@@ -61,13 +87,6 @@ def risk_coverage(run: RunFolder) -> Chart | None:
     )
 
 
-def _small(silo: SiloRecord, bins: Reliability) -> Chart:
-    ece = "" if silo.test.ece is None else f"ECE {silo.test.ece:.3f}"
-    flag = " \N{BLACK UP-POINTING TRIANGLE}" if silo.test.ece_above_chance else ""
-    label = f"Reliability diagram of {silo.name}, {sum(bins.count):,} predictions, {ece}".rstrip(", ")
-    return Chart(silo.name, small_reliability_diagram(bins, label), ece + flag)
-
-
 def temperatures(run: RunFolder) -> str:
     """Return the temperatures as text; empty for a run without temperature scaling."""
     if run.summary is None:
@@ -90,8 +109,6 @@ _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 _MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
 """Marks for the kinds of sentences, in the order of display."""
-_TOLD = 5
-"""Maximum number of silos in an alternative text."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +125,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Trust:
-    """The first screen: sentences, advice, and figure."""
+    """The verdicts of the first screen, and advice."""
 
     lines: Sequence[Statement]
     advice: Sequence[Markup]
-    figure: Chart | None
-    legend: Sequence[tuple[Markup, str]]
 
 
 def trust(run: RunFolder) -> Trust | None:
@@ -128,7 +143,7 @@ def trust(run: RunFolder) -> Trust | None:
     if not lines and not advice:
         return None
     lines.sort(key=lambda line: list(_MARKS).index(line.kind))
-    return Trust(lines, advice, _figure(found) if found else None, _legend())
+    return Trust(lines, advice)
 
 
 def _confidence_line(found: Confidence) -> Statement:
@@ -243,31 +258,3 @@ def _leaving(run: RunFolder) -> Markup | None:
         text = "Use at most the most certain {}: {} of these test inputs are wrong, compared with {} of all."
         return Markup(text).format(percent(most[0], 0), percent(most[1]), percent(errors))
     return None
-
-
-def _figure(found: Confidence) -> Chart:
-    rows = [_row(one) for one in found.silos]
-    texts = "; ".join(row.note for row in rows[:_TOLD])
-    rest = f"; lowest accuracy first, {len(rows) - _TOLD} more silos" if len(rows) > _TOLD else ""
-    label = f"Accuracy against mean confidence of {plural(len(rows), 'silo')}. {texts}{rest}"
-    caption = "Lowest accuracy first"
-    if len(rows) <= NAMED:
-        caption += "; the number counts a silo's test inputs, and the thin line is the accuracy's 95 % interval"
-    caption += "."
-    if found.judged:
-        caption += " Beyond chance means an ECE that a calibrated silo exceeds in one of 20 cases."
-    return Chart("Accuracy and confidence", dumbbells(rows, label, "inputs"), caption)
-
-
-def _row(one: SiloConfidence) -> Dumbbell:
-    low, high = wilson_of(one.silo) or (None, None)
-    rates = f"accuracy {percent(one.accuracy)}, confidence {percent(one.confidence)}"
-    note = f"{one.silo.name}: {rates}, {count(one.inputs)} inputs"
-    note += f", {one.verdict}" if one.verdict else ""
-    dot = Dot(one.accuracy, low, high)
-    return Dumbbell(one.silo.name, count(one.inputs), dot, one.confidence, one.verdict, one.off, note)
-
-
-def _legend() -> list[tuple[Markup, str]]:
-    ring = sample(group("", hollow(0, (7, 7), 3.6)))
-    return [(swatch(0), "accuracy"), (ring, "mean confidence")]

@@ -167,7 +167,9 @@ def _evidence_figure(model: str, streams: Mapping[str, Histogram]) -> Chart:
     caption += f"{width:g} nats; {_BETTER[model]}."
     caption += " The outermost steps include all values beyond." if beyond else ""
     edges = [low + i * width for i in range(count + 1)]
-    return Chart(f"Log-evidence, {model} model", histogram_chart(edges, shares, notes, label), caption)
+    return Chart(
+        f"Log-evidence, {model} model", histogram_chart(edges, shares, notes, label, "log-evidence, nats"), caption
+    )
 
 
 def _window(streams: Mapping[str, Histogram]) -> Point:
@@ -204,26 +206,29 @@ def _shares(histogram: Histogram, low: float, width: float, count: int) -> list[
 
 
 def histogram_chart(
-    edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str
+    edges: Sequence[float], shares: Mapping[str, Sequence[float]], notes: Mapping[str, str], label: str, axis: str
 ) -> Markup:
-    """Draw a step line per stream over common edges, with a mark at the highest step; `notes` are the titles."""
+    """Draw a step line per name over common edges, with a mark at the highest step; `notes` are the titles."""
     y_ticks = svg.ticks(0.0, max(max(each) for each in shares.values()), 4)
     frame = svg.Axes(46, 10, 418, 170, (edges[0], edges[-1]), (0, y_ticks[-1]))
     x_ticks, shown = (
         svg.written(svg.inner_ticks(frame.x_range, 6), tick),
         svg.written(y_ticks, lambda share: percent(share, 0)),
     )
-    drawn = [svg.draw(frame, _steps(name, edges, each, notes[name])) for name, each in shares.items()]
-    return svg.plot(frame, label, x_ticks, shown, "log-evidence, nats", *drawn)
+    drawn = [
+        svg.draw(frame, _steps(_DRAWN.index(name) if name in _DRAWN else i, edges, each, f"{name}: {notes[name]}"))
+        for i, (name, each) in enumerate(shares.items())
+    ]
+    return svg.plot(frame, label, x_ticks, shown, axis, *drawn)
 
 
-def _steps(name: str, edges: Sequence[float], shares: Sequence[float], note: str) -> svg.Line:
+def _steps(series: int, edges: Sequence[float], shares: Sequence[float], note: str) -> svg.Line:
     corners: list[Point] = [(edges[0], 0.0)]
     for (left, right), share in zip(pairwise(edges), shares, strict=True):
         corners += [(left, share), (right, share)]
     highest = max(range(len(shares)), key=shares.__getitem__)
     peak = (edges[highest] + edges[highest + 1]) / 2, shares[highest]
-    return svg.Line([*corners, (edges[-1], 0.0)], _DRAWN.index(name), f"{name}: {note}", "stream", marked=[peak])
+    return svg.Line([*corners, (edges[-1], 0.0)], series, note, "stream", marked=[peak])
 
 
 def evidence_legend(tested: Mapping[str, Stream]) -> list[tuple[Markup, str]]:

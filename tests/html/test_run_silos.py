@@ -1,0 +1,147 @@
+"""The silos of a run: one table of all or of the worst, whom the federation helps, and the same page for a thousand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from fake_run import decided_run, fake_run, minimal_run, write_json
+from html_page import Page
+
+from caveat.files import RunFolder, read_run
+from caveat.html.run.page import render, write_report
+from caveat.html.run.rounds import spread
+from caveat.html.run.silos import SiloSection, differences_to_alone, rows_of, silo_section
+from caveat.html.templates import Table
+from caveat.uncertainty.statistical_tests import wilson
+
+
+def section(run: RunFolder) -> SiloSection:
+    found = silo_section(run)
+    assert found is not None
+    return found
+
+
+def cells(table: Table | None, header: str) -> list[str]:
+    assert table is not None
+    return next([cell.text for cell in each.cells] for each in table.columns if each.header == header)
+
+
+def many(folder: Path, count: int) -> Path:
+    """Silos of few inputs, whose accuracies differ by chance."""
+    fake_run(folder, beside=False, silos=9)
+    content = json.loads((folder / "summary.json").read_text())
+    first = content["silos"][0]
+    del first["codeword_use"]
+    content["silos"] = [
+        first | {"name": f"silo-{i}", "n_test": 9, "test": first["test"] | {"accuracy": (6 + i % 4) / 9}}
+        for i in range(count)
+    ]
+    write_json(folder / "summary.json", content)
+    return folder
+
+
+def test_the_worst_silos_come_first_with_mean_and_all_inputs_at_the_end(tmp_path: Path) -> None:
+    run = read_run(fake_run(tmp_path / "run"))
+    found = section(run)
+    names = cells(found.worst, "silo")
+    assert names[-2:] == ["mean over silos", "all inputs"]
+    accuracies = {silo.name: silo.test.accuracy or 0.0 for silo in run.silos}
+    assert [accuracies[name] for name in names[:-2]] == sorted(accuracies.values())
+    assert cells(found.worst, "accuracy")[-2] == "94.7 %"
+    assert found.rest is None
+
+
+def test_few_inputs_alone_make_no_silo_one_of_the_worst(tmp_path: Path) -> None:
+    folder = many(tmp_path / "run", 3)
+    content = json.loads((folder / "summary.json").read_text())
+    content["silos"][1] |= {"n_test": 900}
+    write_json(folder / "summary.json", content)
+    order = [row.silo.name for row in rows_of(read_run(folder))]
+    assert order[0] == "silo-1"  # 77.8 % of 900, before 66.7 % of 9
+
+
+def test_an_interval_is_drawn_where_it_is(tmp_path: Path) -> None:
+    run = read_run(fake_run(tmp_path / "run", beside=False))
+    bars = cells(section(run).worst, "95 % interval")
+    for row, bar in zip(rows_of(run), bars, strict=False):
+        low, high = wilson(round((row.silo.test.accuracy or 0) * 200), 200)
+        found = re.search(r'd="M([\d.]+),7L([\d.]+),7" class="whisker"', bar)
+        assert found is not None
+        ends = [0.8 + 0.2 * (float(x) - 4) / 102 for x in found.groups()]
+        assert ends == pytest.approx((low, high), abs=1e-3)
+
+
+def test_of_forty_silos_ten_are_open_and_of_a_thousand_columns_are_histograms(tmp_path: Path) -> None:
+    forty = section(read_run(many(tmp_path / "forty", 40)))
+    assert len(cells(forty.worst, "silo")) == 10 + 2
+    assert len(cells(forty.rest, "silo")) == 30
+    assert forty.histograms == ()
+    folder = many(tmp_path / "thousand", 1000)
+    thousand = section(read_run(folder))
+    assert len(cells(thousand.worst, "silo")) == 10 + 2
+    assert thousand.rest is thousand.metrics is thousand.helped is None
+    rows = list(csv.DictReader(thousand.csv.splitlines()))
+    assert len(rows) == 1000
+    assert float(rows[0]["accuracy"]) == pytest.approx(6 / 9, abs=1e-3)
+    titles = [chart.title for chart in thousand.histograms]
+    assert titles[:2] == ["Accuracy", "Confidence less accuracy"]
+    assert "Median" in thousand.histograms[0].caption
+    bars = re.findall(r"<title>(\d+) silos</title>", thousand.histograms[0].drawing)
+    assert sum(map(int, bars)) == 1000
+
+
+def test_pages_are_light(tmp_path: Path) -> None:
+    assert len(render(read_run(fake_run(tmp_path / "nine"))).encode()) < 350_000
+    page = write_report(many(tmp_path / "thousand", 1000))
+    assert page.stat().st_size < 1_500_000
+
+
+def test_whom_the_federation_helps_has_the_intervals_of_newcombe(tmp_path: Path) -> None:
+    """Newcombe (1998), table II, example a: 56 of 70 less 48 of 80 is 0.2, from 0.0524 to 0.3339."""
+    folder = minimal_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    for silo, n, mine, theirs in zip(content["silos"], (70, 200), (0.8, 0.9), (0.6, 0.9), strict=True):
+        silo |= {"n_test": n, "test": {"accuracy": mine}, "models": {"local": {"accuracy": theirs}, "global": {}}}
+    write_json(folder / "summary.json", content)
+    run = read_run(folder)
+    found = differences_to_alone(run)
+    (l1, u1), (l2, u2) = wilson(56, 70), wilson(42, 70)
+    assert found["a"].low == pytest.approx(0.2 - math.hypot(0.8 - l1, u2 - 0.6))
+    assert found["a"].high == pytest.approx(0.2 + math.hypot(u1 - 0.8, 0.6 - l2))
+    figure = section(run).helped
+    assert figure is not None
+    assert "Beyond chance it helps 1 and harms 0 of 2 silos" in figure.caption
+    assert figure.drawing.index('data-name="a"') < figure.drawing.index('data-name="b"')
+    assert cells(section(run).worst, "to training alone")[-2] == "+10.0"
+
+
+def test_abstentions_are_in_the_table(tmp_path: Path) -> None:
+    run = read_run(decided_run(tmp_path / "run"))
+    assert cells(section(run).worst, "abstains")[:2] == ["10.0 %", "10.0 %"]
+
+
+def test_the_confusion_is_a_map_with_blank_zeros(tmp_path: Path) -> None:
+    folder = minimal_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    content |= {"classes": ["ill", "well"], "classification": {"confusion": [[8, 2], [0, 10]]}}
+    write_json(folder / "summary.json", content)
+    text = render(read_run(folder))
+    drawing = text.split('class="confusion"')[1].split("</svg>")[0]
+    assert re.findall(r'fill-opacity="([\d.]+)" class="cell (\w+)"', drawing) == [
+        ("0.83", "right"), ("0.32", "wrong"), ("1", "right"),
+    ]  # fmt: skip
+    assert "2 of class ill called well" in drawing
+    assert "Most frequent errors: 2 of class ill called well" in text
+    assert Page(text).sections == ["overview", "silos", "errors", "training", "details"]
+
+
+def test_a_band_over_rounds_spans_all_of_few_silos_and_80_percent_of_many() -> None:
+    few = {str(i): [(1, i / 10)] for i in range(10)}
+    assert spread(few) == ([(1, 0.0)], [(1, 0.9)])
+    many_silos = {str(i): [(1, i / 100)] for i in range(101)}
+    assert spread(many_silos) == ([(1, 0.1)], [(1, 0.9)])
