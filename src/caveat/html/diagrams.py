@@ -164,7 +164,7 @@ def confusion_map(counts: Sequence[Sequence[int]], names: Sequence[str], label: 
     """Draw a square matrix of counts, shaded by the share of their row; rows are classes, columns predictions."""
     left = min(max(map(len, names)), 14) * _LETTER + 10
     side, top = min(46.0, (svg.WIDTH - left) / len(names)), 34.0
-    drawn = [svg.text(left - 8, 12, "class", "end", "tick"), svg.text(left, 12, "predicted", "start", "tick")]
+    drawn = [svg.text(left, 12, "predicted (across), class (down)", "start", "tick")]
     short = max(2, int(side / _LETTER))
     for i, (name, row) in enumerate(zip(names, counts, strict=True)):
         y = top + side * i

@@ -146,7 +146,7 @@ def silo_table(run: RunFolder, rows: Sequence[SiloRow], caption: str, footer: bo
     return table(made, caption, [row.silo.name for row in rows], 2 if footer else 0)
 
 
-class _Cells(NamedTuple):
+class SiloColumn(NamedTuple):
     """A column of silos."""
 
     header: str
@@ -155,24 +155,26 @@ class _Cells(NamedTuple):
     words: bool = False
 
 
-def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[_Cells]:
+def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     silos = [row.silo for row in rows]
     low = min((row.interval[0] for row in rows if row.interval), default=0.0)
     return [
-        _Cells("silo", [silo.name for silo in silos], words=True),
-        _Cells("domain", [silo.domain for silo in silos], words=True),
-        _Cells(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
-        _Cells("accuracy", list(map(_accuracy, rows))),
-        _Cells("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
-        _Cells("sure", [Cell(percent(row.confidence), _off(row.silo.test)) for row in rows], _SURE),
-        _Cells("ECE", [_ece(silo.test) for silo in silos], "expected calibration error"),
-        _Cells("to training alone", list(map(_alone, rows)), "points of accuracy"),
-        _Cells("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
-        _Cells("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the positive class found"),
-        _Cells("specificity", [_share(row.of.specificity) for row in rows], "share of the other class found"),
-        _Cells("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
-        _Cells("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
-        _Cells("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
+        SiloColumn("silo", [silo.name for silo in silos], words=True),
+        SiloColumn("domain", [silo.domain for silo in silos], words=True),
+        SiloColumn(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
+        SiloColumn("accuracy", list(map(_accuracy, rows))),
+        SiloColumn("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
+        SiloColumn("sure", [Cell(percent(row.confidence), _off(row.silo.test)) for row in rows], _SURE),
+        SiloColumn("ECE", [_ece(silo.test) for silo in silos], "expected calibration error"),
+        SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
+        SiloColumn("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
+        SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
+        SiloColumn(
+            "specificity", [_share(row.of.specificity) for row in rows], "share of the others that are not called so"
+        ),
+        SiloColumn("AUROC", [_auroc(row.of.auroc) for row in rows], "0.5 is chance, 1 is best"),
+        SiloColumn("alarms", [percent(silo.test.alarms) for silo in silos], "false ones, on a silo's own inputs"),
+        SiloColumn("abstains", [_abstains(row.abstains) for row in rows], "share of inputs without an answer"),
     ]
 
 
