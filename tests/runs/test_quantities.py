@@ -80,6 +80,8 @@ def test_metrics_are_those_of_the_predictions(finished: caveat.Run) -> None:
         "interval_coverage": ((low <= y) & (y <= high)).double().mean(), "interval_width": (high - low).mean(),
     }  # fmt: skip
     assert {key: record[key] for key in wanted} == pytest.approx({key: float(each) for key, each in wanted.items()})
+    own = finished.compute({"mae": lambda prediction, y: float((prediction.value - y).abs().mean())})
+    assert own["silos"][name]["mae"] == pytest.approx(record["mae"])
     again = finished.evaluate(silo.test.x, y.numpy(), name)
     assert again["mae"] == pytest.approx(record["mae"])
     assert "accuracy" not in again
@@ -188,6 +190,7 @@ def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run
         ({"range": (5.0, 0.0)}, "lowest and the highest"),
         ({"label_noise": (0.1,)}, "data.label_noise is for classes"),
         ({"classes": ("a", "b")}, "data.classes is for classes"),
+        ({"source": "on_site"}, "needs the data of all silos"),
     ],
 )
 def test_keys_that_do_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
@@ -203,6 +206,13 @@ def test_a_cell_that_is_no_number_is_refused_by_line(tmp_path: Path) -> None:
     paths[1].write_text(paths[1].read_text().replace("\n", "\n1,2,3,many\n", 1))
     with pytest.raises(Refused, match=r"south.csv, line 2: 'days' is 'many', expected a number"):
         data.from_files(*paths, target="days", predict="quantity")
+
+
+@pytest.mark.parametrize("given", [["diabetes"], ["TABLE", "--target", "days", "--set", "data.predict=quantity"]])
+def test_a_survey_has_no_classes(given: list[str], tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["data", *(str(table(tmp_path)[0]) if each == "TABLE" else each for each in given)])
+    assert found.exit_code == 0, found.output
+    assert "class" not in found.output
 
 
 def test_commands_from_table_to_predictions(tmp_path: Path) -> None:

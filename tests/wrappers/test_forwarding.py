@@ -12,6 +12,7 @@ from federations import METHODS
 
 import caveat
 from caveat.core import ConfigurationError, Decision, Method, Round
+from caveat.core.quantity import Quantity
 from caveat.methods import FedAvg, FedBN, FedPN, TrFedDis
 from caveat.training.fit import Training
 from caveat.wrappers.aggregation import Combined, Stepping
@@ -26,6 +27,7 @@ from caveat.wrappers.joining import Joining
 from caveat.wrappers.laplace import Laplace
 from caveat.wrappers.pooled_alarms import PooledAlarms
 from caveat.wrappers.privacy import Private
+from caveat.wrappers.quantities import Intervals, Valued
 from caveat.wrappers.trained import Balanced, Carried
 
 ATTRIBUTES = [name for name in dir(Method) if not name.startswith("_")]
@@ -57,6 +59,7 @@ def snapshots(base: Method) -> Wrapper:
     return Snapshots(base, ensemble_size=1)
 
 
+DAYS = Quantity((0.0, 1.0, 3.0), (0.5, 2.0), (0.5, 0.5), 10)
 MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Wrapper: Wrapper,
     Evaluated: Evaluated,
@@ -70,6 +73,8 @@ MAKERS: dict[type[Wrapper], Callable[[Method], Wrapper]] = {
     Conformal: Conformal,
     LabelShifted: LabelShifted,
     ByClass: ByClass,
+    Valued: lambda base: Valued(base, DAYS),
+    Intervals: lambda base: Intervals(base, target=DAYS),
     Familiar: Familiar,
     PooledAlarms: PooledAlarms,
     Private: private,

@@ -30,8 +30,9 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
     """Describe the content of a source or a path, as plain values.
 
     Keys: "source"; "in_silos", whether the data consists of silos; "shape" of one input, if all have the same;
-    "classes"; and "parts", the domains or silos, each with "name", "examples", "test" (examples in the source's test
-    part), "class_counts" (test part included), "shape" if shapes differ, and for tables "missing" per column.
+    "classes", unless the target is a quantity; and "parts", the domains or silos, each with "name", "examples", "test"
+    (examples in the source's test part), "class_counts" (test part included), "shape" if shapes differ, and for tables
+    "missing" per column.
 
     A table has "columns", in file order, each with "name", "holds" (numbers, texts, nothing), "missing" and "distinct"
     values, "range", "mean" and "std" of numbers, "unit" from the dictionary, "categories" of texts, "becomes" (its
@@ -56,7 +57,7 @@ def survey(source: str, target: str | None = None, silo_column: str | None = Non
         "source": name,
         "in_silos": found.given,
         **({"shape": shapes[0]} if alike else {}),
-        "classes": list(found.pools[0].classes),
+        **({"classes": list(found.pools[0].classes)} if found.pools[0].value is None else {}),
         "parts": [
             _part(each) | ({} if alike else {"shape": shape}) for each, shape in zip(found.pools, shapes, strict=True)
         ],
@@ -68,7 +69,7 @@ def _part(pool: Pool) -> dict[str, Any]:
         "name": pool.domain,
         "examples": len(pool.y),
         "test": pool.own_test,
-        "class_counts": np.bincount(pool.y, minlength=len(pool.classes)).tolist(),
+        **({"class_counts": np.bincount(pool.y, minlength=len(pool.classes)).tolist()} if pool.value is None else {}),
     }
 
 
@@ -87,14 +88,15 @@ def _table(source: tables.TableSource, reading: Reading) -> dict[str, Any]:
     )
     tables.check_names(sheets, reading)
     tables.check_labels(sheets, reading)
-    if reading.target is not None and reading.target not in found_wrong:
+    labelled = reading.target is not None and reading.predict != "quantity"
+    if labelled and reading.target not in found_wrong:
         sheets = tables.one_class(sheets, reading)
     tables.warn_of_groups(sheets, reading)
     columns = [_column(sheets, column, reading, found_wrong) for column in sheets[0].columns]
     columns += [_lacking(name, refusal) for name, refusal in found_wrong.items() if name not in sheets[0].columns]
     tables.warn_of_spaces(sheets, [column["name"] for column in columns if "categories" in column])
     _add_silos(columns, sheets, reading)
-    found = {label for sheet in sheets for label in sheet.column(reading.target)} if reading.target else set[str]()
+    found = {label for sheet in sheets for label in sheet.column(reading.target or "")} if labelled else set[str]()
     classes = ordered(sorted(found))
     counts = Counter(name for sheet in sheets for name in tables.silos_of(sheet, reading))
     names = ordered(list(counts)) if reading.silo_column else tuple(counts)

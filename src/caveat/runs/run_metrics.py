@@ -283,7 +283,7 @@ class Classification:
 
 
 Metric = Callable[[Prediction, Tensor], float]
-"""A function from a prediction of N inputs and their labels (N,) to a number."""
+"""A function from a prediction of N inputs and their labels or quantities (N,) to a number."""
 OWN = "own"
 """The group of custom metrics in a silo's measurements on its test split."""
 
@@ -315,7 +315,8 @@ def own_figures(
     for silo in silos:
         prediction = predictor(silo.name)(silo.test.x, silo.subgroups.get("test"))
         found[silo.name] = {
-            name: _number(metric(prediction, silo.test.y), name, silo.name) for name, metric in metrics.items()
+            name: _number(metric(prediction, silo.values.get("test", silo.test.y)), name, silo.name)
+            for name, metric in metrics.items()
         }
     means = {name: math.fsum(each[name] for each in found.values()) / len(found) for name in metrics}
     return {"silos": found, "mean": means}
