@@ -209,7 +209,7 @@ def test_a_cell_that_is_no_number_is_refused_by_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [["diabetes"], ["TABLE", "--target", "days", "--set", "data.predict=quantity"]])
-def test_a_survey_has_no_classes(given: list[str], tmp_path: Path) -> None:
+def test_a_survey_of_a_quantity(given: list[str], tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["data", *(str(table(tmp_path)[0]) if each == "TABLE" else each for each in given)])
     assert found.exit_code == 0, found.output
     assert "class" not in found.output
