@@ -29,7 +29,7 @@ COMMANDS = {
     },
     "rollback": {"--to"},
     "join": {"--out", "--silo", "--rounds", "--model", "--plugin", "--quiet"},
-    "predict": {"--model", "--plugin", "--silo", "--device", "--out"},
+    "predict": {"--model", "--plugin", "--silo", "--device", "--out", "--report"},
     "evaluate": {"--model", "--plugin", "--silo", "--device", "--target"},
     "export": {"--silo", "--format", "--out", "--model", "--plugin", "--training-features"},
     "report": {"--out"},
@@ -166,6 +166,18 @@ def test_predictions_are_rows_that_add_up(finished: tuple[Path, Result], nowhere
         assert row["decision"] == "global"
     assert caveat("predict", folder, "new.npz", "--silo", "silo-1", "--out", "new.csv").stdout == ""
     assert (nowhere / "new.csv").read_text() == result.stdout
+
+
+def test_a_page_of_predictions_is_written_on_request(finished: tuple[Path, Result], nowhere: Path) -> None:
+    np.savez(nowhere / "new.npz", x=np.arange(5 * 64, dtype=np.uint8).reshape(5, 8, 8))
+    arguments = ("predict", finished[0], "new.npz", "--silo", "silo-1", "--out", "new.csv")
+    result = caveat(*arguments, "--report", "new.html")
+    assert result.exit_code == 0, result.stderr
+    page = (nowhere / "new.html").read_text()
+    assert "Predictions at silo-1" in page
+    assert "of 5 inputs answered" in page
+    assert page.count('src="data:image/png;base64,') > 0
+    assert "--report gone/new.html" in one_error(caveat(*arguments, "--report", "gone/new.html"), 2)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,9 @@ def predict(
     silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model predicts.")],
     model: ModelOptions = None,
     out: Annotated[str, typer.Option(metavar="FILE.csv", help="Output file; - is standard output.")] = "-",
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write a page about the predictions.")
+    ] = None,
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
@@ -28,16 +31,22 @@ def predict(
     typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to
     rely on it. With uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note,
     and whether all rows together are unlike the silo's own in some column; for images also the file. Prints how many
-    inputs were answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md).
+    inputs were answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md). With
+    --report also writes a page: the decisions, p-values beside the silo's own, the strangest and the surest inputs with
+    their values, and columns that shifted.
     """
     with reported(named=True):
         from ..api import load
         from ..data import noted_inputs
-        from .output import prediction_counts, prediction_rows
+        from .output import prediction_counts, prediction_page, prediction_rows
 
         finished = load(folder, model=model, device=device or "cpu")
         preparation = finished.preparation
         _check_silo(silo, preparation.names)
+        if report is not None and preparation.target is not None:
+            from ..core import ConfigurationError
+
+            raise ConfigurationError(f"--report {report}: the page is about classes, and {folder} predicts a quantity")
         found = noted_inputs(inputs, preparation, silo)
         prediction = finished.predictor(silo)(found)
         _warn(folder, silo, prediction)
@@ -45,6 +54,8 @@ def predict(
         names = [preparation.subgroup_names[of] if of >= 0 else "" for of in _subgroups(prediction)]
         _write_csv(prediction_rows(prediction, preparation.classes, notes, found.files, names), out)
         typer.echo(prediction_counts(prediction), err=True)
+        if report is not None:
+            _write(prediction_page(prediction, found, finished, silo, inputs), report, "--report")
 
 
 def evaluate(
@@ -135,13 +146,17 @@ def _subgroups(prediction: Any) -> list[int]:
 def _write_csv(text: str, out: str) -> None:
     if out == "-":
         typer.echo(text, nl=False)
-        return
+    else:
+        _write(text, Path(out), "--out")
+
+
+def _write(text: str, path: Path, option: str) -> None:
     from ..core import ConfigurationError
 
     try:
-        Path(out).write_text(text, encoding="utf-8", newline="")
+        path.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        raise ConfigurationError(f"--out {out}: {error.strerror}") from None
+        raise ConfigurationError(f"{option} {path}: {error.strerror}") from None
 
 
 def export(

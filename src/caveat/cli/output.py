@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..core import Decision, Prediction, Reason
+from ..data.preparation import Inputs
 from ..files import as_text
 from ..terminal.tables import Heading, TextTable, text_table
 
@@ -165,6 +166,27 @@ def _quantity_rows(prediction: Prediction, notes: Sequence[str], files: Sequence
         ends = [as_text(each[i]) for each in others.values() if each]
         writer.writerow([i, *values, Decision(decision).name.lower(), _reason(Reason(reason)), *ends])
     return text.getvalue()
+
+
+def prediction_page(prediction: Prediction, found: Inputs, run: Any, silo: str, source: str) -> str:
+    """Return the page of predictions for the inputs `found` in a file, with the cells of a table or the images."""
+    from ..data.sources import locate
+    from ..data.tables.files import read_sheet
+    from ..html.predictions import PredictedInputs, render
+    from ..runs.gallery import png
+
+    preparation, path, cells = run.preparation, locate(source), dict[str, list[str]]()
+    if preparation.encoders:
+        sheet = read_sheet(path, preparation.encoders[silo].csv_format.of(path.stem, silo).separator)
+        cells = {name: list(map(str, sheet.verbatim(name))) for name in sheet.columns}
+
+    def image(i: int) -> str | None:
+        return png(preparation, found.x[i]) if preparation.normalize is not None else None
+
+    page = PredictedInputs(
+        prediction, preparation.classes, run.summary["method"], silo, path.name, cells, image, found.files
+    )  # fmt: skip
+    return render(page)
 
 
 def _reason(reason: Reason) -> str:

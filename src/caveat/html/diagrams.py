@@ -175,7 +175,7 @@ def confusion_map(counts: Sequence[Sequence[int]], names: Sequence[str], label: 
                 title = f"{n:,} of class {name} called {names[k]}"
                 kind = "right" if i == k else "wrong"
                 drawn += _count_cell((left + side * k, y), side - 1.5, n, n / sum(row), kind, title)
-    return svg.drawing(left + side * len(names), top + side * len(names), label, *drawn, class_="confusion")
+    return svg.drawing(svg.WIDTH, top + side * len(names), label, *drawn, class_="confusion")
 
 
 def _count_cell(at: Point, side: float, count: int, share: float, kind: str, title: str) -> list[Markup]:

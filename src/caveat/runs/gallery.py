@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
-from ..data import Silos
+from ..data import Preparation, Silos
 from ..files import schema
 
 SHOWN = 6
@@ -97,7 +97,7 @@ def _quadrants(silos: Silos, streams: Mapping[str, tuple[Data, Prediction]]) -> 
 
 def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> schema.Item:
     return schema.Item(
-        image=_png(silos, data.x[i]) if silos.images else None,
+        image=png(silos, data.x[i]) if silos.images else None,
         label=int(data.y[i]),
         predicted=int(prediction.label[i]),
         probability=float(prediction.probs[i].max()),
@@ -106,7 +106,8 @@ def _item(silos: Silos, data: Data, prediction: Prediction, i: int) -> schema.It
     )
 
 
-def _png(silos: Silos, x: torch.Tensor) -> str:
+def png(silos: Silos | Preparation, x: torch.Tensor) -> str:
+    """Return a normalized image as base64 PNG."""
     array = silos.to_image(x)
     image = Image.fromarray(array.squeeze(-1) if array.shape[-1] == 1 else array)
     buffer = io.BytesIO()

@@ -124,6 +124,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     alone = training_alone(run)
     if not known:
         return ("good", Markup("{}").format(alone.strip())) if alone else None
+    alone = alone or _control(run)
     whole = reduce(add, (most for _, _, most in known))
     over = f", mean over {len(known):,} silos" if len(known) > 1 else ""
     most = "always predicting a silo's most frequent class is right for "
@@ -151,6 +152,16 @@ def _gained_nothing(name: str, of: Judged) -> str:
     if most is not None and of.behind:
         told = [f"{most.right + most.gained - most.lost} of {most.inputs} right, this class {most.right}", *told]
     return f"{name} ({', '.join(told)})"
+
+
+def _control(run: RunFolder) -> Markup | str:
+    """Return how to compare with training alone; empty if the run is that, or cannot be repeated here."""
+    if run.method == ALONE or run.federated or len(run.silos) < 2:
+        return ""
+    text = (
+        " Training alone was not measured: <code>baselines = [&quot;{}&quot;]</code> shows whom the federation helps."
+    )
+    return Markup(text).format(ALONE)
 
 
 def training_alone(run: RunFolder) -> str:

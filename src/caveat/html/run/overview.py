@@ -74,7 +74,12 @@ def _ends(run: RunFolder) -> str:
     if len(found) < 2:
         return ""
     least, most = (end(found, key=lambda name: found[name].share) for end in (min, max))
-    said = f" Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
+    if found[least].share == found[most].share:
+        said = f" Every silo answers {percent(found[least].share)}"
+    else:
+        said = (
+            f" Silos answer between {percent(found[least].share)} ({least}) and {percent(found[most].share)} ({most})"
+        )
     wrong = {name: each.risk for name, each in found.items() if each.risk}
     if wrong:
         worst = max(wrong, key=lambda name: wrong[name])

@@ -1,0 +1,237 @@
+"""The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ..core import Decision, Prediction, Reason
+from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
+from ..uncertainty.statistical_tests import binomial_tail
+from . import svg, templates
+from .diagrams import stack_swatch, stacked_bar
+from .svg import Chart
+from .templates import Table, column, table, words
+
+_BINS = 20
+"""Number of bins of a p-value; of a silo's own inputs, each has the same share."""
+_SHOWN = 8
+"""Number of strangest and of surest inputs."""
+_MOST_COLUMNS = 8
+"""Maximum number of columns of the file in a table of inputs."""
+_MOST_NOTES = 5
+_LEVEL = 0.01
+_SCORES = {
+    "typicality": "all together",
+    "familiarity": "distance from the silo's own inputs",
+    "nearness": "distance from the nearest training input",
+    "sureness": "uncertainty of the answer",
+}
+
+
+@dataclass(frozen=True)
+class PredictedInputs:
+    """Predictions for the inputs of one file at one silo."""
+
+    prediction: Prediction
+    classes: Sequence[str]
+    method: str
+    silo: str
+    source: str
+    """The name of the file."""
+    cells: Mapping[str, Sequence[str]]
+    """The columns of a table, as written; empty for other inputs."""
+    image: Callable[[int], str | None]
+    """Returns the image of an input as base64 PNG, if it is one."""
+    files: Sequence[str] = ()
+
+    @property
+    def reasons(self) -> list[Reason]:
+        return [Reason(each) for each in self.prediction.reason.tolist()]
+
+    @property
+    def answered(self) -> list[bool]:
+        return (self.prediction.decision != Decision.ABSTAIN).tolist()
+
+    def place(self, i: int) -> str:
+        """Return the name of an input: its file, or its row, from 0."""
+        return plain(self.files[i]) if self.files else f"row {i}"
+
+    def label(self, i: int) -> str:
+        known = bool(self.prediction.probs[i].isfinite().all())
+        return self.classes[int(self.prediction.label[i])] if known else "undefined"
+
+
+def render(found: PredictedInputs) -> str:
+    """Return the text of the page."""
+    return templates.render(
+        "predictions.html.j2",
+        found=found,
+        sentence=sentence(found),
+        lines=verdicts(found),
+        bar=_bar(found),
+        strips=_strips(found),
+        shifted=_shifted(found),
+        answers=_answers(found),
+        strangest=_inputs(found, _strangest(found), "The strangest inputs, the lowest p-value first."),
+        surest=_inputs(found, _surest(found), "The surest answers, the least uncertain first."),
+    )
+
+
+def sentence(found: PredictedInputs) -> Markup:
+    """Return how many inputs were answered and abstained from, and why."""
+    n, answered = len(found.prediction), sum(found.answered)
+    text = Markup("<b>{}</b> of {} answered").format(f"{answered:,}", plural(n, "input"))
+    if answered == n:
+        return text + "."
+    why = Counter(
+        reason.name.lower() for reason, known in zip(found.reasons, found.answered, strict=True) if reason and not known
+    )
+    told = ", ".join(f"{number:,} {reason}" for reason, number in why.most_common())
+    return text + f"; it abstains from the other {n - answered:,}{f' ({told})' if told else ''}."
+
+
+def verdicts(found: PredictedInputs) -> list[tuple[str, str]]:
+    """Return the kind and the text of what is known about all inputs together, the worst first."""
+    prediction, lines = found.prediction, list[tuple[str, str]]()
+    n = len(prediction)
+    rate, typicality = prediction.false_alarm_rate, prediction.typicality
+    if typicality is None or not rate:
+        lines.append(("open", "No alarm is possible: nothing says whether these inputs are like the silo's own."))
+    elif n:
+        alarms = int((typicality <= rate).sum())
+        told = f"{alarms:,} of {plural(n, 'input')} raise an alarm, where {100 * rate:.3g} % of the silo's own do"
+        unlike = binomial_tail(alarms, n, rate) < _LEVEL
+        lines.append(("bad", f"Unlike the silo's own inputs: {told}.") if unlike else ("good", f"{told}."))
+    if prediction.unlike_columns:
+        names = listed([plain(each.name) for each in prediction.unlike_columns], _MOST_NOTES)
+        lines.append(
+            ("bad", f"Columns unlike the silo's own, over all rows: {names}. Check units, codes and selection.")
+        )
+    notes = Counter(note for note in prediction.input_notes if note)
+    if notes:
+        told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
+        more = f"; {len(notes) - _MOST_NOTES:,} other notes" if len(notes) > _MOST_NOTES else ""
+        lines.append(
+            ("open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}.")
+        )
+    if undefined := int((~prediction.probs.isfinite().all(-1)).sum()):
+        lines.append(("bad", f"The probabilities of {plural(undefined, 'input')} are not finite."))
+    order = ("bad", "open", "good")
+    return sorted(lines, key=lambda line: order.index(line[0]))
+
+
+def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:
+    """Return the shares of answered inputs, with and without an alarm, and of abstentions; None without inputs."""
+    n = len(found.prediction)
+    if not n:
+        return None
+    pairs = list(zip(found.answered, found.reasons, strict=True))
+    counts = {
+        "right": sum(answered and not reason for answered, reason in pairs),
+        "foreign": sum(answered and bool(reason) for answered, reason in pairs),
+        "abstain": sum(not answered for answered, _ in pairs),
+    }
+    names = {"right": "answered", "foreign": "answered, with a reason not to rely on it", "abstain": "abstained"}
+    shares = {kind: number / n for kind, number in counts.items() if number}
+    told = ", ".join(f"{names[kind]} {percent(share)}" for kind, share in shares.items())
+    drawn = stacked_bar(shares, (0, 2), (svg.WIDTH, 24), "outcome", names)
+    chart = Chart("Decisions", svg.drawing(svg.WIDTH, 28, f"Decisions: {told}", *drawn, class_="outcomes"), f"{told}.")
+    return chart, [(stack_swatch(kind, "outcome"), names[kind]) for kind in shares]
+
+
+def _strips(found: PredictedInputs) -> list[Chart]:
+    """Return a histogram of each p-value, whose shares are equal for the silo's own inputs."""
+    charts = []
+    for name, about in _SCORES.items():
+        values = found.prediction.p_values.get(name)
+        known = values[values.isfinite()].tolist() if values is not None else []
+        if not known:
+            continue
+        counts = Counter(min(int(p * _BINS), _BINS - 1) for p in known)
+        shares = [counts[i] / len(known) for i in range(_BINS)]
+        frame = svg.Axes(46, 8, 418, 70, (0, 1), (0, max(svg.ticks(0, max(shares), 2))))
+        width = frame.width / _BINS
+        bars = [
+            svg.rect((frame.left + i * width, frame.y(share)), width - 1, frame.bottom - frame.y(share), "bar",
+                     svg.element("title", f"{counts[i]:,} inputs"))
+            for i, share in enumerate(shares) if share
+        ]  # fmt: skip
+        own = svg.line(frame.at((0, 1 / _BINS)), frame.at((1, 1 / _BINS)), "event")
+        low = sum(p <= found.prediction.false_alarm_rate for p in known)
+        rate = found.prediction.false_alarm_rate
+        label = f"P-values of {name}: {low:,} of {plural(len(known), 'input')} at most {rate:g}"
+        y_ticks = svg.written(svg.ticks(0, max(shares), 2), lambda share: percent(share, 0))
+        x_ticks = svg.written((0, 0.2, 0.4, 0.6, 0.8, 1), tick)
+        drawn = svg.plot(frame, label, x_ticks, y_ticks, "p-value", own, *bars)
+        charts.append(Chart(f"{name.capitalize()}: {about}", drawn, "The dashed line is the silo's own inputs."))
+    return charts
+
+
+def _shifted(found: PredictedInputs) -> Table | None:
+    each = found.prediction.unlike_columns
+    if not each:
+        return None
+    written = [
+        [f"{value:.4g}" if one.figure == "median" else percent(value) for value in (one.here, one.known)]
+        for one in each
+    ]
+    columns = [
+        words("column", (plain(one.name) for one in each)),
+        words("what differs", (plain(one.figure) for one in each)),
+        column("here", (here for here, _ in written)),
+        column("the silo's own", (known for _, known in written)),
+        column("corrected p", (probability(one.p) for one in each)),
+    ]
+    return table(columns, "Columns in which all rows together differ from the silo's own rows.")
+
+
+def _answers(found: PredictedInputs) -> Table | None:
+    """Return the number of inputs by label, of those answered and of those abstained from."""
+    labels = [found.label(i) for i in range(len(found.prediction))]
+    pairs = Counter(zip(labels, found.answered, strict=True))
+    names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
+    columns = [
+        words("label", map(plain, names)),
+        column("answered", (count(pairs[name, True]) for name in names)),
+        column("abstained", (count(pairs[name, False]) for name in names), "their label is not to be relied on"),
+    ]
+    return table(columns, "Inputs by the most probable class.")
+
+
+def _strangest(found: PredictedInputs) -> list[int]:
+    values = found.prediction.typicality
+    score = values if values is not None else -found.prediction.uncertainty["total"]
+    return score.nan_to_num(nan=-1.0).argsort(stable=True)[:_SHOWN].tolist()
+
+
+def _surest(found: PredictedInputs) -> list[int]:
+    order = found.prediction.uncertainty["total"].argsort(stable=True).tolist()
+    return [i for i in order if found.answered[i]][:_SHOWN]
+
+
+def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
+    """Return a row per input with its prediction, the values of its columns, and its note."""
+    if not places:
+        return None
+    prediction, reasons = found.prediction, found.reasons
+    shown = list(found.cells.items())[:_MOST_COLUMNS]
+    images = [image and svg.element("img", src=f"data:image/png;base64,{image}", alt=found.place(i))
+              for i in places for image in [found.image(i)]]  # fmt: skip
+    p_values = prediction.typicality
+    columns = [
+        words("input", (found.place(i) for i in places)),
+        words("image", (image or "" for image in images)),
+        words("label", (plain(found.label(i)) for i in places)),
+        column("probability", (percent(float(prediction.probs[i].max())) for i in places)),
+        column("p-value", (probability(float(p_values[i])) if p_values is not None else "" for i in places)),
+        column("uncertainty", (decimal(float(prediction.uncertainty["total"][i])) for i in places), "nats"),
+        words("decision", (Decision(int(prediction.decision[i])).name.lower() for i in places)),
+        words("reason", (reasons[i].name.lower() if reasons[i] else "" for i in places)),
+        *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),
+        words("note", (plain(prediction.input_notes[i]) if prediction.input_notes else "" for i in places)),
+    ]
+    more = len(found.cells) - len(shown)
+    caption += f" {more:,} further columns of the file are not shown." if more > 0 else ""
+    return table(columns, caption)

@@ -1,0 +1,90 @@
+"""The page of predictions says what was decided about new inputs, and whether these are like the silo's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from html_page import Page
+
+from caveat.core import Decision, Prediction, Reason, UnlikeColumn
+from caveat.html.predictions import PredictedInputs, render, sentence, verdicts
+
+INPUTS = 20
+
+
+def made(low: int, **more: Any) -> PredictedInputs:
+    """Predictions of which the first `low` are unfamiliar and abstained from."""
+    p = torch.linspace(0.1, 1, INPUTS, dtype=torch.float64)
+    p[:low] = 0.01
+    logits = torch.linspace(-3, 3, INPUTS, dtype=torch.float64)
+    decision = torch.where(p <= 0.05, int(Decision.ABSTAIN), int(Decision.GLOBAL))
+    prediction = Prediction.from_logits(torch.stack([logits, -logits], 1)[None], decision)
+    prediction = replace(
+        prediction, familiarity=p, nearness=torch.ones_like(p), sureness=torch.ones_like(p), typicality=p,
+        false_alarm_rate=0.05, ranked_among=99,
+    )  # fmt: skip
+    prediction = replace(prediction, **more)
+    cells = {"age": [str(20 + i) for i in range(INPUTS)], "<b>sex</b>": ["female"] * INPUTS}
+    return PredictedInputs(prediction, ["ill", "well"], "fedavg", "VA", "new.csv", cells, lambda i: None)
+
+
+def test_what_was_decided_is_said_first_with_its_reasons() -> None:
+    found = made(3)
+    assert (
+        Page(f"<p>{sentence(found)}</p>").text
+        == "17 of 20 inputs answered; it abstains from the other 3 (3 unfamiliar)."
+    )
+    assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
+
+
+@pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
+def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind: str) -> None:
+    # Of 20 inputs at 5 %: three or more in 7.5 % of files, four or more in 1.6 %, five or more in 0.3 %.
+    (line,) = verdicts(made(low))
+    assert line[0] == kind
+    assert f"{low} of 20 inputs raise an alarm, where 5 % of the silo's own do" in line[1]
+
+
+def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
+    column = UnlikeColumn("age", "median", 62.0, 31.0, 0.001)
+    found = made(1, unlike_columns=(column,), input_notes=("sex: never seen: 'x'",) * 2 + ("",) * (INPUTS - 2))
+    found.prediction.probs[4] = torch.nan
+    lines = verdicts(found)
+    assert [kind for kind, _ in lines] == ["bad", "bad", "open", "good"]
+    assert lines[0][1].startswith("Columns unlike the silo's own, over all rows: age.")
+    assert "1 input are" not in lines[1][1]
+    assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[2][1]
+    page = Page(render(found))
+    assert "age median 62 31 0.001" in page.text
+
+
+def test_without_p_values_nothing_is_claimed_of_familiarity() -> None:
+    nothing = dict.fromkeys(("familiarity", "nearness", "sureness", "typicality"))
+    found = made(0, **nothing, false_alarm_rate=0.0)
+    assert verdicts(found) == [
+        ("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
+    ]
+    assert Page(render(found)).sections == ["overview", "strangest", "surest"]
+
+
+def test_the_page_shows_the_strangest_and_the_surest_with_their_values() -> None:
+    text = render(made(2))
+    page = Page(text)
+    assert page.sections == ["overview", "p-values", "strangest", "surest"]
+    assert "row 0 ill" not in page.text.partition("Strangest")[0]
+    strangest = page.text.partition("The strangest inputs")[2]
+    assert strangest.index("row 0") < strangest.index("row 1") < strangest.index("row 2")
+    assert "abstain unfamiliar 20 female" in strangest
+    assert "<b>sex</b>" not in text
+    assert "https://" not in text
+    assert all(a["aria-label"] for a in page.all("svg") if a.get("aria-hidden") != "true")
+
+
+def test_no_inputs_are_a_page(tmp_path: object) -> None:
+    none = made(0)
+    empty = Prediction.from_logits(torch.zeros(1, 0, 2, dtype=torch.float64))
+    found = replace(none, prediction=empty, cells={})
+    assert "0 of 0 inputs answered" in Page(render(found)).text
