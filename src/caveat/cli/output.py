@@ -170,7 +170,7 @@ def _quantity_rows(prediction: Prediction, notes: Sequence[str], files: Sequence
 
 def prediction_page(prediction: Prediction, found: Inputs, run: Any, silo: str, source: str) -> str:
     """Return the page of predictions for the inputs `found` in a file, with the cells of a table or the images."""
-    from ..data.sources import locate
+    from ..data.sources.base import locate
     from ..data.tables.files import read_sheet
     from ..html.predictions import PredictedInputs, render
     from ..runs.gallery import png
