@@ -55,7 +55,7 @@ def test_columns_notes_and_undefined_probabilities_are_verdicts() -> None:
     lines = verdicts(found)
     assert [kind for kind, _ in lines] == ["bad", "bad", "open", "good"]
     assert lines[0][1].startswith("Columns unlike the silo's own, over all rows: age.")
-    assert "1 input are" not in lines[1][1]
+    assert lines[1][1] == "Probabilities are not finite: 1 of 20 inputs."
     assert "2 of 20 inputs are unlike the training inputs: sex: never seen: 'x' (2)" in lines[2][1]
     page = Page(render(found))
     assert "age median 62 31 0.001" in page.text

@@ -117,7 +117,7 @@ def verdicts(found: PredictedInputs) -> list[tuple[str, str]]:
             ("open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}.")
         )
     if undefined := int((~prediction.probs.isfinite().all(-1)).sum()):
-        lines.append(("bad", f"The probabilities of {plural(undefined, 'input')} are not finite."))
+        lines.append(("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
     order = ("bad", "open", "good")
     return sorted(lines, key=lambda line: order.index(line[0]))
 
