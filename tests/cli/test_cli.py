@@ -177,7 +177,9 @@ def test_a_page_of_predictions_is_written_on_request(finished: tuple[Path, Resul
     assert "Predictions at silo-1" in page
     assert "of 5 inputs answered" in page
     assert page.count('src="data:image/png;base64,') > 0
-    assert "--report gone/new.html" in one_error(caveat(*arguments, "--report", "gone/new.html"), 2)
+    failed = caveat(*arguments, "--report", "gone/new.html")
+    assert failed.exit_code == 2
+    assert "--report gone/new.html: No such file or directory" in failed.stderr
 
 
 @pytest.fixture(scope="module")
