@@ -24,7 +24,7 @@ LAYERS = (
     {"runs"},
     {"analysis", "export", "federation", "testing", "trackers"},
     {"api"},
-    {"estimator", "bench"},
+    {"estimator", "bench", "serving"},
     {"cli"},
     {"__init__", "__main__"},
 )

@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sampled import sampled
+from table_runs import table
 
 import caveat
 from caveat import METHODS, ConfigurationError, Run, Uncertainty, export_model
@@ -121,24 +122,6 @@ def test_images_go_in_as_pixels(tmp_path: Path) -> None:
     run = caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=model, uncertainty=Uncertainty(mc_samples=3))
     path = export_model(run, "a", out=tmp_path / "model.onnx")
     assert_same(ask_onnx(path, x), run, "a", x)
-
-
-def table(folder: Path, dictionary: Any = (), words: tuple[str, ...] = ("yes", "no", "before")) -> Run:
-    generator = np.random.default_rng(0)
-    for name, kinds in (("coast", words), ("hill", words[1::-1])):
-        lines = ["age,value,smokes,ill"]
-        for _ in range(80):
-            value = "" if generator.random() < 0.1 else f"{generator.normal(2, 3):.2f}"
-            age = generator.integers(20, 80)
-            lines.append(f"{age},{value},{generator.choice(kinds)},{'yes' if age > 50 else 'no'}")
-        (folder / f"{name}.csv").write_text("\n".join(lines))
-    given = caveat.data.load(
-        caveat.data.DataSettings(
-            source=f"csv:{folder}/coast.csv,{folder}/hill.csv", target="ill", dictionary=dictionary
-        ),
-        seed=0,
-    )
-    return caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=MLP, uncertainty=Uncertainty(mc_samples=3))
 
 
 ROWS = np.array([[61, np.nan, 1], [np.nan, 3.5, 0], [34, -1, -1], [52, 2, 7], [np.nan, np.nan, np.nan]], np.float32)

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_exports import table
+from table_runs import DICTIONARY, table
 
 from caveat import Run, export_model
 from caveat.core import DataError, Decision, Reason
 from caveat.data.inputs import noted_inputs
-from caveat.data.tables.dictionary import DictionaryColumn
 
 pandas = pytest.importorskip("pandas")
 pyfunc = pytest.importorskip("mlflow.pyfunc")
@@ -90,13 +89,6 @@ def test_a_column_that_lacks_and_a_value_that_is_no_number_are_named(served: tup
         with pytest.raises(Exception, match=text) as raised:
             model.predict(rows)
         assert not any(value in str(each.value) for each in (told, raised) for value in ("high", "inf"))
-
-
-DICTIONARY = (
-    DictionaryColumn(name="age", unit="years", range=(0, 100)),
-    DictionaryColumn(name="value", range=(-20, 20), missing=(-9,), outside="missing"),
-    DictionaryColumn(name="smokes", type="category", values=("1", "2", "3", "4")),
-)
 
 
 @pytest.fixture(scope="module")

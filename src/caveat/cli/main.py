@@ -18,6 +18,7 @@ from .flower import flower
 from .many_runs import audit, bench, compare, ood, reproduce
 from .preparing import config_, data, list_, new, plan
 from .running import resume, rollback, run
+from .serving import serve, watch
 
 KEYS = ("groups", "time", "decimal", "separator", "thousands", "dictionary")
 """Options of `caveat data` that are keys of `[data]` with one value."""
@@ -95,6 +96,8 @@ app.command()(join)
 app.command()(predict)
 app.command()(evaluate)
 app.command()(export)
+app.command()(serve)
+app.command()(watch)
 
 app.command()(report)
 app.command()(audit)

@@ -200,11 +200,24 @@ WRITERS: dict[str, Callable[[Program, RawInputs, Mapping[str, str], Path], None]
 
 def ask_onnx(path: Path, x: NDArray[Any]) -> Arrays:
     """Return the outputs of an ONNX file."""
-    import onnxruntime
+    return ask_onnx_with(onnx_session(path), x)
 
+
+def onnx_session(path: Path) -> Any:
+    """Open an ONNX file with one thread. Raises ConfigurationError without onnxruntime, or for an unreadable file."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ConfigurationError(f"{path} needs onnxruntime: pip install 'caveat[onnx]'") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common class
+        raise ConfigurationError(f"{path}: not a readable ONNX file ({type(error).__name__})") from error
+
+
+def ask_onnx_with(session: Any, x: NDArray[Any]) -> Arrays:
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, {"inputs": x}), strict=True))
 

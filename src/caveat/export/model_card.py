@@ -85,6 +85,7 @@ def metadata(run: AnsweringRun, silo: SiloId, program: Program) -> dict[str, str
         "decisions": {str(int(decision)): text for decision, text in DECISIONS.items()},
         "reasons": {str(int(reason)): reason.name.lower() for reason in Reason},
         "inputs": inputs(RawInputs(run.preparation, silo)),
+        "models": len(run.complete_method.models),
         "outputs": {name: OUTPUTS.get(name, "(N,) an uncertainty of the method") for name in program.outputs},
     }
     record = recorded(run, silo)[1]

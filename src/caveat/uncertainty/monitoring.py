@@ -75,6 +75,11 @@ class Monitor:
     t: int
     """Number of inputs so far."""
 
+    @property
+    def evidence(self) -> Any:
+        """Exceeds 1 / rate with a probability of at most `rate` while all is well."""
+        raise NotImplementedError
+
     def arrays(self) -> dict[str, tuple[Any, str]]:
         """Return what holds each array of the state, and its name there."""
         bets = {name: each for name, each in vars(self).items() if isinstance(each, Bets)}

@@ -130,3 +130,5 @@ from .summary import Summary as Summary
 from .summary import SureError as SureError
 from .summary import WarningRecord as WarningRecord
 from .summary import Worst as Worst
+from .watch import AlarmRaised as AlarmRaised
+from .watch import WatchFile as WatchFile

@@ -1,0 +1,181 @@
+"""A watch of a served model: inputs, a table's columns and outcomes, with a state that is kept in a file.
+
+The chance of ever raising a false alarm is at most `alarm`, for all of its monitors together: each raises one when its
+evidence reaches their number over `alarm`. An input counts once by its id, which the file has as a keyed hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import ConfigurationError, DataError
+from ..files import record_of, write_record
+from ..files.schema import AlarmRaised, WatchFile
+from ..files.writing import privately
+from ..uncertainty.monitoring import ColumnMonitor, Monitor, OutcomeMonitor, RankMonitor
+from .answers import Asked, ServedModel
+
+MOST_IDS = 50_000
+"""Number of ids that are remembered; the oldest are forgotten first."""
+MOST_POINTS = 200
+"""Maximum number of points of the evidence over time."""
+ADVICE = {
+    "inputs": "compare recent inputs with those that the model was calibrated on; until the cause is known, do not "
+    "rely on its guarantees; if the change is there to stay, fit the model to new data (caveat join)",
+    "columns": "check the unit and the source of this column; until the cause is known, do not rely on the answers",
+    "outcomes": "do not rely on the guarantee of the error rate; calibrate the model with recent labels (caveat join)",
+}
+
+
+class Watch:
+    """Monitors of a model, and what they have found."""
+
+    def __init__(self, model: ServedModel, alarm: float) -> None:
+        self.model, self.alarm, self.salt = model, alarm, secrets.token_hex(16)
+        ranked = model.n_calibration > 0 and "typicality" in model.output_names and model.ranks_watched
+        count = ranked + bool(model.known) + (model.risk is not None)
+        if not count:
+            raise ConfigurationError(f"silo {model.silo}: nothing to watch: no p-values, no columns and no guarantee")
+        self.level = alarm / count
+        """The rate of false alarms of each monitor."""
+        self.monitors: dict[str, Monitor] = {}
+        if ranked:
+            self.monitors["inputs"] = RankMonitor(model.n_calibration, self.level)
+        if model.known:
+            self.monitors["columns"] = ColumnMonitor(model.known, 0)
+        if model.risk is not None:
+            self.monitors["outcomes"] = OutcomeMonitor(model.risk)
+        self.ids: dict[str, None] = {}
+        self.alarms: list[AlarmRaised] = []
+        self.points: list[tuple[int, float]] = []
+        self.repeats = self.every = 0
+
+    def add(
+        self,
+        found: dict[str, NDArray[Any]],
+        asked: Asked,
+        ids: Sequence[str] | None = None,
+        wrong: Sequence[bool | None] | None = None,
+    ) -> None:
+        """Add inputs by their outputs, ids (by default their content) and whether answers are wrong, if known."""
+        for i in range(len(asked)):
+            content = asked.x if asked.rows is None else asked.rows
+            id = np.asarray(content[i]).tobytes() if ids is None else ids[i].encode("utf-8", "backslashreplace")
+            if self._repeated(id):
+                self.repeats += 1
+                continue
+            for name, monitor in self.monitors.items():
+                if isinstance(monitor, RankMonitor):
+                    monitor.add(rank_of(float(found["typicality"][i]), monitor.n))
+                elif isinstance(monitor, ColumnMonitor) and asked.rows is not None:
+                    monitor.add(self._values(asked.rows[i]))
+                elif isinstance(monitor, OutcomeMonitor) and wrong is not None and (error := wrong[i]) is not None:
+                    monitor.add(error)
+                self._check(name, monitor)
+            self._point()
+
+    def _repeated(self, id: bytes) -> bool:
+        """Return whether an id has occurred, and remember it."""
+        known = hashlib.blake2b(id, key=bytes.fromhex(self.salt), digest_size=8).hexdigest()
+        if known in self.ids:
+            return True
+        self.ids[known] = None
+        if len(self.ids) > MOST_IDS:
+            del self.ids[next(iter(self.ids))]
+        return False
+
+    def _values(self, row: NDArray[Any]) -> NDArray[Any]:
+        """Return a raw row with NaN for missing categories."""
+        texts = np.array([column.categories is not None for column in self.model.columns])
+        return np.where(texts & (row == -1), np.nan, row)
+
+    def _check(self, name: str, monitor: Monitor) -> None:
+        if monitor.evidence < 1 / self.level or any(each.monitor == name for each in self.alarms):
+            return
+        column, change = "", 0
+        if isinstance(monitor, ColumnMonitor):
+            at = int(monitor.by_column.argmax())
+            column, change = self.model.columns[at].name, monitor.change(at)
+            column += "" if monitor.of_values(at) else " (missing values)"
+        elif isinstance(monitor, RankMonitor | OutcomeMonitor):
+            change = monitor.change
+        self.alarms.append(AlarmRaised(monitor=name, at=monitor.t, since=change + 1, column=column))
+
+    @property
+    def evidence(self) -> float:
+        """The evidence of the monitor with the most, as a share of that of an alarm."""
+        return max(float(monitor.evidence) * self.level for monitor in self.monitors.values())
+
+    @property
+    def count(self) -> int:
+        """The number of inputs that counted."""
+        return max(monitor.t for monitor in self.monitors.values())
+
+    def _point(self) -> None:
+        self.every = self.every or 1
+        if self.count % self.every == 0:
+            self.points.append((self.count, self.evidence))
+        if len(self.points) > MOST_POINTS:
+            self.points, self.every = self.points[1::2], 2 * self.every
+
+    def record(self) -> WatchFile:
+        return WatchFile(
+            model=self.model.version, silo=self.model.silo, alarm=self.alarm, salt=self.salt, ids=list(self.ids),
+            repeats=self.repeats, every=self.every, points=self.points, alarms=self.alarms,
+            monitors={name: monitor.state() for name, monitor in self.monitors.items()},
+        )  # fmt: skip
+
+    def save(self, path: Path) -> None:
+        """Write the state to a file for its owner. Raises RunError if it cannot be written."""
+        write_record(path, self.record(), opener=privately)
+
+    @classmethod
+    def opened(cls, path: Path, model: ServedModel, alarm: float) -> Watch:
+        """Return a new watch, or the one in a file. Raises DataError for the file of another model, or a damaged one,
+        ConfigurationError for another rate of alarms."""
+        kept = record_of(path, WatchFile)
+        if kept is None:
+            return cls(model, alarm)
+        if (kept.model, kept.silo) != (model.version, model.silo):
+            raise DataError(f"{path} watches another model, of silo {kept.silo}: expected a new file for this one")
+        if kept.alarm != alarm:
+            raise ConfigurationError(f"--alarm {alarm:g}: {path} has {kept.alarm:g}, which cannot change")
+        watch = cls(model, kept.alarm)
+        watch.salt, watch.ids = kept.salt, dict.fromkeys(kept.ids)
+        watch.alarms, watch.points = list(kept.alarms), [(int(t), float(share)) for t, share in kept.points]
+        watch.repeats, watch.every = kept.repeats, kept.every
+        try:
+            if kept.monitors.keys() != watch.monitors.keys():
+                raise ValueError(f"has monitors {', '.join(kept.monitors)}, expected {', '.join(watch.monitors)}")
+            for name, monitor in watch.monitors.items():
+                monitor.restore(kept.monitors[name])
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path}: {error}") from None
+        return watch
+
+    def lines(self) -> list[str]:
+        """Return what has been found, and what to do."""
+        told = [
+            f"{name}: {monitor.t:,} counted, evidence {float(monitor.evidence):.3g}, alarm at {1 / self.level:.3g}"
+            for name, monitor in self.monitors.items()
+        ]
+        told += [f"{self.repeats:,} repeats were not counted"] if self.repeats else []
+        for each in self.alarms:
+            which = f" in column {each.column}" if each.column else ""
+            told.append(
+                f"ALARM of {each.monitor}{which} at input {each.at:,}, likely since input {each.since:,}: "
+                f"{ADVICE[each.monitor]}"
+            )
+        return told if self.alarms else [*told, "no alarm: nothing suggests that inputs or outcomes have changed"]
+
+
+def rank_of(p: float, n: int) -> int:
+    """Return the rank 1 to n + 1 of a p-value among n calibration inputs."""
+    return min(max(round(p * (n + 1)), 1), n + 1)

@@ -1,0 +1,271 @@
+"""The service answers as `caveat predict` does, whoever asks at the same time, and never repeats what it was sent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import random
+import stat
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from table_runs import DICTIONARY, table
+
+import caveat
+from caveat import Run, export_model
+from caveat.cli.output import prediction_rows
+from caveat.data.inputs import noted_inputs
+from caveat.serving.answers import OnnxModel, RunModel, ServedModel
+from caveat.serving.app import Audit, Worker, service
+from caveat.serving.watch import Watch
+
+testclient = pytest.importorskip("fastapi.testclient")
+pytest.importorskip("onnxruntime")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::caveat.core.DataWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+NAMES = ("age", "value", "smokes")
+ROWS: list[dict[str, Any]] = [
+    {"age": 61, "value": 2.5, "smokes": "1"},
+    {"age": 34.5, "value": None, "smokes": 2},
+    {"age": 610, "value": 1, "smokes": "3"},
+    {"age": 20, "value": -9, "smokes": 7},
+    {"age": None, "value": None, "smokes": None},
+    {"age": 45, "value": 3, "smokes": "4"},
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with warnings.catch_warnings(action="ignore"):
+        return table(tmp_path_factory.mktemp("run"), DICTIONARY, words=("1", "2", "3"))
+
+
+@pytest.fixture(scope="module", params=["run", "onnx"])
+def model(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    if request.param == "run":
+        return RunModel(run, "coast")
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    return OnnxModel(export_model(run, "coast", out=path, training_features=True))
+
+
+@contextmanager
+def asked(model: ServedModel, audit: Path | None = None, watch: Watch | None = None, **limits: int) -> Iterator[Any]:
+    worker = Worker(model, None if audit is None else Audit(audit, model), watch, None)
+    with testclient.TestClient(service(model, "heart", worker, **limits), raise_server_exceptions=False) as client:
+        client.worker = worker
+        yield client
+
+
+def predicted(run: Run, folder: Path) -> list[dict[str, str]]:
+    """The rows that `caveat predict` writes."""
+    lines = [",".join("" if row[name] is None else str(row[name]) for name in NAMES) for row in ROWS]
+    (folder / "rows.csv").write_text("\n".join([",".join(NAMES), *lines]) + "\n")
+    found = run.predictor("coast")(noted_inputs(folder / "rows.csv", run.preparation, "coast"))
+    return list(csv.DictReader(io.StringIO(prediction_rows(found, run.preparation.classes, found.input_notes))))
+
+
+def test_rows_are_answered_to_the_digit_of_predict(run: Run, model: ServedModel, tmp_path: Path) -> None:
+    with asked(model) as client:
+        told = client.post("/predict", json={"rows": ROWS}).json()
+    assert told["version"] == model.version[:12]
+    assert any(each.startswith("All p-values") for each in told["promises"])
+    for answer, row in zip(told["answers"], predicted(run, tmp_path), strict=True):
+        assert (answer["label"], answer["decision"], answer["reason"]) == (row["label"], row["decision"], row["reason"])
+        assert answer["note"] == row["input_note"]
+        close = 0 if isinstance(model, RunModel) else 2e-6
+        for name, p in answer["probabilities"].items():
+            assert float(f"{p:.9g}") == pytest.approx(float(row[f"p_{name}"]), abs=close, rel=0)
+        assert f"{answer['typicality']:.9g}" == row["typicality"]
+    assert [each["reason"] for each in told["answers"]][2:5] == ["outside", "outside", "empty"]
+    assert {each["decision"] for each in told["answers"][2:5]} == {"abstain"}
+
+
+def test_the_protocols_give_the_same_answers(model: ServedModel) -> None:
+    columns = {name: [row[name] for row in ROWS] for name in NAMES}
+    with asked(model) as client:
+        answers = client.post("/predict", json={"rows": ROWS}).json()["answers"]
+        probabilities = [list(each["probabilities"].values()) for each in answers]
+        split = {"columns": list(NAMES), "data": [[row[name] for name in NAMES] for row in ROWS]}
+        for body in ({"dataframe_split": split}, {"dataframe_records": ROWS}):
+            told = client.post("/invocations", json=body).json()["predictions"]
+            assert told["probs"] == probabilities
+            assert told["notes"] == [each["note"] for each in answers]
+        tensors = [{"name": k, "shape": [6], "datatype": "BYTES", "data": v} for k, v in columns.items()]
+        told = client.post("/v2/models/heart/infer", json={"id": "7", "inputs": tensors}).json()
+        assert (told["id"], told["model_name"]) == ("7", "heart")
+        outputs = {each["name"]: each for each in told["outputs"]}
+        assert np.reshape(outputs["probs"]["data"], outputs["probs"]["shape"]).tolist() == probabilities
+        about = client.get("/v2/models/heart").json()
+        assert [each["name"] for each in about["inputs"]] == list(NAMES)
+        assert {each["name"] for each in about["outputs"]} == outputs.keys()
+        for path in (
+            "/ping",
+            "/v2",
+            "/v2/health/live",
+            "/v2/health/ready",
+            "/v2/models/heart/ready",
+            "/",
+            "/openapi.json",
+        ):
+            assert client.get(path).status_code == 200
+        assert "http" not in client.get("/").text
+
+
+def test_images_are_answered_as_by_the_run(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.integers(0, 256, (120, 9, 9), dtype=np.uint8), np.arange(120) % 3
+    given = caveat.data.from_arrays({"a": (x, y), "b": (x[::-1].copy(), y)})
+    settings = caveat.ModelSettings(name="mlp", hidden=8)
+    trained = caveat.run(given, caveat.FedAvg(rounds=1), model=settings, uncertainty=caveat.Uncertainty(mc_samples=3))
+    found = trained.predictor("a")(x[:5])
+    with asked(RunModel(trained, "a")) as client:
+        answers = client.post("/predict", json={"inputs": x[:5].tolist()}).json()["answers"]
+        assert [list(each["probabilities"].values()) for each in answers] == found.probs.tolist()
+        assert [each["typicality"] for each in answers] == found.typicality.tolist()
+        for wrong in (x[:5].astype(float).tolist(), [[[256] * 9] * 9], [[1, 2]], [], x[0].tolist()):
+            told = client.post("/predict", json={"inputs": wrong})
+            assert (told.status_code, "expected" in told.json()["error"]) == (422, True)
+        assert client.post("/predict", json={"rows": ROWS}).status_code == 422
+
+
+def test_many_at_once_get_what_each_gets_alone(model: ServedModel) -> None:
+    drawn = random.Random(0)
+    rows = [
+        {"age": drawn.randint(20, 80), "value": drawn.gauss(2, 3), "smokes": drawn.choice("123")} for _ in range(64)
+    ]
+    with asked(model) as client:
+
+        def ask(row: dict[str, Any]) -> Any:
+            return client.post("/predict", json={"rows": [row]}).json()["answers"][0]
+
+        alone = [ask(row) for row in rows]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(ask, rows))
+        assert client.worker.batches <= 2 * len(rows)
+    for one, other in zip(alone, together, strict=True):
+        assert all(one[name] == other[name] for name in ("label", "decision", "reason", "typicality", "familiarity"))
+        assert list(one["probabilities"].values()) == pytest.approx(list(other["probabilities"].values()), abs=1e-6)
+
+
+@pytest.mark.parametrize(("row", "place"), [
+    ({"age": [1]}, (1, "age")), ({"age": "SECRET"}, (1, "age")), ({"smokes": {"SECRET": 1}}, (1, "smokes")),
+    ({"value": 1e39}, (1, "value")),
+])  # fmt: skip
+def test_a_wrong_type_is_refused_by_row_and_column(
+    row: dict[str, Any], place: tuple[int, str], model: ServedModel
+) -> None:
+    with asked(model) as client:
+        told = client.post("/predict", json={"rows": [ROWS[0], ROWS[0] | row]})
+    assert told.status_code == 422
+    (found,) = told.json()["detail"]
+    assert (found["row"], found["column"]) == place
+    assert "SECRET" not in told.text
+
+
+def test_bodies_have_a_limit_in_bytes_and_in_rows(model: ServedModel) -> None:
+    with asked(model, most_bytes=500, most_rows=3) as client:
+        assert client.post("/predict", json={"rows": ROWS[:3]}).status_code == 200
+        assert client.post("/predict", json={"rows": [{"age": 1}] * 4}).status_code == 422
+        assert client.post("/predict", json={"rows": ROWS * 9}).status_code == 413
+        assert client.post("/predict", content=(b" " * 100 for _ in range(9))).status_code == 413
+
+
+def hostile(drawn: random.Random, secret: str) -> Any:
+    """A body that no client should send, with a text that must not come back."""
+    value = drawn.choice([secret, [secret], {secret: 1}, 10**400, -1, True, None, 1e308, "\ud800", secret * 900, []])
+    body: Any = drawn.choice([
+        {"rows": [{"age": value, "value": 1, "smokes": "1"}]}, {"rows": [{secret: value}]}, {"rows": value},
+        {"inputs": value}, {"inputs": [[value] * 3]}, {"inputs": [[[value]]]}, {"instances": {secret: value}},
+        {"dataframe_split": {"columns": [secret, value], "data": [[value]]}}, {"dataframe_split": value},
+        {"inputs": [{"name": "age", "shape": [value], "datatype": secret, "data": [value]}]},
+        {"inputs": [{"name": name, "shape": [1], "datatype": "BYTES", "data": [value]} for name in NAMES]},
+        {"inputs": [{"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, value]}], "id": value},
+        {"rows": [{"age": 1, "value": 1, "smokes": secret}], "groups": [value]}, {"rows": [], "inputs": []}, value,
+    ])  # fmt: skip
+    text = json.dumps(body)
+    kind = drawn.random()
+    if kind < 0.1:
+        return text[: drawn.randrange(len(text) + 1)].encode()
+    if kind < 0.15:
+        return b"\xff\xfe" + text.encode()
+    if kind < 0.2:
+        return ("[" * 50_000 + secret).encode()
+    return (text.replace("1", "NaN", 1) if kind < 0.25 else text).encode()
+
+
+def fuzzed(model: ServedModel, folder: Path, caplog: Any, capfd: Any, count: int) -> None:
+    drawn, audit = random.Random(1), folder / "audit.jsonl"
+    statuses, secrets = [], [f"planted{drawn.getrandbits(40):x}" for _ in range(200)]
+    errors = ""
+    with caplog.at_level(logging.DEBUG), asked(model, audit, Watch(model, 0.01)) as client:
+        for _ in range(count):
+            path = drawn.choice(["/predict", "/invocations", "/v2/models/heart/infer"])
+            told = client.post(path, content=hostile(drawn, drawn.choice(secrets)))
+            statuses.append(told.status_code)
+            errors += told.text if told.status_code != 200 else ""
+        assert client.post("/predict", json={"rows": ROWS[:1]}).status_code == 200
+    assert {*statuses} <= {200, 422}
+    assert 200 in statuses
+    ours = "".join(each.getMessage() for each in caplog.records if not each.name.startswith(("httpx", "httpcore")))
+    out = capfd.readouterr()
+    everything = errors + audit.read_text() + ours + out.out + out.err
+    assert not any(secret in everything for secret in secrets)
+    assert "Traceback" not in everything
+
+
+def test_hostile_bodies_are_refused_without_a_trace(
+    model: ServedModel, tmp_path: Path, caplog: Any, capfd: Any
+) -> None:
+    fuzzed(model, tmp_path, caplog, capfd, 200)
+
+
+@pytest.mark.long
+def test_two_thousand_of_them(model: ServedModel, tmp_path: Path, caplog: Any, capfd: Any) -> None:
+    fuzzed(model, tmp_path, caplog, capfd, 2000)
+
+
+def test_a_bug_is_no_leak(run: Run, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = RunModel(run, "coast")
+
+    def broken(asked: Any) -> Any:
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(model, "ask", broken)
+    with asked(model) as client:
+        told = client.post("/predict", json={"rows": ROWS})
+    assert (told.status_code, told.json()) == (500, {"error": "internal error"})
+    assert "SECRET" not in caplog.text
+
+
+def test_the_audit_has_a_line_for_every_answer_and_belongs_to_its_owner(model: ServedModel, tmp_path: Path) -> None:
+    with asked(model, tmp_path / "audit.jsonl") as client:
+        told = client.post("/predict", json={"rows": ROWS}).json()
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [(each["id"], each["row"]) for each in lines] == [(told["id"], row) for row in range(len(ROWS))]
+    for line, answer in zip(lines, told["answers"], strict=True):
+        assert (line["label"], line["decision"], line["reason"]) == tuple(
+            answer[name] for name in ("label", "decision", "reason")
+        )
+        assert line["rank"] / line["of"] == pytest.approx(answer["typicality"])
+    assert stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode) == 0o600
+
+
+def test_served_inputs_are_watched_and_repeats_count_once(run: Run, tmp_path: Path) -> None:
+    model = RunModel(run, "coast")
+    watch = Watch(model, 0.01)
+    with asked(model, watch=watch) as client:
+        for _ in range(3):
+            client.post("/predict", json={"rows": ROWS})
+        client.post("/predict", json={"rows": ROWS[:2], "groups": ["a", "a"]})
+        assert client.get("/watch").json()["lines"] == watch.lines()
+    assert (watch.count, watch.repeats) == (7, 13)

@@ -1,0 +1,94 @@
+"""`caveat watch` keeps its state between batches, names the column that has changed, and counts repeats once."""
+
+from __future__ import annotations
+
+import json
+import stat
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import caveat, one_error
+from table_runs import table
+
+from caveat import Run
+from caveat.files import read
+from caveat.files.schema import WatchFile
+
+pytestmark = pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    with warnings.catch_warnings(action="ignore"):
+        return table(tmp_path_factory.mktemp("run"))
+
+
+def batch(path: Path, seed: int, rows: int = 40, factor: float = 1) -> Path:
+    rng = np.random.default_rng(seed)
+    lines = ["patient,age,value,smokes,ill"]
+    for row in range(rows):
+        age, value = rng.integers(20, 80), rng.normal(2, 3)
+        lines.append(f"{seed}-{row},{factor * age:g},{value:.2f},{rng.choice(['yes', 'no', 'before'])},"
+                     f"{'yes' if age > 50 else 'no'}")  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_column_in_another_unit_is_named_and_repeats_are_not_counted(run: Run, nowhere: Path) -> None:
+    def watch(path: Path) -> tuple[int, str]:
+        done = caveat("watch", run.folder, path, "--silo", "coast", "--id", "patient", "--state", "state.json")
+        assert done.stderr == ""
+        return done.exit_code, done.stdout
+
+    clean = batch(nowhere / "clean.csv", 1)
+    status, told = watch(clean)
+    assert (status, "no alarm" in told) == (0, True)
+    assert stat.S_IMODE(Path("state.json").stat().st_mode) == 0o600
+    before = read(nowhere / "state.json", WatchFile)
+    status, told = watch(clean)
+    after = read(nowhere / "state.json", WatchFile)
+    assert (after.monitors, after.repeats) == (before.monitors, 40)
+    assert "40 repeats were not counted" in told
+    status, told = watch(batch(nowhere / "months.csv", 2, factor=12))
+    assert status == 1
+    assert "ALARM of columns in column age at input" in told
+    alarm = read(nowhere / "state.json", WatchFile).alarms
+    assert {each.column: abs(each.since - 41) <= 10 for each in alarm if each.monitor == "columns"} == {"age": True}
+    assert not any(name in Path("state.json").read_text() for name in ("1-39", "patient"))
+
+
+def test_two_batches_leave_the_same_bits_as_one(run: Run, nowhere: Path) -> None:
+    whole = batch(nowhere / "whole.csv", 3).read_text().splitlines()
+    (nowhere / "one.csv").write_text("\n".join(whole[:20]))
+    (nowhere / "two.csv").write_text("\n".join([whole[0], *whole[20:]]))
+    for state, paths in (("a.json", ["whole.csv"]), ("b.json", ["one.csv", "two.csv"])):
+        for path in paths:
+            assert caveat("watch", run.folder, path, "--silo", "coast", "--state", state).exit_code == 0
+    first, second = (json.loads(Path(name).read_text()) for name in ("a.json", "b.json"))
+    for name in ("monitors", "points", "alarms"):
+        assert first[name] == second[name]
+
+
+def test_mistakes_are_one_line(run: Run, nowhere: Path) -> None:
+    batch(nowhere / "rows.csv", 1, 6)
+    watch = ("watch", run.folder, "rows.csv", "--silo", "coast")
+    assert "--id name: " in one_error(caveat(*watch, "--id", "name"), 2)
+    assert "no such silo; did you mean coast?" in one_error(caveat(*watch[:3], "--silo", "cost"), 2)
+    assert caveat(*watch).exit_code == 0
+    (state,) = nowhere.glob("*-coast.watch.json")
+    assert "which cannot change" in one_error(caveat(*watch, "--alarm", 0.05), 2)
+    other = ("watch", run.folder, "rows.csv", "--silo", "hill", "--state", state)
+    assert "watches another model, of silo coast" in one_error(caveat(*other), 3)
+    state.write_text(state.read_text().replace('"t": 6', '"t": 7'))
+    assert "does not match its content" in one_error(caveat(*watch), 3)
+
+
+def test_serve_says_what_is_wrong_before_it_serves(run: Run, nowhere: Path) -> None:
+    assert "no such silo" in one_error(caveat("serve", run.folder, "--silo", "cost"), 2)
+    (nowhere / "m.onnx").write_text("no model")
+    assert "m.onnx: not a readable ONNX file" in one_error(caveat("serve", "m.onnx"), 2)
+    assert (
+        "--host 192.0.2.1 --port 8000: " in caveat("serve", run.folder, "--silo", "hill", "--host", "192.0.2.1").stderr
+    )
