@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": {"--silo", "--host", "--port", "--audit", "--watch", "--alarm", "--most-rows", "--most-bytes", "--model",
               "--device", "--plugin"},
     "watch": {"--silo", "--state", "--id", "--target", "--alarm", "--model", "--plugin"},
+    "card": {"--silo", "--card", "--json", "--model", "--plugin"},
     "report": {"--out"},
     "audit": {"--plugin", "--set", "--seeds", "--fractions", "--out", "--workers", "--quiet"},
     "list": {"--plugin"},

@@ -18,7 +18,7 @@ from .flower import flower
 from .many_runs import audit, bench, compare, ood, reproduce
 from .preparing import config_, data, list_, new, plan
 from .running import resume, rollback, run
-from .serving import serve, watch
+from .serving import card, serve, watch
 
 KEYS = ("groups", "time", "decimal", "separator", "thousands", "dictionary")
 """Options of `caveat data` that are keys of `[data]` with one value."""
@@ -98,6 +98,7 @@ app.command()(evaluate)
 app.command()(export)
 app.command()(serve)
 app.command()(watch)
+app.command()(card)
 
 app.command()(report)
 app.command()(audit)

@@ -1,4 +1,4 @@
-"""Commands after training: `caveat serve`, `caveat watch` and `caveat card`."""
+"""Commands after training: `caveat serve`, `caveat watch`, `caveat card`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +84,31 @@ def watch(
             typer.echo(line)
     if found.alarms:
         raise typer.Exit(ALARMED)
+
+
+def card(
+    folder: RunArgument,
+    silo: Annotated[str, typer.Option(metavar="NAME", help="Silo whose model is described.")],
+    stated: Annotated[
+        Path | None, typer.Option("--card", metavar="CARD.toml", help="What only people know (docs/serving.md).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")] = False,
+    model: ModelOptions = None,
+    plugins: Plugins = None,
+) -> None:
+    """Print the card of a silo's model: data, training, figures, guarantees, privacy and limits.
+
+    Markdown with the metadata of Hugging Face. What only people know, such as the intended use, is from --card; what is
+    blank there is "not stated".
+    """
+    with reported(named=True):
+        import json
+
+        from ..api import load
+        from ..export.run_card import card_text, contents
+
+        found = contents(load(folder, model=model), silo, stated)
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else card_text(found), nl=as_json)
 
 
 def _opened(folder: Path, silo: str | None, model: Any, device: str | None) -> Any:

@@ -164,7 +164,7 @@ def card(run: Run, silo: SiloId, format: str, name: str, program: Program) -> st
         f"Exported by caveat {__version__} from a federated run, with preprocessing, model, temperature, familiarity, "
         "thresholds and decision. It abstains from inputs on which it should not be trusted.",
         "## Use\n\n" + _use(format, name, raw),
-        "## Inputs\n\n" + "\n".join(_inputs(raw)),
+        "## Inputs\n\n" + "\n".join(described_inputs(raw)),
         "## Outputs\n\n" + "\n".join(_outputs(run, program)),
         "## Metrics\n\n" + _figures(record),
         "## Guarantees\n\n" + "\n".join(f"- {each}" for each in promised),
@@ -183,13 +183,13 @@ def _head(run: Run, silo: SiloId, format: str, raw: RawInputs, record: SiloRecor
         f"      type: {TASKS[raw.kind]}", "    dataset:", f"      name: {json.dumps(f'test split of silo {silo}')}",
         "      type: private", "    metrics:",
     ]  # fmt: skip
-    metrics = _measured(record)
+    metrics = measured(record)
     for name, value in metrics.items():
         lines += [f"    - type: {name}", f"      value: {value:.6g}"]
     return "\n".join([*(lines if metrics else lines[:4]), "---"])
 
 
-def _measured(record: SiloRecord | None) -> dict[str, float]:
+def measured(record: SiloRecord | None) -> dict[str, float]:
     figures = {} if record is None else record.test.model_dump()
     return {name: float(figures[name]) for name in FIGURES if figures.get(name) is not None}
 
@@ -205,7 +205,7 @@ def _shape(sizes: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
-def _inputs(raw: RawInputs) -> Iterator[str]:
+def described_inputs(raw: RawInputs) -> Iterator[str]:
     about = inputs(raw)
     size = " of this size" if raw.kind == "images" else ""
     yield f"`inputs`, {about['dtype']} {_shape(tuple(about['shape']))}: raw {raw.kind}{size}."
@@ -238,7 +238,7 @@ def _outputs(run: Run, program: Program) -> Iterator[str]:
 
 
 def _figures(record: SiloRecord | None) -> str:
-    found = _measured(record)
+    found = measured(record)
     if record is None or not found:
         return "The run has no metrics of this silo."
     rows = [f"| {FIGURES[name]} | {value:.4g} |" for name, value in found.items()]

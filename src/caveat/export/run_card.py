@@ -1,0 +1,197 @@
+"""The card of a silo's model: what it is, what it was measured and promised at, and what only people know.
+
+`contents` is the card as JSON; `card_text` renders it as Markdown with the metadata of Hugging Face.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._version import __version__
+from ..core import ConfigurationError, SiloId
+from ..core.errors import one_of
+from ..core.text import percent, plain
+from ..files import read_run, sum_of
+from ..files.schema import SiloRecord
+from ..html.run.classification import ALONE, Judged, judged
+from ..runs.fingerprints import MODEL
+from ..runs.local import Run
+from .model_card import DECISIONS, FIGURES, LIMITS, TASKS, described_inputs, measured, promises, recorded
+from .predictor import RawInputs, outputs
+
+STATED = {
+    "developer": "who is responsible for the model", "contact": "where to report a problem", "license": "licence",
+    "intended_use": "what the model is for", "users": "who may use it", "population": "for whom it was made",
+    "out_of_scope": "what it is not for", "risk": "risk level, and what a wrong answer costs",
+    "oversight": "who acts on an abstention", "data_source": "where the data are from, and when",
+    "consent": "consent and legal basis", "funding": "funding", "maintenance": "until when it is maintained",
+}  # fmt: skip
+"""What only people know, the keys of card.toml."""
+BLANK = "not stated"
+NOTICED = (
+    "inputs unlike the silo's own (alarms, and `caveat watch` for all inputs together)",
+    "answers that are less certain than those to the silo's own inputs",
+    "rows with values that the data dictionary does not allow, rows without values, and unseen categories",
+    "columns of a batch in another unit, from five rows on",
+)
+UNNOTICED = (
+    "wrong labels, and inputs that look like the silo's own but belong to another class",
+    "changes of the relation between inputs and classes, unless labels come back (`caveat watch --target`)",
+    "whether an abstention is acted on",
+)
+
+
+def stated(path: Path | None) -> dict[str, str]:
+    """Return what a card.toml states by key, "not stated" for what is blank. Raises ConfigurationError for an
+    unreadable file and for other keys."""
+    given: Mapping[str, Any] = {}
+    if path is not None:
+        try:
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"--card {path}: {error}") from None
+    for name, value in given.items():
+        if name not in STATED:
+            raise ConfigurationError(f"--card {path}: {name!r}: no such key{one_of(name, list(STATED))}")
+        if not isinstance(value, str):
+            raise ConfigurationError(f"--card {path}: {name} = {value!r}, expected a text")
+    return {name: str(given.get(name, "")).strip() or BLANK for name in STATED}
+
+
+def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]:
+    """Return the card as JSON values. Raises ConfigurationError for an unknown silo, and what `stated` raises."""
+    names = run.preparation.names
+    if silo not in names:
+        raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
+    folder, raw = read_run(run.folder), RawInputs(run.preparation, silo)
+    summary, record = recorded(run.experiment, silo)
+    record = record or SiloRecord(name=silo)
+    trial = run.experiment.predictor(silo)(raw.prepared(raw.batch(1)))
+    sizes = {part: getattr(record, f"n_{part}") for part in ("train", "validation", "calibration", "test")}
+    return {
+        "model": {
+            "method": summary.method, "silo": silo, "classes": list(run.preparation.classes), "caveat": __version__,
+            "task": TASKS[raw.kind], "sha256": str(sum_of(run.folder / MODEL).sha256),
+            "run_sha256": str(sum_of(run.folder / "summary.json").sha256),
+        },
+        "stated": stated(card),
+        "data": {
+            "source": folder.source, "silos": len(names),
+            "rows": {part: n for part, n in sizes.items() if n is not None},
+            "training_rows_by_class": dict(zip(run.preparation.classes, record.class_counts or [], strict=False)),
+            "inputs": list(described_inputs(raw)),
+        },
+        "training": {
+            "rounds": summary.rounds_run, "seed": summary.seed, "model": dict(folder.section("model")),
+            "settings": dict(folder.section("training")), "uncertainty": dict(folder.section("uncertainty")),
+        },
+        "figures": {**_figures(folder, silo), "other": {FIGURES[k]: v for k, v in measured(record).items()}},
+        "promises": list(promises(run.experiment, silo, tuple(outputs(trial)), exported=False)),
+        "warnings": [each.sentences for each in summary.warnings if silo in (each.silos or [silo])],
+        "noticed": list(NOTICED), "not_noticed": list(UNNOTICED),
+        "privacy": None if summary.privacy is None else {
+            "epsilon": summary.privacy.epsilon, "delta": summary.privacy.delta,
+            "clip_norm": summary.privacy.clip_norm, "noise_multiplier": summary.privacy.noise_multiplier,
+            "covers": summary.privacy.covers, "not_covered": summary.privacy.not_covered,
+        },
+        "limits": LIMITS,
+    }  # fmt: skip
+
+
+def _figures(folder: Any, silo: SiloId) -> dict[str, Any]:
+    """Return accuracies with their intervals, beside the majority class and training alone."""
+    own = _judged(folder, silo)
+    alone = folder.baselines.get(ALONE)
+    found = {"accuracy": _ranged(own), "training alone": None if alone is None else _ranged(_judged(alone, silo))}
+    majority = None if own is None or own.majority is None else own.majority
+    found["majority class"] = None if majority is None else {"value": majority.share, "of": majority.inputs}
+    for name in ("auroc", "sensitivity", "specificity"):
+        found[name] = _ranged(own, name)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _judged(folder: Any, silo: SiloId) -> Judged | None:
+    pairs = zip(folder.silos, judged(folder), strict=True)
+    return next((each for known, each in pairs if known.name == silo), None)
+
+
+def _ranged(of: Judged | None, name: str = "accuracy") -> dict[str, Any] | None:
+    found = None if of is None else getattr(of, name)
+    if found is None:
+        return None
+    return {"value": found.value, "of": found.of or (of.inputs if of else 0), "interval_95": found.interval}
+
+
+def card_text(found: Mapping[str, Any]) -> str:
+    """Return the card as Markdown."""
+    model, said = found["model"], found["stated"]
+    title = f"{model['method']} at silo {plain(model['silo'])}"
+    parts = [
+        "\n".join(_head(found, title)), f"# {title}",
+        "## Use\n\n" + _list({STATED[name]: text for name, text in said.items()}),
+        "## Data\n\n" + "\n".join(_data(found["data"])),
+        "## Training\n\n" + _list(_flat(found["training"])),
+        "## Figures\n\n" + "\n".join(_table(found["figures"])),
+        "## Guarantees\n\n" + _items(found["promises"]),
+        "## What is noticed\n\n" + _items(found["noticed"]),
+        "## What is not noticed\n\n" + _items(found["not_noticed"]),
+        "## Warnings\n\n" + (_items(found["warnings"]) or "None."),
+        "## Privacy\n\n" + (_list(_flat(found["privacy"] or {})) or "No noise was added: epsilon is infinite."),
+        "## Decisions\n\n" + _items(DECISIONS.values()),
+        "## Limits\n\n" + found["limits"],
+        "## Hashes\n\n" + _list({name: model[name] for name in ("sha256", "run_sha256")}),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(found: Mapping[str, Any], title: str) -> Iterator[str]:
+    licence = found["stated"]["license"]
+    yield from ("---", "library_name: caveat", f"pipeline_tag: {found['model']['task']}")
+    yield "tags: [caveat, federated-learning, uncertainty-quantification, selective-prediction]"
+    if licence != BLANK:
+        yield f"license: {json.dumps(licence)}"
+    if (accuracy := found["figures"].get("accuracy")) is not None:
+        task = found["model"]["task"]
+        yield from ("model-index:", f"- name: {json.dumps(title)}", "  results:", "  - task:", f"      type: {task}")
+        yield from ("    dataset:", f"      name: {json.dumps('test split of silo ' + found['model']['silo'])}")
+        yield from ("      type: private", "    metrics:", "    - type: accuracy")
+        yield f"      value: {accuracy['value']:.6g}"
+    yield "---"
+
+
+def _data(data: Mapping[str, Any]) -> Iterator[str]:
+    rows = ", ".join(f"{n:,} {part}" for part, n in data["rows"].items())
+    yield f"Source `{plain(str(data['source']))}`; {data['silos']} silos. Rows of this silo: {rows or 'not known'}."
+    if counts := data["training_rows_by_class"]:
+        yield "\nTraining rows by class: " + ", ".join(f"{plain(k)} {n:,}" for k, n in counts.items()) + "."
+    yield from ("\nInputs:\n", *data["inputs"])
+
+
+def _table(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("| on the silo's test split | value | 95 % interval | inputs |", "| --- | ---: | --- | ---: |")
+    for name, each in figures.items():
+        if name != "other":
+            low_high = each.get("interval_95")
+            interval = f"{percent(low_high[0])} to {percent(low_high[1])}" if low_high else ""
+            yield f"| {name} | {percent(each['value'])} | {interval} | {each['of'] or ''} |"
+    for name, value in figures["other"].items():
+        yield f"| {name} | {value:.4g} | | |"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"- {name}: {plain(str(value), 2000)}" for name, value in values.items())
+
+
+def _items(texts: Any) -> str:
+    return "\n".join(f"- {each}" for each in texts)
