@@ -38,14 +38,14 @@ def serve(
     that has both in front of it.
     """
     with reported(named=True):
-        from ..serving.app import Audit, Worker, service, serving
+        from ..serving.app import AnsweringThread, AnswerLog, service, serving
         from ..serving.watch import Watch
 
         served = _opened(folder, silo, model, device)
         watch = None if state is None else Watch.opened(state, served, alarm)
-        log = None if audit is None else Audit(audit, served)
+        log = None if audit is None else AnswerLog(audit, served)
         name = folder.resolve().stem if folder.suffix == ".onnx" else folder.resolve().name
-        worker = Worker(served, log, watch, state)
+        worker = AnsweringThread(served, log, watch, state)
         app = service(served, name, worker, most_rows=most_rows, most_bytes=most_bytes)
         typer.echo(f"{name}, silo {served.silo}, version {served.version[:12]}: http://{host}:{port}/predict", err=True)
         serving(app, host, port)

@@ -60,7 +60,7 @@ def _placed(row: int | None, column: str | None, expected: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServedInputs:
     """The inputs of a request."""
 
     x: Any
@@ -100,22 +100,22 @@ class ServedModel:
     ranks_watched: bool = True
     """Whether the p-values of one model are known, and not only those of the model that a policy chose."""
 
-    def ask(self, asked: Sequence[Asked]) -> list[Arrays]:
+    def ask(self, asked: Sequence[ServedInputs]) -> list[Arrays]:
         """Return the outputs of several requests, asked as one batch."""
         raise NotImplementedError
 
-    def inputs(self, values: Any) -> Asked:
+    def inputs(self, values: Any) -> ServedInputs:
         """Return inputs from nested lists of numbers. Raises Refusal."""
         raise NotImplementedError
 
-    def _of_rows(self, raw: Array, frame: Any) -> Asked:
+    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
         raise NotImplementedError
 
     @property
     def columns(self) -> tuple[TableColumn, ...]:
         return () if self.encoder is None else self.encoder.table
 
-    def rows(self, columns: Mapping[str, Sequence[Any]]) -> Asked:
+    def rows(self, columns: Mapping[str, Sequence[Any]]) -> ServedInputs:
         """Return inputs from the values of a table's columns by name; further columns are ignored. Raises Refusal."""
         if self.encoder is None:
             raise Refusal((None, None, f"the model takes {self.kind}, not rows of a table"))
@@ -206,26 +206,26 @@ class RunModel(ServedModel):
         self.false_alarm_rate = trial.false_alarm_rate
         self.promises = tuple(promises(run.experiment, silo, self.output_names, exported=False))
 
-    def inputs(self, values: Any) -> Asked:
+    def inputs(self, values: Any) -> ServedInputs:
         raw = values if self.kind in ("tokens", "series") else self._array(values)
         try:
             if self.kind == "table":
                 return self._of_rows(raw, None)
-            return Asked(self.run.preparation.noted(raw, self.silo).x)
+            return ServedInputs(self.run.preparation.noted(raw, self.silo).x)
         except (DataError, ValueError, TypeError, OverflowError):
             shape = ", ".join(map(str, self.shape))
             raise Refusal((None, None, f"expected {self.dtype} (N, {shape})")) from None
 
-    def _of_rows(self, raw: Array, frame: Any) -> Asked:
+    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
         preparation = self.run.preparation
         found = preparation.noted(raw, self.silo)
         subgroup = found.subgroup
         if preparation.subgroups is not None and frame is not None and self.encoder is not None:
             subgroup = preparation.subgroups.of_rows(frame, self.encoder)
         told = tuple(f"column {each.name} of all rows unlike the silo's" for each in found.unlike_columns)
-        return Asked(found.x, found.notes, found.why, subgroup, raw, told)
+        return ServedInputs(found.x, found.notes, found.why, subgroup, raw, told)
 
-    def ask(self, asked: Sequence[Asked]) -> list[Arrays]:
+    def ask(self, asked: Sequence[ServedInputs]) -> list[Arrays]:
         subgroup = None
         if any(each.subgroup is not None for each in asked):
             none = [torch.full((len(each),), -1) if each.subgroup is None else each.subgroup for each in asked]
@@ -262,17 +262,17 @@ class OnnxModel(ServedModel):
         if self.kind == "table":
             self.encoder = _encoder_of(inputs)
 
-    def inputs(self, values: Any) -> Asked:
+    def inputs(self, values: Any) -> ServedInputs:
         x = self._array(values)
-        return self._of_rows(x, None) if self.kind == "table" else Asked(x)
+        return self._of_rows(x, None) if self.kind == "table" else ServedInputs(x)
 
-    def _of_rows(self, raw: Array, frame: Any) -> Asked:
+    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
         if self.encoder is None:
             raise Refusal((None, None, "the model takes no rows"))
         checked = self.encoder.checked(raw, self.silo)
-        return Asked(np.ascontiguousarray(raw, np.float32), checked.notes, rows=raw)
+        return ServedInputs(np.ascontiguousarray(raw, np.float32), checked.notes, rows=raw)
 
-    def ask(self, asked: Sequence[Asked]) -> list[Arrays]:
+    def ask(self, asked: Sequence[ServedInputs]) -> list[Arrays]:
         return split(ask_onnx_with(self.session, np.concatenate([each.x for each in asked])), asked)
 
 
@@ -298,7 +298,7 @@ def _encoder_of(inputs: Mapping[str, Any]) -> Encoder:
     return Encoder(tuple(table), TableLayout(tuple(trained)), (), (), (), csv_format)
 
 
-def split(found: Arrays, asked: Sequence[Asked]) -> list[Arrays]:
+def split(found: Arrays, asked: Sequence[ServedInputs]) -> list[Arrays]:
     """Return the outputs of each request from those of all."""
     ends = np.cumsum([len(each) for each in asked])[:-1]
     parts = {name: np.split(each, ends) for name, each in found.items()}
@@ -309,7 +309,7 @@ P_VALUES = ("familiarity", "nearness", "sureness", "typicality")
 OTHER = ("probs", "label", "decision", "reason", "answered_by", "sets", "log_evidence", *P_VALUES)
 
 
-def described(model: ServedModel, found: Arrays, asked: Asked) -> list[dict[str, Any]]:
+def described(model: ServedModel, found: Arrays, asked: ServedInputs) -> list[dict[str, Any]]:
     """Return an answer per input: JSON values by name, null for numbers that are not finite."""
     answers = []
     for i in range(len(asked)):

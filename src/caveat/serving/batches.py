@@ -9,7 +9,7 @@ from ..data.inputs import TABLES, labeled_inputs, noted_inputs
 from ..data.sources.base import locate
 from ..data.sources.tables import rows_of
 from ..data.tables.files import read_sheet
-from .answers import WATCHED, Asked, RunModel, ServedModel
+from .answers import WATCHED, RunModel, ServedInputs, ServedModel
 from .watch import Watch
 
 
@@ -32,7 +32,7 @@ def add_file(watch: Watch, model: ServedModel, path: str, id: str | None, target
         raise ConfigurationError(f"--id {id}: {found} is not a table")
     labeled = None if target is None else labeled_inputs(path, preparation, silo, target)
     inputs = noted_inputs(path, preparation, silo) if labeled is None else labeled.inputs
-    asked = Asked(inputs.x, inputs.notes, inputs.why, inputs.subgroup, rows)
+    asked = ServedInputs(inputs.x, inputs.notes, inputs.why, inputs.subgroup, rows)
     (outputs,) = model.ask([asked])
     wrong = None
     if labeled is not None:

@@ -20,7 +20,7 @@ from ..files import record_of, write_record
 from ..files.schema import AlarmRaised, WatchFile
 from ..files.writing import privately
 from ..uncertainty.monitoring import ColumnMonitor, Monitor, OutcomeMonitor, RankMonitor
-from .answers import Asked, ServedModel
+from .answers import ServedInputs, ServedModel
 
 MOST_IDS = 50_000
 """Number of ids that are remembered; the oldest are forgotten first."""
@@ -60,7 +60,7 @@ class Watch:
     def add(
         self,
         found: dict[str, NDArray[Any]],
-        asked: Asked,
+        asked: ServedInputs,
         ids: Sequence[str] | None = None,
         wrong: Sequence[bool | None] | None = None,
     ) -> None:
