@@ -21,9 +21,9 @@ from caveat.core import DataError
 from caveat.core.text import cut, duration, megabytes, probability
 from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
-from caveat.html.comparison.page import differences, headline, render
+from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_plot
-from caveat.html.comparison.tables import run_table, tuning_table
+from caveat.html.comparison.tables import main_table, run_table, tuning_table
 from caveat.html.comparison.verdict import next_steps, seeds_needed, state, unequal_budgets, verdict
 from caveat.html.comparison.wording import bracketed, figure, ranked, signed
 from caveat.html.svg import limits
@@ -47,7 +47,7 @@ def test_every_part_is_there_and_the_contents_lead_to_them(page: Page) -> None:
     ids = {attributes.get("id") for _, attributes in page.elements}
     links = [href[1:] for a in page.all("a") if (href := a["href"] or "").startswith("#")]
     assert set(links) <= ids
-    assert {"table", "differences", "silos", "rounds", "trade-offs", "tuning", "paper", "runs", "again"} <= set(links)
+    assert {"table", "differences", "silos", "rounds", "cost", "tuning", "paper", "runs", "again"} <= set(links)
     assert "caveat compare digits --methods uefl,fedavg,fedbn,local --seeds 0..2 --out DIR" in page.text
 
 
@@ -271,6 +271,26 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 4 seeds 0.0192, below 0.02.
     assert seeds_needed(0.02, 0.03, 3, 1) == 4
     assert seeds_needed(0.0001, 0.03, 3, 1) is None
+
+
+def test_the_table_has_each_method_s_interval_and_its_difference_to_the_best() -> None:
+    found = record()
+    table = main_table(found, found.columns[0])
+    assert table is not None
+    of = {column.header: [cell.text for cell in column.cells] for column in table.columns}
+    best = ranked(found.tables[0].rows, found.measures[0])[0].row
+    behind = of[f"behind {best}"]
+    assert [bool(cell) for cell in behind] == [row.name != best for row in found.rows]
+    assert all("bounds" in cell and "p" in cell for cell in behind if cell)
+    assert all('class="interval' in cell for cell in of["interval"])
+
+
+def test_the_cost_is_one_plane_with_names() -> None:
+    found = record()
+    chart = cost_plane(found, found.columns[0])
+    assert chart is not None
+    assert chart.title == "Accuracy against MB per run, up and down"
+    assert all(f">{name}</text>" in chart.drawing for name in METHODS)
 
 
 @pytest.mark.parametrize(("higher", "names"), [(True, "bca"), (False, "acb"), (None, "bca")])

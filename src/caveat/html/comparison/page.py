@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from ...core.text import duration, megabytes, percent
 from ...core.text import tick as plain_tick
-from ...files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
+from ...files.schema import ComparedRun, Comparison, Measure, Setting, domains_of
 from .. import templates
+from ..diagrams import Dot
 from ..svg import Chart, Point, Write, swatch
 from . import verdict as verdicts
 from . import wording
@@ -119,43 +120,25 @@ def curves(record: Comparison, setting: Setting) -> list[Chart]:
     return figures
 
 
-def trade_offs(record: Comparison, setting: Setting) -> list[Chart]:
-    """Return the first metric against every other, and against time and bytes."""
+def cost_plane(record: Comparison, setting: Setting) -> Chart | None:
+    """Return the first metric against megabytes sent or, if nothing is sent, against seconds; None if unknown."""
     first = record.measures[0]
-    against: list[tuple[str, str, Write, list[IntervalRecord]]] = [
-        (
-            wording.directed(wording.header(m), m),
-            m.name,
-            partial(wording.tick, m),
-            [record.result(row, setting, m) for row in record.rows],
-        )
-        for m in record.measures[1:]
-    ]
-    megabytes_of = ("MB per run, up and down", ["bytes_up", "bytes_down"], 1e6)
-    for name, keys, unit in (("seconds per run", ["seconds"], 1.0), megabytes_of):
-        costs = [_cost(record.runs(row, setting, "done"), keys, unit) for row in record.rows]
-        against.append((name, name, wording.setting_value, [IntervalRecord(mean=value) for value in costs]))
-    figures = []
-    for axis, name, write, values in against:
-        title = f"{first.name.capitalize()} against {name}"
-        places = _places(record, setting, first, name, values)
-        axes = (axis, wording.directed(wording.header(first), first))
-        if (drawn := plane(places, axes, (write, partial(wording.tick, first)), title)) is not None:
-            figures.append(Chart(title, drawn))
-    return figures
-
-
-def _places(
-    record: Comparison, setting: Setting, first: Measure, name: str, values: Sequence[IntervalRecord]
-) -> list[Place]:
-    """Return the methods that have both values."""
+    sent, time = ("MB per run, up and down", ["bytes_up", "bytes_down"], 1e6), ("seconds per run", ["seconds"], 1.0)
+    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
+    anything = any(_cost(each, sent[1], sent[2]) for each in runs.values())
+    axis, keys, unit = sent if anything else time
+    costs = {name: _cost(each, keys, unit) for name, each in runs.items()}
     places = []
-    for row, value in zip(record.rows, values, strict=True):
-        x, y = wording.dot(value), wording.dot(record.result(row, setting, first))
-        if x and y:
-            note = f"{row.name}: {wording.figure(first, y.value)} {first.name}, {x.value:.4g} {name}"
-            places.append(Place(row.name, record.series[row.name], x, y, note))
-    return places
+    for row in record.rows:
+        cost, y = costs[row.name], wording.dot(record.result(row, setting, first))
+        if cost is not None and y:
+            note = f"{row.name}: {wording.figure(first, y.value)} {first.name}, {cost:.4g} {axis}"
+            places.append(Place(row.name, record.series[row.name], Dot(cost), y, note))
+    axes = (axis, wording.directed(wording.header(first), first))
+    title = f"{first.name.capitalize()} against {axis}"
+    drawn = plane(places, axes, (wording.setting_value, partial(wording.tick, first)), title)
+    caption = "Lines are 95 % intervals; costs are means over seeds, on the machine that ran them."
+    return None if drawn is None else Chart(title, drawn, caption)
 
 
 def _cost(runs: Sequence[ComparedRun], keys: Sequence[str], unit: float) -> float | None:
@@ -224,7 +207,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
         "steps": verdicts.next_steps(record, setting),
         "table": main_table(record, setting),
         "curves": curves(record, setting),
-        "trade_offs": trade_offs(record, setting),
+        "cost": cost_plane(record, setting),
     }
 
 

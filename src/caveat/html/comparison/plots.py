@@ -212,18 +212,18 @@ class Place:
 
 
 def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, Write], about: str) -> Markup | None:
-    """Return a mark per method, with both intervals; None without any."""
+    """Return a named mark per method, with both intervals; None without any."""
     x_range = svg.limits([end for place in places for end in place.x.known])
     y_range = svg.limits([end for place in places for end in place.y.known])
     if x_range is None or y_range is None:
         return None
-    frame = svg.Axes(50, 24, 256, 190, x_range, y_range)
+    frame = svg.Axes(50, 24, 414, 240, x_range, y_range)
     x_ticks, y_ticks = (
         svg.written(svg.inner_ticks(x_range, 4), write[0]),
         svg.written(svg.inner_ticks(y_range, 4), write[1]),
     )
     drawn = [svg.text(2, 12, names[1], "start", "tick"), *(_place(frame, place) for place in places)]
-    return svg.plot(frame, about, x_ticks, y_ticks, names[0], *drawn, width=320)
+    return svg.plot(frame, about, x_ticks, y_ticks, names[0], *drawn)
 
 
 def _place(frame: svg.Axes, place: Place) -> Markup:
@@ -233,7 +233,8 @@ def _place(frame: svg.Axes, place: Place) -> Markup:
         ends.append((frame.at((x.low, y.value)), frame.at((x.high, y.value))))
     if y.low is not None and y.high is not None:
         ends.append((frame.at((x.value, y.low)), frame.at((x.value, y.high))))
-    mark = svg.marks(place.series, [frame.at((x.value, y.value))], 4.6)
-    return svg.group(
-        place.note, svg.strokes(ends, "whisker thin"), mark, class_=svg.color(place.series), name=place.name
-    )
+    at = frame.at((x.value, y.value))
+    right = at[0] < frame.left + 0.7 * frame.width
+    name = svg.text(at[0] + (9 if right else -9), at[1] + 4, cut(place.name, 24), "start" if right else "end")
+    drawn = [svg.strokes(ends, "whisker thin"), svg.marks(place.series, [at], 4.6), name]
+    return svg.group(place.note, *drawn, class_=svg.color(place.series), name=place.name)

@@ -6,11 +6,13 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ...core.text import MINUS, count, decimal, duration, megabytes, probability
-from ...files.schema import ComparedMethod, ComparedRun, Comparison, IntervalRecord, Measure, Setting
-from ..svg import element, swatch
+from ...core.text import MINUS, count, decimal, duration, equation, megabytes, probability
+from ...files.schema import ComparedMethod, ComparedRun, Comparison, DifferenceRecord, IntervalRecord, Measure, Setting
+from ..diagrams import interval_cell
+from ..svg import element, limits, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
+from .verdict import gap_between, majority
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the tried values: a better value may be beyond"
@@ -23,7 +25,9 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     columns = [
         words("method", (_name(record, row) for row in record.rows)),
         words("runs", map(_runs, runs), "done, out of all planned"),
-        *(_measured(record, setting, measure) for measure in record.measures),
+        _measured(record, setting, record.measures[0]),
+        *_forest(record, setting, record.measures[0]),
+        *(_measured(record, setting, measure) for measure in record.measures[1:]),
         *(one for measure in record.measures for one in _ranked(record, setting, measure)),
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
         column(
@@ -50,6 +54,35 @@ def _measured(record: Comparison, setting: Setting, measure: Measure) -> Column:
         found = record.result(row, setting, measure)
         cells.append(_mean(measure, found, found.best) or ("failed" if record.runs(row, setting, "failed") else ""))
     return column(wording.header(measure) + _ARROWS[measure.higher], cells)
+
+
+def _forest(record: Comparison, setting: Setting, measure: Measure) -> list[Column]:
+    """Return the intervals of a metric on one scale, and each method's difference to the best one."""
+    results = record.results(setting, measure)
+    found = [record.result(row, setting, measure) for row in record.rows]
+    order, shown = wording.ranked(results.rows, measure), limits(wording.known(found), measure.percent)
+    most = majority(record, setting) if measure.figure == "accuracy" else None
+    bars = [
+        interval_cell(dot, shown, most, f"{one.row}: {wording.bracketed(measure, one)}")
+        if shown and (dot := wording.dot(one))
+        else ""
+        for one in found
+    ]
+    columns = [words("interval", bars, "the same with its interval, on one scale; a tick is the most frequent class")]
+    if len(order) < 2 or measure.higher is None:
+        return columns
+    best, cells = order[0].row, list[str]()
+    for row in record.rows:
+        pair = None if row.name == best else gap_between(results.pairs, best, row.name, measure)
+        cells.append("" if pair is None or pair.mean is None else _behind(measure, pair))
+    return [*columns, column(f"behind {best}", cells, "with simultaneous 95 % interval, and corrected p")]
+
+
+def _behind(measure: Measure, pair: DifferenceRecord) -> str:
+    p = "" if pair.p_adjusted is None else equation(pair.p_adjusted)
+    bounds = ", ".join(filter(None, [wording.interval(measure, pair), p]))
+    below = element("small", bounds, class_="bounds") if bounds else ""
+    return element("span", wording.figure(measure, pair.mean)) + below
 
 
 def _mean(measure: Measure, value: IntervalRecord, best: bool = False) -> str:

@@ -103,7 +103,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"class ({percent(majority(record, setting))}) beyond chance: {first.row} has {measure.name} "
             f"{_with_interval(measure, first)}. Differences between models that have not learned do not rank methods."
         )
-    pair, others = _gap(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
+    pair, others = gap_between(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
     if missed:
         share = percent(majority(record, setting))
         others += f" Not better than the most frequent class ({share}) beyond chance: {listed(missed, _MOST_OTHERS)}."
@@ -151,7 +151,7 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     if len(order) < 2 or measure.higher is None:
         return steps
     first, second = order[0].row, order[1].row
-    pair, seeds = _gap(results.pairs, first, second, measure), len(record.seeds)
+    pair, seeds = gap_between(results.pairs, first, second, measure), len(record.seeds)
     if pair is None or not pair.mean:
         return steps
     if seeds == 1:
@@ -213,7 +213,7 @@ def state(record: Comparison) -> tuple[str, str]:
     return f"{done} of {plural(len(record.cells), 'run')} done", " ".join(alarms)
 
 
-def _gap(
+def gap_between(
     pairs: Sequence[schema.DifferenceRecord], first: str, second: str, measure: Measure
 ) -> schema.DifferenceRecord | None:
     """Return by how much `first` is better than `second`: positive is better for either direction of the metric."""
@@ -230,7 +230,7 @@ def _others(order: Sequence[schema.Result], pairs: Sequence[schema.DifferenceRec
     if not others:
         return ""
     behind = listed([f"{each.row} with {with_unit(measure, each.mean)}" for each in others], _MOST_OTHERS)
-    gaps = [(each.row, _gap(pairs, first, each.row, measure)) for each in others]
+    gaps = [(each.row, gap_between(pairs, first, each.row, measure)) for each in others]
     tested = [(row, gap) for row, gap in gaps if gap is not None and gap.p_adjusted is not None]
     if not tested:
         return f" Behind these two: {behind}."
