@@ -165,3 +165,23 @@ def test_silos_that_differ_gain_by_their_own_and_silos_that_do_not_lose_nothing(
 def test_sums_that_are_none_are_refused(sums: Tensor) -> None:
     with pytest.raises(ValueError, match=r"expected \(5, 97\) and finite"):
         agreed(sums)
+
+
+def test_inputs_without_evidence_do_not_pull_the_temperature_to_an_extreme() -> None:
+    """Nearly equal probabilities that rank classes correctly gain from a huge power what few confident errors cost."""
+    right, wrong, none = 960, 4, 40
+    confident = torch.zeros(right + wrong, 10).double()
+    confident[:, 0] = 6.0
+    tilted = torch.zeros(none, 10).double()
+    tilted[:, 0] = 1e-6
+    log_probs = torch.cat([confident, tilted]).log_softmax(1)
+    y = torch.zeros(len(log_probs), dtype=torch.long)
+    y[right : right + wrong] = 1
+    sums = curve(log_probs, y)
+    assert POWERS[int(sums[0].argmin())] > 1000  # the lowest point of all
+    b = near(sums, 1.0, SPREAD)
+    assert 0.5 < b < 2
+    exact = -(b * log_probs).log_softmax(1).gather(1, y[:, None]).mean()
+    untempered = -log_probs.gather(1, y[:, None]).mean()
+    assert exact <= untempered + 1e-6
+    assert 0.5 < float(agreed(message(sums))[0]) < 2

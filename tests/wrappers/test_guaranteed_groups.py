@@ -214,6 +214,19 @@ def test_a_calibration_input_is_judged_as_a_new_one_among_the_others() -> None:
     assert float(torch.tensor(own).mean()) == pytest.approx(float(torch.tensor(new).mean()), abs=0.02)
 
 
+def test_calibration_inputs_with_equal_scores_are_counted_if_a_new_input_like_them_is_answered() -> None:
+    """Five equal distances fill the places of alarms among 99; a sixth input like them has a p-value of 6 %."""
+    distances = torch.cat([torch.zeros(94), torch.full((5,), 9.0)])[:, None].double()
+    p = conformal(distances, distances)
+    assert p[-5:].tolist() == pytest.approx([0.06] * 5)
+    calibration = Prediction(torch.full((99, 2), 0.5), {}, torch.zeros(99, dtype=torch.long))
+    counted = among_others(replace(calibration, typicality=p, false_alarm_rate=0.05, ranked_among=99))
+    assert not counted.alarms.any()
+    different = distances + torch.arange(99.0).double()[:, None] / 1000
+    alone = replace(calibration, typicality=conformal(different, different), false_alarm_rate=0.05, ranked_among=99)
+    assert int(among_others(alone).alarms.sum()) == 5
+
+
 def test_easy_silos_do_not_vouch_for_those_that_have_too_few_inputs() -> None:
     """The promise of silos with too few calibration inputs is tested on such silos alone."""
     method = Guaranteed(OneTold(), guarantee_scope="silo")

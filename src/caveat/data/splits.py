@@ -42,9 +42,9 @@ Rearrange = Callable[[Pool, Splits], Splits]
 def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, time: Array | None = None) -> list[Index]:
     """Return positions in `y` for stratified parts of the given sizes, or for parts in the order of `time`.
 
-    The two most frequent classes have a sample in the first stratified part, if that is large enough. Rows of rarer
-    classes are drawn for any part: guarantees need calibration and test rows that are drawn like new inputs, including
-    inputs of classes that the first part lacks. Remaining positions are dropped.
+    Rows of all classes are drawn for any part, so the first part can lack a class with few rows: guarantees need
+    calibration and test rows that are drawn like new inputs. A row per class that is always in the first part would
+    make a class with few rows rarer in the others, at every silo. Remaining positions are dropped.
     """
     ends = np.cumsum(sizes)
     if time is not None:
@@ -52,13 +52,9 @@ def stratified(y: LabelArray, sizes: Sequence[int], rng: np.random.Generator, ti
         return [np.sort(by_time[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     order = rng.permutation(len(y))
     place = np.empty(len(y))
-    labels, counts = np.unique(y, return_counts=True)
-    frequent = labels[np.argsort(-counts, kind="stable")[:2]]
-    for label in labels:
+    for label in np.unique(y):
         members = order[y[order] == label]
         place[members] = (np.arange(len(members)) + rng.random()) / len(members)
-        if label in frequent:
-            place[members[0]] = 0  # training needs two classes
     by_place = order[np.argsort(place[order], kind="stable")]
     return [np.sort(by_place[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 

@@ -8,7 +8,10 @@ to four digits.
 
 The likelihood assumes that a share `CONTAMINATION` of the labels is random: (1 - e) p_b(y) + e / C. Otherwise, a single
 label to which a model assigns probability 0 would determine b: with it, no input moves the derivative in ln b by more
-than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, but a grid does not need that.
+than ln((1 - e) C / e), 9.2 for ten classes. It is not convex, but a grid does not need that. Its lowest point can be a
+huge power: if some inputs have nearly equal probabilities, for lack of evidence, that rank classes correctly, such a
+power sharpens them, and makes all errors certain, which cost no more than 9.2 nats each. If the probabilities are
+informative as they are, the optimum is therefore the minimum among the usual powers.
 
 A silo's own ln b is assumed to be normal around the federation's. The variance between silos is estimated by moments,
 as in meta-analysis (DerSimonian & Laird, 1986), again from sums: at the common optimum, the silos' derivatives should
@@ -31,6 +34,8 @@ STEP = math.log(2) / 2
 """Their distance in ln b."""
 USUAL = 32.0
 """Powers from 1/32 to 32 are usual; others mean that the model's probabilities hardly relate to its accuracy."""
+INFORMATIVE = 0.5
+"""Share of the likelihood of uniform probabilities below which probabilities are informative."""
 CONTAMINATION = 1e-3
 """The share e of labels that are assumed to be random."""
 SPREAD = 1.0
@@ -122,12 +127,21 @@ def near(own: Tensor, common: float, spread: float) -> float:
     own = own.cpu()
     away = torch.tensor([math.log(b) - math.log(common) for b in POWERS], dtype=torch.float64)
     curves = own[:3] + torch.stack([away.square() / 2, away, torch.ones_like(away)]) / spread**2
-    return _optimum(curves) if own.any() else common
+    return _optimum(curves, own[0]) if own.any() else common
 
 
-def _optimum(curves: Tensor) -> float:
-    """Return the b at which (3, 97) curves and their derivatives are lowest."""
+def _optimum(curves: Tensor, likelihood: Tensor) -> float:
+    """Return the b at which (3, 97) curves and their derivatives are lowest, or at which they have a minimum among the
+    usual powers, instead of a lower one at an unusually high power, if the (97,) likelihoods are informative there."""
+    cost = curves[0].tolist()
     best = int(curves[0].argmin())
+    if POWERS[best] > USUAL:
+        most = INFORMATIVE * float(likelihood[0])  # nearly uniform probabilities
+        usual = [
+            k for k in range(1, len(POWERS) - 1)
+            if 1 / USUAL <= POWERS[k] <= USUAL and cost[k] < min(cost[k - 1], cost[k + 1]) and likelihood[k] < most
+        ]  # fmt: skip
+        best = min(usual, key=cost.__getitem__, default=best)
     slope = float(curves[1, best])
     other = best - 1 if slope > 0 else best + 1
     if slope == 0 or not 0 <= other < len(POWERS):
