@@ -403,7 +403,7 @@ def among_others(answer: Prediction) -> Prediction:
     def as_new(p: Tensor) -> Tensor:
         others = ((p * among).round() - 1) / among
         ranks = torch.stack([p.double(), torch.as_tensor(among, dtype=torch.float64).expand(len(p)).to(p.device)])
-        _, kind, count = ranks.unique(dim=1, return_inverse=True, return_counts=True)
+        _, kind, count = ranks.unique(dim=1, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
         return torch.where(count[kind] > 1, p, others)
 
     return dataclasses.replace(answer, **{name: as_new(p) for name, p in answer.p_values.items()})  # type: ignore[arg-type]
