@@ -81,6 +81,8 @@ ROWS = {
     "fedrod": Row("fedrod", LINEAR, sgd(0.1)),
     "fedbe": Row("fedbe", LINEAR, sgd(0.1)),
     "pfedbayes": Row("pfedbayes", LINEAR, sgd(0.1)),
+    "distrans": Row("distrans", ADAPTER, sgd(0.03)),
+    "fedcr": Row("fedcr", ADAPTER, sgd(0.03)),
     "fedala": Row("fedala", LINEAR, sgd(0.1)),
     "fedproto": Row("fedproto", ADAPTER, sgd(0.1)),
     "fml": Row("fml", LINEAR, sgd(0.1)),

@@ -53,7 +53,7 @@ def test_folders_joined_keep_their_silos(tmp_path: Path) -> None:
 
 def test_sources_that_cannot_be_joined(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz")
-    with pytest.raises(ConfigurationError, match=r"part 'mnist': expected digits, npz:PATH"):
+    with pytest.raises(ConfigurationError, match=r"part 'mnist': expected digits, diabetes, npz:PATH"):
         DataSettings(source="digits + mnist")
     with pytest.raises(ConfigurationError, match=r"csv cannot be joined"):
         DataSettings(source="digits + csv:a.csv", target="ill")

@@ -173,7 +173,7 @@ def test_the_page_shows_figures_thresholds_and_confusion(tmp_path: Path) -> None
     run(silos(positive_class="ill"), out=tmp_path / "run")
     assert command("report", tmp_path / "run").exit_code == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert 'id="classification"' in page
+    assert 'id="errors"' in page
     assert "Metrics are for the class" in page
     assert "called ill" in page
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -77,7 +77,7 @@ def test_a_run_reports_its_promises_and_metrics_by_subgroup(run: caveat.Run, tmp
     assert shown is not None
     assert [cell.text for cell in shown.columns[0].cells] == ["sex = f", "sex = m"]
     assert subgroups(read_run(run.folder)) is not None
-    assert "<h2>Subgroups</h2>" in write_report(run.folder, tmp_path / "page.html").read_text()
+    assert "<h3>Subgroups</h3>" in write_report(run.folder, tmp_path / "page.html").read_text()
 
 
 def test_a_run_knows_the_subgroups_of_new_inputs(run: caveat.Run, tmp_path: Path) -> None:
