@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caveat.html.templates import Cell, column, table, words
+from caveat.html.templates import Cell, column, table, without_folders, words
 
 
 def test_a_column_that_no_row_has_anything_in_is_left_out() -> None:
@@ -22,3 +22,10 @@ def test_rows_after_the_named_ones_have_no_name() -> None:
     found = table([words("silo", ["a", "b", "mean"])], names=["a", "b"], footer=1)
     assert found is not None
     assert [name for name, _ in found.rows] == ["a", "b", ""]
+
+
+def test_titles_have_no_absolute_paths() -> None:
+    assert without_folders("csv:/data/of us/a.csv,/data/b.csv") == "csv:a.csv,b.csv"
+    assert without_folders("npz:mnist.npz") == "npz:mnist.npz"
+    assert without_folders("hub:owner/name") == "hub:owner/name"
+    assert without_folders("images:/scans/2024/north") == "images:north"

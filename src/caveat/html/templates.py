@@ -1,5 +1,6 @@
 """Templates of pages, and tables as columns of cells."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,8 +28,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(percent=percent, decimal=decimal)
+    found.filters.update(percent=percent, decimal=decimal, without_folders=without_folders)
     return found
+
+
+def without_folders(source: str) -> str:
+    """Return a data source with the names of its files only, for a title; relative paths are unchanged."""
+    return re.sub(r"(^|[:,]) */[^,:]*/", r"\1", source)
 
 
 @dataclass(frozen=True)
