@@ -216,7 +216,7 @@ def test_the_section_is_written_and_read_back(tmp_path: Path) -> None:
 
 
 def test_settings_of_streams_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"data.ood.global_source = 'mnist': expected digits, diabetes, npz:PATH"):
+    with pytest.raises(ConfigurationError, match=r"global_source = 'mnist': expected digits, diabetes, npz:PATH"):
         OodSettings(global_source="mnist")
     with pytest.raises(ConfigurationError, match="columns of tables differ"):
         OodSettings(global_source="csv:a.csv")
