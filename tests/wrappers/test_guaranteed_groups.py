@@ -20,8 +20,9 @@ from caveat.methods import FedAvg
 from caveat.uncertainty.familiarity import conformal
 from caveat.uncertainty.guarantee import answers_needed, counts, fixed_sequence, limits, ranks, score_edges
 from caveat.uncertainty.histograms import histogram
+from caveat.wrappers.familiar import among_others
 from caveat.wrappers.guarantee_groups import domain_code
-from caveat.wrappers.guarantee_policy import Guaranteed, among_others
+from caveat.wrappers.guarantee_policy import Guaranteed
 from caveat.wrappers.uncertainty import Uncertainty
 
 RISK, CONFIDENCE, DELTA = 0.05, 0.9, 0.1

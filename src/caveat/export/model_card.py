@@ -6,8 +6,8 @@ from typing import Any
 
 from .._version import __version__
 from ..core import Decision, Reason, SiloId
-from ..data.tables.encoding import FORBIDDEN
 from ..data.tables.files import MISSING
+from ..data.tables.limits import FORBIDDEN
 from ..files import read, sum_of
 from ..files.schema import SiloRecord, Summary
 from ..runs.answering import AnsweringRun

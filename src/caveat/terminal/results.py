@@ -15,7 +15,7 @@ from ..html.run.classification import Ranged, judged, judged_together
 from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, models, streams
 from ..html.run.guarantee import subgroup_table
 from ..html.run.quantity import quantity_table
-from ..html.run.silos import metric_column, of_models
+from ..html.run.silo_metrics import metric_column, of_models
 from ..html.templates import Table
 from .tables import Heading, TextTable, text_table
 

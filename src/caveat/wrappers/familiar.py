@@ -344,3 +344,22 @@ def densities(added: dict[str, Tensors], silos: int) -> Tensors:
         for stage, sums in added.items()
         if sums["counts"].any()
     })  # fmt: skip
+
+
+def among_others(answer: Prediction) -> Prediction:
+    """Return the answer to calibration inputs with p-values as if each were new, since each was ranked with itself.
+
+    An input with the same p-value as another one keeps its own: a new input like both of them has at least this
+    p-value, so it is answered if they are, and their errors must be counted.
+    """
+    if isinstance(answer.ranked_among, int) and not answer.ranked_among:
+        return answer
+    among = answer.ranked_among + 1
+
+    def as_new(p: Tensor) -> Tensor:
+        others = ((p * among).round() - 1) / among
+        ranks = torch.stack([p.double(), torch.as_tensor(among, dtype=torch.float64).expand(len(p)).to(p.device)])
+        _, kind, count = ranks.unique(dim=1, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+        return torch.where(count[kind] > 1, p, others)
+
+    return replace(answer, **{name: as_new(p) for name, p in answer.p_values.items()})  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from ..uncertainty.guarantee import GRID, Guarantee, answers_needed, fixed_seque
 from ..uncertainty.histograms import BINS, histogram
 from .base import Wrapper, apart, asked, no_counts, no_histograms
 from .choice_policies import choose, nowhere, scalar
+from .familiar import among_others
 from .guarantee_groups import (
     ABOUT,
     FRACTIONS,
@@ -388,22 +389,3 @@ class Guaranteed(Wrapper):
                 f"of such silos, {largest}"
             )
         return self.base.outcome(server) | {"policy": policy, "guarantee": about}
-
-
-def among_others(answer: Prediction) -> Prediction:
-    """Return the answer to calibration inputs with p-values as if each were new, since each was ranked with itself.
-
-    An input with the same p-value as another one keeps its own: a new input like both of them has at least this
-    p-value, so it is answered if they are, and their errors must be counted.
-    """
-    if isinstance(answer.ranked_among, int) and not answer.ranked_among:
-        return answer
-    among = answer.ranked_among + 1
-
-    def as_new(p: Tensor) -> Tensor:
-        others = ((p * among).round() - 1) / among
-        ranks = torch.stack([p.double(), torch.as_tensor(among, dtype=torch.float64).expand(len(p)).to(p.device)])
-        _, kind, count = ranks.unique(dim=1, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
-        return torch.where(count[kind] > 1, p, others)
-
-    return dataclasses.replace(answer, **{name: as_new(p) for name, p in answer.p_values.items()})  # type: ignore[arg-type]

@@ -16,10 +16,11 @@ from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, Reading, Tab
 from ..quantities import CLASSES, column_values, valued
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
-from ..tables.encoding import FORBIDDEN, Codes, encoded_rows, mapped_rows
+from ..tables.encoding import Codes, encoded_rows, mapped_rows
 from ..tables.files import SUFFIX, ParquetSheet, Sheet, missing, read_sheets, spaces
 from ..tables.formats import PLAIN, number, one_spelling
 from ..tables.harmonize import check_same_columns, declared_rows, declared_sheets
+from ..tables.limits import FORBIDDEN
 from ..tables.unusual import named_like_id, repeats
 from .base import Source, SourceSettings, file_of_silo
 

@@ -7,7 +7,6 @@ damage. Features have the same width for all silos, and each silo fits its encod
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core import ConfigurationError, DataError, Reason, UnlikeColumn
+from ...core import ConfigurationError, DataError, UnlikeColumn
 from ...core.devices import cache_folder
 from ..pools import AS_USUAL, LONGEST, Array, ArrayRows, CsvFormat, TableColumn, ordered, row_parts
 from .advice import ENDLESS, LARGEST
-from .dictionary import DictionaryColumn
 from .files import Sheet, missing
 from .formats import NO_NUMBER, numeric, same_value
+from .limits import Limit, allowed, usable
 from .reference import NO_REFERENCE, Reference
 
 FORMAT = 2
 """Increased whenever the same files yield other numbers."""
-FORBIDDEN = 1
-"""Added to the number of categories, the code of a text that the data dictionary does not allow."""
 FITTED = 1 << 23
 """Maximum number of values for which an encoder is fitted at once, in whole columns."""
 
@@ -169,15 +166,6 @@ class TableLayout:
         return len(one_each) + len(self.flagged) + sum(len(column.categories or ()) for column in self.columns)
 
 
-@dataclass(frozen=True)
-class Limit:
-    """The values that a data dictionary allows in a column of raw rows."""
-
-    rule: DictionaryColumn
-    empties: bool
-    """Whether other values count as missing; otherwise their rows are not answered."""
-
-
 class Checked(NamedTuple):
     """Raw rows, compared with the data dictionary and with a silo's own rows."""
 
@@ -262,39 +250,6 @@ class Encoder:
             for row in np.flatnonzero(refused[i]) if i in refused else ():
                 notes[row].append(f"{column.name[:LONGEST]} is not {limits[i].rule.expected}")
         return tuple("; ".join(each) for each in notes)
-
-
-def allowed(raw: Tensor, table: Sequence[TableColumn], limits: Mapping[int, Limit]) -> tuple[Tensor, Tensor]:
-    """Return raw rows (N, D) without the values that count as missing by the data dictionary, and (N, D) bool, the
-    values for which it refuses the row. Exported models record this function."""
-    columns, refused = list(raw.unbind(1)), [torch.zeros_like(raw[:, 0], dtype=torch.bool)] * len(table)
-    for i, limit in limits.items():
-        value, categories, ends = columns[i], table[i].categories, limit.rule.range
-        if categories is None:
-            low, high = (torch.tensor(end, dtype=raw.dtype) for end in ends or (-math.inf, math.inf))
-            outside, absent = (value < low) | (value > high), torch.tensor(math.nan, dtype=raw.dtype)
-        else:
-            outside = value == len(categories) + FORBIDDEN
-            absent = torch.tensor(-1, dtype=raw.dtype)
-        if limit.empties:
-            columns[i] = torch.where(outside, absent, value)
-        else:
-            refused[i] = outside
-    return torch.stack(columns, 1), torch.stack(refused, 1)
-
-
-def usable(raw: Tensor, table: Sequence[TableColumn], limits: Mapping[int, Limit]) -> tuple[Tensor, Tensor]:
-    """Return raw rows (N, D) with NaN or -1 for values that are not `allowed`, and (N,) int64 of Reason: OUTSIDE for
-    rows with such a value, EMPTY for rows without any value. Exported models record this function."""
-    raw, refused = allowed(raw, table, limits)
-    columns, present = [], torch.zeros_like(raw[:, 0], dtype=torch.bool)
-    for i, column in enumerate(table):
-        value, numeric = raw[:, i], column.categories is None
-        present = present | ~(value.isnan() if numeric else value.isnan() | (value == -1))
-        absent = torch.tensor(math.nan if numeric else -1, dtype=raw.dtype)
-        columns.append(torch.where(refused[:, i], absent, value) if i in limits else value)
-    why = torch.where(present, int(Reason.NONE), int(Reason.EMPTY))
-    return torch.stack(columns, 1), torch.where(refused.any(1), int(Reason.OUTSIDE), why)
 
 
 def _absent(values: Array, column: TableColumn) -> Array:

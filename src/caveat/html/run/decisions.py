@@ -7,7 +7,7 @@ from ...core.text import count, decimal, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
 from ..templates import Cell, Column, Table, column, table, words
-from .silos import METRICS
+from .silo_metrics import METRICS
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 
 ABOUT = {
