@@ -14,9 +14,9 @@ from html_page import Page
 from markupsafe import Markup
 
 from caveat.files import RunFolder, read_run
-from caveat.files.schema import Reliability
+from caveat.files.schema import Metrics, Reliability, SiloRecord
 from caveat.html.run.classification import baseline, judged
-from caveat.html.run.confidence import Confidence, confidence
+from caveat.html.run.confidence import Confidence, SiloConfidence, confidence
 from caveat.html.run.guarantee import kept
 from caveat.html.run.overview import overview
 from caveat.html.run.page import render
@@ -141,7 +141,9 @@ def test_no_headline_claims_more_than_its_summary_holds(tmp_path: Path, seed: in
         assert band_of.upper <= 0.05
         assert not (summary.pooled.ece_above_chance and (summary.pooled.ece or 0) > 0.02)
     if "Do not trust its confidence" in said:
-        assert sum(found.bins.confidence) > sum(found.bins.correct) or found.checks[0].over
+        assert any(each.over and each.p < 0.05 for each in found.checks)
+    if "It is underconfident" in said or "It is slightly" in said:
+        assert not any(each.over and each.large and each.p < 0.05 for each in found.checks)
     assert "trusted" not in said
     test = kept(summary)
     if summary.guarantee and test is not None and test.risk is not None:
@@ -162,13 +164,23 @@ def kinds(inputs: int, accuracy_of: Callable[[np.ndarray], np.ndarray], runs: in
         sure = random.beta(5, 0.5, inputs)
         bins = binned(sure, random.random(inputs) < accuracy_of(sure))
         test = {"accuracy": 0.9, **band(bins)}
-        from caveat.files.schema import Metrics, SiloRecord
-        from caveat.html.run.confidence import SiloConfidence
-
         record = SiloRecord.model_validate({"name": "a", "n_test": inputs, "test": test, "reliability": bins})
         one = SiloConfidence(record, inputs, 0.9, 0.9)
         found.append(Confidence([one], Reliability.model_validate(bins), Metrics.model_validate(test)).kind)
     return {kind: found.count(kind) / runs for kind in ("good", "open", "bad")}
+
+
+def test_overconfidence_among_sure_answers_is_not_hidden_by_underconfidence_elsewhere() -> None:
+    random = np.random.default_rng(0)
+    sure = np.r_[np.full(2000, 0.57), np.full(2000, 0.995)]
+    bins = binned(sure, random.random(4000) < np.r_[np.full(2000, 0.75), np.full(2000, 0.98)])
+    test = {"accuracy": 0.865, **band(bins)}
+    record = SiloRecord.model_validate({"name": "a", "n_test": 4000, "test": test, "reliability": bins})
+    of_silo = [SiloConfidence(record, 4000, 0.865, float(sure.mean()))]
+    found = Confidence(of_silo, Reliability.model_validate(bins), Metrics.model_validate(test))
+    assert not found.checks[0].over
+    assert found.kind == "bad"
+    assert "made at 99.5 % confidence" in found.found[0].text
 
 
 def test_a_calibrated_model_is_rarely_called_overconfident() -> None:

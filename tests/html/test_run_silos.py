@@ -104,10 +104,17 @@ def test_pages_are_light(tmp_path: Path) -> None:
 def test_whom_the_federation_helps_has_the_intervals_of_newcombe(tmp_path: Path) -> None:
     """Newcombe (1998), table II, example a: 56 of 70 less 48 of 80 is 0.2, from 0.0524 to 0.3339."""
     folder = minimal_run(tmp_path / "run")
-    content = json.loads((folder / "summary.json").read_text())
+    content, silo_alone = json.loads((folder / "summary.json").read_text()), {}
     for silo, n, mine, theirs in zip(content["silos"], (70, 200), (0.8, 0.9), (0.6, 0.9), strict=True):
-        silo |= {"n_test": n, "test": {"accuracy": mine}, "models": {"local": {"accuracy": theirs}, "global": {}}}
+        silo |= {"n_test": n, "test": {"accuracy": mine}, "models": {"local": {"accuracy": 0.1}, "global": {}}}
+        silo_alone[silo["name"]] = theirs
     write_json(folder / "summary.json", content)
+    assert not differences_to_alone(read_run(folder))  # a local model of a federation has not trained alone
+    beside = minimal_run(folder / "baselines" / "local")
+    content = json.loads((beside / "summary.json").read_text()) | {"method": "local"}
+    for silo in content["silos"]:
+        silo["test"] = {"accuracy": silo_alone[silo["name"]]}
+    write_json(beside / "summary.json", content)
     run = read_run(folder)
     found = differences_to_alone(run)
     (l1, u1), (l2, u2) = wilson(56, 70), wilson(42, 70)
@@ -115,7 +122,7 @@ def test_whom_the_federation_helps_has_the_intervals_of_newcombe(tmp_path: Path)
     assert found["a"].high == pytest.approx(0.2 + math.hypot(u1 - 0.8, 0.6 - l2))
     figure = section(run).helped
     assert figure is not None
-    assert "Beyond chance it helps 1 and harms 0 of 2 silos" in figure.caption
+    assert "The interval is above 0 at 1 and below 0 at 0 of 2 silos" in figure.caption
     assert figure.drawing.index('data-name="a"') < figure.drawing.index('data-name="b"')
     assert cells(section(run).worst, "to training alone")[-2] == "+10.0"
 

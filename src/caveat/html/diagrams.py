@@ -151,13 +151,18 @@ def histogram(values: Sequence[float], write: svg.Write, label: str, unit: str) 
         counts[min(int((value - low) / (high - low or 1) * _BARS), _BARS - 1)] += 1
     y_ticks = svg.ticks(0, max(counts), 3)
     frame = svg.Axes(46, 10, 418, 90, (low, high or low + 1), (0, y_ticks[-1]))
-    width = frame.width / _BARS
-    drawn = [
-        svg.rect((frame.left + i * width, frame.y(n)), width - 1, frame.bottom - frame.y(n), "bar",
-                 svg.element("title", f"{n} {unit}"))
-        for i, n in enumerate(counts) if n
-    ]  # fmt: skip
+    drawn = histogram_bars(frame, counts, [f"{n} {unit}" for n in counts])
     return svg.plot(frame, label, svg.written(marks, write), svg.written(y_ticks, tick), "", *drawn)
+
+
+def histogram_bars(frame: svg.Axes, heights: Sequence[float], titles: Sequence[str]) -> list[Markup]:
+    """Return a bar per bin of equal width that is not empty."""
+    width = frame.width / len(heights)
+    return [
+        svg.rect((frame.left + i * width + 0.5, frame.y(height)), width - 1, frame.bottom - frame.y(height), "bar",
+                 svg.element("title", title))
+        for i, (height, title) in enumerate(zip(heights, titles, strict=True)) if height
+    ]  # fmt: skip
 
 
 def confusion_map(counts: Sequence[Sequence[int]], names: Sequence[str], label: str) -> Markup:
@@ -270,19 +275,11 @@ def reliability_diagram(bins: Reliability, label: str) -> Markup:
     body = [
         frame.axes([], labels),
         *_accuracies(frame, bins, 4),
-        *_histogram(below, bins),
+        *histogram_bars(below, bins.count, [f"{count} predictions" for count in bins.count]),
         *numbers,
         below.named("confidence"),
     ]
     return svg.drawing(frame.right + 12, below.bottom + 38, label, *body, class_="reliability")
-
-
-def _histogram(frame: svg.Axes, bins: Reliability) -> list[Markup]:
-    drawn, width = [], frame.width / len(bins.count)
-    for i, count in enumerate(bins.count):
-        at, title = (frame.left + i * width + 0.5, frame.y(count)), svg.element("title", f"{count} predictions")
-        drawn.append(svg.rect(at, width - 1, frame.bottom - at[1], "bar", title))
-    return drawn
 
 
 def _accuracies(frame: svg.Axes, bins: Reliability, size: float) -> list[Markup]:

@@ -1,5 +1,6 @@
 """The page of predictions for new inputs: decisions, p-values beside those of the silo's own inputs, and examples."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +9,9 @@ from markupsafe import Markup
 
 from ..core import Decision, Prediction, Reason
 from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
-from ..uncertainty.statistical_tests import binomial_tail
+from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
-from .diagrams import stack_swatch, stacked_bar
+from .diagrams import histogram_bars, stack_swatch, stacked_bar
 from .svg import Chart
 from .templates import Table, column, table, words
 
@@ -65,6 +66,7 @@ class PredictedInputs:
 
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
+    first = "most uncertain" if found.prediction.typicality is None else "lowest p-value"
     return templates.render(
         "predictions.html.j2",
         found=found,
@@ -74,7 +76,7 @@ def render(found: PredictedInputs) -> str:
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
-        strangest=_inputs(found, _strangest(found), "The strangest inputs, the lowest p-value first."),
+        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {first} first."),
         surest=_inputs(found, _surest(found), "The surest answers, the least uncertain first."),
     )
 
@@ -96,13 +98,18 @@ def verdicts(found: PredictedInputs) -> list[tuple[str, str]]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
     prediction, lines = found.prediction, list[tuple[str, str]]()
     n = len(prediction)
-    rate, typicality = prediction.false_alarm_rate, prediction.typicality
+    rate, typicality, among = prediction.false_alarm_rate, prediction.typicality, prediction.ranked_among
+    ranked = among if isinstance(among, int) else int(among.min()) if len(among) else 0
     if typicality is None or not rate:
         lines.append(("open", "No alarm is possible: nothing says whether these inputs are like the silo's own."))
+    elif n and (places := math.floor(rate * (ranked + 1) + 1e-9)) < 1:
+        lines.append(("open", f"No alarm is possible: p-values rank inputs among {ranked:,} calibration inputs only."))
     elif n:
         alarms = int((typicality <= rate).sum())
-        told = f"{alarms:,} of {plural(n, 'input')} raise an alarm, where {100 * rate:.3g} % of the silo's own do"
-        unlike = binomial_tail(alarms, n, rate) < _LEVEL
+        told = f"{alarms:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the silo's own "
+        told += "are expected to"
+        # The threshold comes from the same few calibration inputs for all new ones.
+        unlike = beta_binomial_tail(alarms, n, places, ranked + 1 - places) < _LEVEL
         lines.append(("bad", f"Unlike the silo's own inputs: {told}.") if unlike else ("good", f"{told}."))
     if prediction.unlike_columns:
         names = listed([plain(each.name) for each in prediction.unlike_columns], _MOST_NOTES)
@@ -152,12 +159,7 @@ def _strips(found: PredictedInputs) -> list[Chart]:
         counts = Counter(min(int(p * _BINS), _BINS - 1) for p in known)
         shares = [counts[i] / len(known) for i in range(_BINS)]
         frame = svg.Axes(46, 8, 418, 70, (0, 1), (0, max(svg.ticks(0, max(shares), 2))))
-        width = frame.width / _BINS
-        bars = [
-            svg.rect((frame.left + i * width, frame.y(share)), width - 1, frame.bottom - frame.y(share), "bar",
-                     svg.element("title", f"{counts[i]:,} inputs"))
-            for i, share in enumerate(shares) if share
-        ]  # fmt: skip
+        bars = histogram_bars(frame, shares, [f"{counts[i]:,} inputs" for i in range(_BINS)])
         own = svg.line(frame.at((0, 1 / _BINS)), frame.at((1, 1 / _BINS)), "event")
         low = sum(p <= found.prediction.false_alarm_rate for p in known)
         rate = found.prediction.false_alarm_rate
@@ -203,12 +205,17 @@ def _answers(found: PredictedInputs) -> Table | None:
 def _strangest(found: PredictedInputs) -> list[int]:
     values = found.prediction.typicality
     score = values if values is not None else -found.prediction.uncertainty["total"]
-    return score.nan_to_num(nan=-1.0).argsort(stable=True)[:_SHOWN].tolist()
+    return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:_SHOWN].tolist()
 
 
 def _surest(found: PredictedInputs) -> list[int]:
     order = found.prediction.uncertainty["total"].argsort(stable=True).tolist()
     return [i for i in order if found.answered[i]][:_SHOWN]
+
+
+def _finite(number: float, write: Callable[[float], str]) -> str:
+    """Return a number as text, empty if it is undefined."""
+    return write(number) if math.isfinite(number) else ""
 
 
 def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Table | None:
@@ -224,9 +231,9 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
         words("label", (plain(found.label(i)) for i in places)),
-        column("probability", (percent(float(prediction.probs[i].max())) for i in places)),
-        column("p-value", (probability(float(p_values[i])) if p_values is not None else "" for i in places)),
-        column("uncertainty", (decimal(float(prediction.uncertainty["total"][i])) for i in places), "nats"),
+        column("probability", (_finite(float(prediction.probs[i].max()), percent) for i in places)),
+        column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
+        column("uncertainty", (_finite(float(prediction.uncertainty["total"][i]), decimal) for i in places), "nats"),
         words("decision", (Decision(int(prediction.decision[i])).name.lower() for i in places)),
         words("reason", (reasons[i].name.lower() if reasons[i] else "" for i in places)),
         *(words(plain(name), (plain(values[i], 24) for i in places)) for name, values in shown),

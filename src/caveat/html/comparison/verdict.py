@@ -130,7 +130,9 @@ def unlearned(record: Comparison, setting: Setting) -> list[str]:
     share inputs; corrected for the number of methods.
     """
     runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
-    known = {name: found for name, each in runs.items() if (found := [run.majority for run in each if run.majority])}
+    # If every silo's test inputs have one class, no method can be better.
+    beside = {name: [m for run in each if (m := run.majority) and m.accuracy < 1] for name, each in runs.items()}
+    known = {name: found for name, found in beside.items() if found}
     missed = []
     for name, found in known.items():
         gained, lost = (round(fmean(getattr(each, side) for each in found)) for side in ("gained", "lost"))
@@ -151,10 +153,10 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     if len(order) < 2 or measure.higher is None:
         return steps
     first, second = order[0].row, order[1].row
-    pair, seeds = gap_between(results.pairs, first, second, measure), len(record.seeds)
+    pair, seeds = gap_between(results.pairs, first, second, measure), min(order[0].seeds, order[1].seeds)
     if pair is None or not pair.mean:
         return steps
-    if seeds == 1:
+    if len(record.seeds) == 1:
         return [*steps, "Repeat with several seeds (--seeds 0..4): one seed allows no test."]
     if pair.low is not None and pair.high is not None and pair.low <= 0 <= pair.high:
         needed = seeds_needed(pair.mean, (pair.high - pair.low) / 2, seeds, len(results.pairs))

@@ -123,7 +123,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     known = [(name, each, each.majority) for name, each in pairs if each.majority]
     alone = training_alone(run)
     if not known:
-        return ("good", Markup("{}").format(alone.strip())) if alone else None
+        return ("open" if behind_alone(run) else "good", Markup("{}").format(alone.strip())) if alone else None
     alone = alone or _control(run)
     whole = reduce(add, (most for _, _, most in known))
     over = f", mean over {len(known):,} silos" if len(known) > 1 else ""
@@ -131,7 +131,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     most += f"{percent(sum(most.share for _, _, most in known) / len(known))}{over}"
     counts = f"of {whole.inputs:,} test inputs, only this run is right for {whole.gained:,}, only the class for "
     counts += f"{whole.lost:,}"
-    if whole.right == whole.inputs:
+    if whole.right == whole.inputs and not whole.lost:
         head, rest, kind = "These test inputs cannot show whether it has learned", "", "open"
     elif whole.gained <= whole.lost:
         head, rest, kind = "It has not learned more than the most frequent class", f"; {counts}", "bad"
@@ -140,9 +140,9 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.blind) else ", or blind to a class,"
         head = f"No better than the most frequent class{blind} at {len(texts):,} of {plural(len(known), 'silo')}"
-        rest, kind = f"; no better at {listed(texts, _MOST_NAMED)}", "open"
+        rest, kind = f"; these are {listed(texts, _MOST_NAMED)}", "open"
     else:
-        head, rest, kind = "Better than the most frequent class", "", "good"
+        head, rest, kind = "Better than the most frequent class", "", "open" if behind_alone(run) else "good"
     return kind, Markup("<b>{}</b>: {}{}.{}").format(head, most, rest, alone)
 
 
@@ -164,15 +164,18 @@ def _control(run: RunFolder) -> Markup | str:
     return Markup(text).format(ALONE)
 
 
+def behind_alone(run: RunFolder) -> bool:
+    """Return whether training alone has the higher mean accuracy."""
+    other = run.comparable.get(ALONE)
+    return other is not None and (other.mean.accuracy or 0.0) > (run.mean.accuracy or 0.0)
+
+
 def training_alone(run: RunFolder) -> str:
     """Return a sentence on the accuracy of training alone at each silo; empty if the run itself is that."""
     if run.method == ALONE:
         return ""
     if (other := run.comparable.get(ALONE)) is not None and other.mean.accuracy is not None:
         return f" Training alone ({ALONE}) is right for {percent(other.mean.accuracy)}, mean over silos."
-    found = run.summary.models.get(ALONE) if run.summary and len(run.summary.models) > 1 else None
-    if found is not None and found.mean.accuracy is not None:
-        return f" The silos' own models alone are right for {percent(found.mean.accuracy)}."
     return ""
 
 

@@ -56,14 +56,6 @@ class SiloConfidence:
         """Whether confidence exceeds accuracy."""
         return self.confidence > self.accuracy
 
-    @property
-    def verdict(self) -> str:
-        if not self.judged:
-            return ""
-        if self.off:
-            return "overconfident" if self.over else "underconfident"
-        return "within chance" if self.resolved else "too few inputs"
-
 
 @dataclass(frozen=True)
 class SureErrors:
@@ -131,13 +123,13 @@ class Confidence:
         """All checks, the most significant first; each p-value is corrected for their number (Bonferroni)."""
         found = [self._sure(), self._silos(), self._whole(), self._mean(), self._below()]
         known = [each for each in found if each]
-        return sorted(each._replace(p=min(1.0, len(known) * each.p)) for each in known)
+        return sorted(each._replace(p=min(1.0, len(found) * each.p)) for each in known)
 
     @property
     def kind(self) -> str:
         """ "bad" for large overconfidence, "open" for other errors or if the inputs decide nothing, else "good"."""
         if self.p < LEVEL:
-            return "bad" if self.checks[0].over and any(each.large for each in self.found) else "open"
+            return "bad" if self.over and any(each.large for each in self.found) else "open"
         return "good" if self.p >= UNCLEAR and self.resolved else "open"
 
     @property
@@ -146,9 +138,14 @@ class Confidence:
         return self.checks[0].p if self.checks else 1.0
 
     @property
+    def over(self) -> bool:
+        """Whether a significant check finds large overconfidence or, without one, the most significant check any."""
+        return any(each.over and each.large and each.p < LEVEL for each in self.checks) or self.checks[0].over
+
+    @property
     def found(self) -> list[Check]:
-        """The significant checks in the direction of the most significant one."""
-        return [each for each in self.checks if each.p < LEVEL and each.over == self.checks[0].over]
+        """The significant checks in the direction of `over`."""
+        return [each for each in self.checks if each.p < LEVEL and each.over == self.over]
 
     @property
     def resolved(self) -> bool:

@@ -1,5 +1,6 @@
 """The page and the table of a run that predicts a quantity: errors, intervals, predicted against observed values."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ from markupsafe import Markup
 
 from ...core.text import percent
 from ...files import RunFolder
-from ...files.schema import Metrics, ObservedInputs
+from ...files.schema import Metrics, ObservedInputs, SiloRecord
+from ...uncertainty.statistical_tests import beta_binomial_tail
 from .. import svg
 from ..svg import Chart
 from ..templates import Cell, Table, column, table, words
@@ -15,8 +17,6 @@ from .rounds import cost_table
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
-FAR = 2.0
-"""Binomial standard deviations from the promised coverage beyond which a silo's is flagged."""
 FIGURES = (
     ("MAE", "mae", "mean absolute error of medians"), ("RMSE", "rmse", "root of the mean squared error of means"),
     ("CRPS", "crps", "continuous ranked probability score of the distributions; lower is better"),
@@ -44,7 +44,7 @@ def quantity_table(run: RunFolder) -> Table | None:
         columns += [column(f"{title} {head}", numbers(name, own, other.mean), help) for head, name, help in FIGURES]
     columns += [column(f"no inputs {head}", numbers(f"reference_{name}", tests, mean)) for head, name, _ in FIGURES]
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
-    covered = [_coverage(silo.test.interval_coverage, wanted, silo.n_test or 0) for silo in silos]
+    covered = [_coverage(silo, wanted, len(silos)) for silo in silos]
     columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
     columns.append(column("width", numbers("interval_width", tests, mean), "mean width of intervals"))
     if any((silo.decisions or {}).get("abstain") for silo in silos):
@@ -61,10 +61,15 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _coverage(found: float | None, wanted: float | None, inputs: int) -> Cell:
+def _coverage(silo: SiloRecord, wanted: float | None, silos: int) -> Cell:
+    """Return the coverage, flagged if it is too low beyond chance at 5 % over all silos. Chance includes that of the
+    calibration inputs, as for false alarms."""
+    found, inputs, n = silo.test.interval_coverage, silo.n_test or 0, silo.n_calibration or 0
     if found is None or wanted is None or not inputs:
         return Cell(percent(found))
-    few = found < wanted - FAR * (wanted * (1 - wanted) / inputs) ** 0.5
+    outside = math.floor((1 - wanted) * (n + 1) + 1e-9)
+    missed = round((1 - found) * inputs)
+    few = outside > 0 and beta_binomial_tail(missed, inputs, outside, n + 1 - outside) < 0.05 / silos
     return Cell(percent(found), f"fewer than chance explains, given {wanted:.0%} and {inputs} inputs" if few else "")
 
 

@@ -84,8 +84,6 @@ def differences_to_alone(run: RunFolder) -> dict[str, Dot]:
     alone = {silo.name: silo for silo in other.silos} if other else {}
     for silo in run.silos:
         theirs = alone[silo.name].test.accuracy if silo.name in alone else None
-        if theirs is None and ALONE in silo.models and run.method != ALONE:
-            theirs = silo.models[ALONE].accuracy
         if theirs is None or silo.test.accuracy is None or not silo.n_test:
             continue
         mine, n = silo.test.accuracy, silo.n_test
@@ -227,7 +225,7 @@ def _alone(row: SiloRow) -> Cell:
     if row.alone is None:
         return Cell("")
     worse = row.alone.high is not None and row.alone.high < 0
-    return Cell(_points(row.alone.value), "training alone is better beyond chance" if worse else "")
+    return Cell(_points(row.alone.value), "training alone is better (95 % interval of this silo)" if worse else "")
 
 
 def _gain(row: SiloRow) -> Cell:
@@ -275,13 +273,14 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     ]
     better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
     worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
-    about = f"Beyond chance it helps {better:,} and harms {worse:,} of {plural(len(known), 'silo')}"
+    about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
     label = f"Accuracy of the federation less training alone. {about}. "
     label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))
     drawing = dot_plot(layout, label, written_ticks, "points of accuracy", *named(layout), zero, *drawn)
-    caption = f"{about}; lines are 95 % intervals over a silo's inputs. Further right is better with "
-    return Chart("Whom the federation helps", drawing, f"{caption}the federation than with training alone.")
+    caption = f"{about}; lines are 95 % intervals over a silo's inputs, not corrected for the number of silos. "
+    caption += "Further right is better with the federation than with training alone."
+    return Chart("Whom the federation helps", drawing, caption)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[SiloRow], float | None], Write], ...] = (

@@ -151,12 +151,14 @@ def _confidence_line(found: Confidence) -> Statement:
     if found.kind == "bad":
         return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
     if found.p < LEVEL:
-        how = "overconfident" if found.checks[0].over else "underconfident"
+        how = "overconfident" if found.over else "underconfident"
         little = "" if any(each.large for each in found.found) else "slightly "
         return Statement("open", Markup("<b>It is {}{}</b>: {}.").format(little, how, texts))
     n, confidence, accuracy = found.rates
     if found.p < UNCLEAR:
-        text = Markup("<b>Its confidence may be off</b>: {}; a calibrated model has such a result in {} of cases.")
+        text = Markup(
+            "<b>Its confidence may be off</b>: {}; a calibrated model has such a result in at most {} of cases."
+        )
         return Statement("open", text.format(found.checks[0].text, percent(found.p, 0)))
     if not found.resolved:
         band = found.pooled.ece_null
@@ -179,7 +181,9 @@ def _within(found: Confidence) -> str:
     """Return at how many silos the ECE is within chance, and how many have too few inputs for that."""
     if len(found.judged) < 2:
         return ""
-    enough = [one for one in found.judged if one.resolved]
+    enough = [one for one in found.judged if one.resolved or one.off]
+    if not enough:
+        return "; each silo alone has too few inputs"
     few = len(found.judged) - len(enough)
     unknown = f"; {few:,} {'has' if few == 1 else 'have'} too few inputs" if few else ""
     return f", and within chance at {sum(not one.off for one in enough):,} of {plural(len(enough), 'silo')}{unknown}"
