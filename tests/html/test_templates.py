@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from caveat.html.templates import Cell, column, table, without_folders, words
+from caveat.core.text import without_folders
+from caveat.html.templates import Cell, column, table, words
 
 
 def test_a_column_that_no_row_has_anything_in_is_left_out() -> None:

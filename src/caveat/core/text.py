@@ -1,5 +1,6 @@
 """Formatting of numbers, lists, ranges and untrusted names for pages, terminals and errors."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -144,3 +145,8 @@ def equation(p: float) -> str:
     """Return "p = 0.042" or "p < 0.001", without line breaks."""
     written = probability(p)
     return f"p{_SPACE}{written}" if p < 0.001 else f"p{_SPACE}={_SPACE}{written}"
+
+
+def without_folders(source: str) -> str:
+    """Return a data source with the names of its files only, for a title or a card; relative paths are unchanged."""
+    return re.sub(r"(^|[:,]) */[^,:]*/", r"\1", source)

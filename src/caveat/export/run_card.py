@@ -14,7 +14,8 @@ from typing import Any
 from .._version import __version__
 from ..core import ConfigurationError, SiloId
 from ..core.errors import one_of
-from ..core.text import percent, plain
+from ..core.quantity import check_classes_only
+from ..core.text import percent, plain, without_folders
 from ..files import read_run, sum_of
 from ..files.schema import SiloRecord
 from ..html.run.classification import ALONE, Judged, judged
@@ -64,6 +65,7 @@ def stated(path: Path | None) -> dict[str, str]:
 
 def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]:
     """Return the card as JSON values. Raises ConfigurationError for an unknown silo, and what `stated` raises."""
+    check_classes_only(run.preparation.target, "caveat card")
     names = run.preparation.names
     if silo not in names:
         raise ConfigurationError(f"--silo {silo}: no such silo{one_of(silo, names)}")
@@ -80,7 +82,7 @@ def contents(run: Run, silo: SiloId, card: Path | None = None) -> dict[str, Any]
         },
         "stated": stated(card),
         "data": {
-            "source": folder.source, "silos": len(names),
+            "source": without_folders(folder.source or "in memory"), "silos": len(names),
             "rows": {part: n for part, n in sizes.items() if n is not None},
             "training_rows_by_class": dict(zip(run.preparation.classes, record.class_counts or [], strict=False)),
             "inputs": list(described_inputs(raw)),
@@ -190,7 +192,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _list(values: Mapping[str, Any]) -> str:
-    return "\n".join(f"- {name}: {plain(str(value), 2000)}" for name, value in values.items())
+    return "\n".join(f"- {name}: {plain(str(value), 2000)}" for name, value in values.items() if value is not None)
 
 
 def _items(texts: Any) -> str:

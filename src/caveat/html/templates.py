@@ -1,6 +1,5 @@
 """Templates of pages, and tables as columns of cells."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..core.text import decimal, percent
+from ..core.text import decimal, percent, without_folders
 
 
 def render(template: str, **parts: Any) -> str:
@@ -30,11 +29,6 @@ def _environment() -> Environment:
     )
     found.filters.update(percent=percent, decimal=decimal, without_folders=without_folders)
     return found
-
-
-def without_folders(source: str) -> str:
-    """Return a data source with the names of its files only, for a title; relative paths are unchanged."""
-    return re.sub(r"(^|[:,]) */[^,:]*/", r"\1", source)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core import ConfigurationError, DataError, Decision, Reason, SiloId
+from ..core.quantity import check_classes_only
 from ..data.pools import CsvFormat, TableColumn
 from ..data.sources.tables import rows_of
 from ..data.tables.dictionary import Declared, DictionaryColumn
@@ -184,6 +185,7 @@ class RunModel(ServedModel):
     """A silo's model in a run's folder."""
 
     def __init__(self, run: Run, silo: SiloId) -> None:
+        check_classes_only(run.preparation.target, "serving or watching a model")
         self.run, self.silo, self.raw = run, silo, RawInputs(run.preparation, silo)
         self.predict = run.experiment.predictor(silo)
         several = len(run.experiment.complete_method.models) > 1

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._version import __version__
-from ..core import ConfigurationError
+from ..core import CaveatError, ConfigurationError
 from ..export.export_model import Arrays
 from ..files.writing import privately
 from .answers import WATCHED, Refusal, ServedInputs, ServedModel, described
@@ -126,9 +126,14 @@ class AnsweringThread:
                 and self.state is not None
                 and (not running or time.monotonic() - self.saved > SAVED)
             ):
-                with contextlib.suppress(Exception):
-                    self.watch.save(self.state)
-                self.saved = time.monotonic()
+                self._save(self.watch, self.state)
+
+    def _save(self, watch: Watch, state: Path) -> None:
+        try:
+            watch.save(state)
+        except (CaveatError, OSError) as error:  # answers go on; the next save may succeed
+            LOG.error("the state of the watch was not saved: %s", error)
+        self.saved = time.monotonic()
 
     def _answer(self, batch: list[tuple[ServedInputs, list[str] | None, Future[Answered]]]) -> None:
         self.batches += 1
