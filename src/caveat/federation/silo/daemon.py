@@ -96,11 +96,13 @@ def imported_files() -> dict[str, State]:
 @contextlib.contextmanager
 def listening() -> Iterator[socket.socket]:
     """Open a socket that only this user can reach."""
-    Path(SOCKET).unlink(missing_ok=True)
+    begun = f"{SOCKET}.new"
+    Path(begun).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(SOCKET)
-        os.chmod(SOCKET, 0o600)
+        listener.bind(begun)
+        os.chmod(begun, 0o600)
         listener.listen()
+        os.replace(begun, SOCKET)  # under its name it never refuses a connection, and is never open to others
         listener.settimeout(LOOK)
         yield listener
 
