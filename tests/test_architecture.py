@@ -18,7 +18,7 @@ LAYERS = (
     {"_lazy", "_version", "recipes"},
     {"uncertainty"},
     {"core"},
-    {"nn", "training", "metrics", "data", "files"},
+    {"nn", "training", "metrics", "data", "files", "secure"},
     {"methods", "wrappers", "html"},
     {"engines", "config", "terminal"},
     {"runs"},
@@ -34,7 +34,8 @@ NEEDED = {
     "wrappers": {"uncertainty", "core", "nn", "training", "metrics"},
     "html": {"_version", "uncertainty", "core", "files"},
     "terminal": {"core", "files", "html"},
-    "engines": {"core", "training", "files"},
+    "secure": {"core"},
+    "engines": {"core", "training", "files", "secure"},
 }
 """What is stricter than the layers: methods know no data and no files, pages and engines know no model."""
 WITHIN = {

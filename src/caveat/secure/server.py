@@ -1,0 +1,109 @@
+"""The server in secure aggregation: passes keys and sealed shares on, adds masked vectors, and unmasks their sum."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..core import SiloId
+from . import shares
+from .fixed_point import Words
+from .masks import add_mask, agreed, derived, public_of
+from .messages import LEAST, SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context, threshold
+
+
+@dataclass
+class SecureSession:
+    """The server's side of one session. It holds no secret of a silo, except those that unmask a sum."""
+
+    federation: str
+    number: int
+    roster: Roster = field(init=False)
+    members: tuple[SiloId, ...] = ()
+    """The silos that mask: those whose shares the others have."""
+    sealed: dict[SiloId, dict[SiloId, bytes]] = field(default_factory=dict)
+    """Shares by receiver and sender, which only the receiver can read."""
+    slot: int = 0
+    """The slot of the next aggregation."""
+
+    @property
+    def spent(self) -> bool:
+        return self.slot >= SLOTS
+
+    def enrol(self, adverts: Mapping[SiloId, Advert]) -> Roster:
+        """Return the list of keys for all silos. Raises TooFewSilos."""
+        if len(adverts) < LEAST:
+            raise TooFewSilos(f"secure sums need {LEAST} silos or more, but {len(adverts)} sent keys")
+        self.roster = Roster(self.federation, self.number, tuple(adverts[silo] for silo in sorted(adverts)))
+        return self.roster
+
+    def collect(self, sent: Mapping[SiloId, Mapping[SiloId, bytes]]) -> None:
+        """Keep the sealed shares of the silos that sent one to every other silo. Raises TooFewSilos."""
+        names = set(self.roster.names)
+        self.members = tuple(sorted(silo for silo, each in sent.items() if set(each) == names - {silo}))
+        self._enough(self.members, "sent shares")
+        self.sealed = {to: {silo: sent[silo][to] for silo in self.members if silo != to} for to in self.members}
+
+    def _enough(self, silos: Sequence[SiloId], what: str) -> None:
+        needed = threshold(len(self.roster.names))
+        if len(silos) < needed:
+            lost = ", ".join(sorted(set(self.roster.names) - set(silos)))
+            raise TooFewSilos(
+                f"{len(silos)} of {len(self.roster.names)} silos {what}, but secure sums need {needed}, more than two "
+                f"thirds; without {lost}"
+            )
+
+    def begin(self) -> int:
+        """Return the slot of an aggregation, which no other one uses."""
+        self.slot += 1
+        return self.slot - 1
+
+    def survivors(self, vectors: Mapping[SiloId, Words]) -> list[SiloId]:
+        """Return the silos in the sum. Raises TooFewSilos."""
+        alive = sorted(set(vectors) & set(self.members))
+        self._enough(alive, "sent masked vectors")
+        return alive
+
+    def unmask(
+        self, slot: int, request: bytes, vectors: Mapping[SiloId, Words], opened: Mapping[SiloId, Opened]
+    ) -> Words:
+        """Return the sum of the survivors' vectors, from the shares that silos gave. Raises TooFewSilos, and
+        MasksRemain if shares or masks do not fit."""
+        alive, secrets = self.survivors(vectors), self._secrets(sorted(vectors), opened)
+        context = mask_context(self.roster, self.members, slot, request)
+        total = np.zeros(len(vectors[alive[0]]), np.uint64)
+        for silo in alive:
+            total += vectors[silo]
+            add_mask(total, derived(secrets[silo], "own mask", context), -1)
+        for lost in set(self.members) - set(alive):
+            if public_of(secrets[lost]) != self.roster.by_name[lost].masks[slot]:
+                raise MasksRemain(f"the shares of the key of silo {lost!r} do not fit its public key")
+            for silo in alive:
+                key = derived(agreed(secrets[lost], self.roster.by_name[silo].masks[slot]), "mask of a pair", context)
+                # The survivor added the mask if its name comes first.
+                add_mask(total, key, -1 if silo < lost else 1)
+        if int(total[0]) != len(alive):
+            raise MasksRemain(
+                "the masks do not cancel, so nothing was learnt: silos were sent different models, requests or lists "
+                "of keys, or one of them sent a vector that is not its own"
+            )
+        return total
+
+    def _secrets(self, alive: Sequence[SiloId], opened: Mapping[SiloId, Opened]) -> dict[SiloId, bytes]:
+        """Return the survivors' seeds, and the keys of lost members."""
+        lost = set(self.members) - set(alive)
+        fits = [
+            silo for silo, each in sorted(opened.items())
+            if silo in self.members and set(each.seeds) == set(alive) and set(each.keys) == lost
+        ]  # fmt: skip
+        self._enough(fits, "gave shares")
+        by, names = fits[: self.roster.threshold], self.roster.names
+        weights = shares.weights([1 + names.index(silo) for silo in by])
+        found = {}
+        for silo in self.members:
+            parts = [opened[each].keys[silo] if silo in lost else opened[each].seeds[silo] for each in by]
+            secret = shares.combine(parts, weights)
+            if secret is None:
+                raise MasksRemain(f"the shares of a secret of silo {silo!r} do not fit together")
+            found[silo] = secret
+        return found
