@@ -1,4 +1,4 @@
-"""Measure every ratio of `docs/performance.md`; write them and the machine to benchmarks/RESULTS.md.
+"""Measure every ratio of `docs/results/performance.md`; write them and the machine to benchmarks/RESULTS.md.
 
 python benchmarks/all.py [SCRIPT ...]      scripts of this folder; those of SCRIPTS by default (about 40 minutes)
 

@@ -1,4 +1,4 @@
-"""Count the updates of finished runs without malicious silos that exceeded the bound of docs/byzantine.md.
+"""Count the updates of finished runs without malicious silos that exceeded the bound of docs/how-to/byzantine.md.
 
     python benchmarks/bound_counts.py FOLDER...
 

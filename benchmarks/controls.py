@@ -1,4 +1,4 @@
-"""Controls for verdicts of docs/results.md: fine-tuned FedAvg, class frequencies, UEFL with local codewords.
+"""Controls for verdicts of docs/results/index.md: fine-tuned FedAvg, class frequencies, UEFL with local codewords.
 
 Use them as plugins: `caveat compare RECIPE --plugin benchmarks/controls.py --variant "NAME: method.name=tuned ..."`.
 The results for Ditto, FedRoD and UEFL's growing codebook are from

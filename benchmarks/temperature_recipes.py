@@ -4,8 +4,8 @@ Each recipe is trained once per seed: a temperature changes no weights, and pred
 probabilities. Prints per recipe and seed the negative log-likelihood of test labels in nats, mean over silos, without
 and with the temperature, and the relative change (below 0 is better). "own" is the recipe's own seed. Then it prints
 the mean over all seeds of a recipe. There are no malicious silos: the script also counts the training updates that
-exceeded the bound of docs/byzantine.md; if there are none, the run is bit-identical to one without the bound. `digits`
-needs no data; the others need CAVEAT_DATA.
+exceeded the bound of docs/how-to/byzantine.md; if there are none, the run is bit-identical to one without the bound.
+`digits` needs no data; the others need CAVEAT_DATA.
 
 CAVEAT_DATA=DIR python benchmarks/temperature_recipes.py RECIPE... [--seeds 0,1,2] [--rounds N] [--set KEY=VALUE]...
 """

@@ -87,5 +87,5 @@ def test_every_method_and_control_behind_the_frozen_encoder_has_its_row_on_the_p
     rows = example("behind_encoder", ROOT / "benchmarks").ROWS
     assert {name for name in rows if "," not in name} == set(caveat.METHODS)
     assert all(row.method == name for name, row in rows.items() if "," not in name)
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "models.md").read_text()
     assert [name for name in rows if f"\n| {name} |" not in page] == []

@@ -41,7 +41,7 @@ def test_a_model_of_one_s_own_runs_as_shown(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.long
 def test_twenty_lines_of_python_run(capsys: pytest.CaptureFixture[str]) -> None:
-    names = python_of((ROOT / "docs" / "python.md").read_text())
+    names = python_of((ROOT / "docs" / "how-to" / "python.md").read_text())
     printed = capsys.readouterr().out
     assert len(printed.splitlines()) == 1 + 9 + 5
     assert names["result"].summary["mean"]["accuracy"] > 0.7  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ def test_every_command_that_is_named_is_there() -> None:
 
 
 def test_every_method_is_in_the_table() -> None:
-    table = (ROOT / "docs" / "methods.md").read_text()
+    table = (ROOT / "docs" / "reference" / "methods.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(METHODS)
 
 

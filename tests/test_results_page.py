@@ -9,8 +9,8 @@ import pytest
 
 from caveat.analysis import reproduce
 
-DOCS = Path(__file__).parents[1] / "docs"
-FRONT = (DOCS / "results.md").read_text()
+DOCS = Path(__file__).parents[1] / "docs" / "results"
+FRONT = (DOCS / "index.md").read_text()
 ROW = re.compile(
     r"^\|(?P<where>[^|]*)\|(?P<method>[^|]*)\|(?P<against>[^|]*)\| (?P<verdict>better|worse|equal|not decided)\*? "
     r"\| (?P<points>[-+.\d]+ \([-+.\d]+ to [-+.\d]+\)) \| \[(?P<table>[\w-]+)\] \|$",
@@ -28,7 +28,7 @@ NOT_MADE = {"fedpn-paper"}
 
 def decided(table: str) -> list[tuple[str, str]]:
     """Points and verdict of every contrast of a table, as its page has them."""
-    body = " ".join((DOCS / "results" / "tables" / f"{table}.md").read_text().split())
+    body = " ".join((DOCS / "tables" / f"{table}.md").read_text().split())
     found = re.findall(r"\): ([-+.\d]+ \([-+.\d]+ to [-+.\d]+\)), \*\*([^*]+)\*\*", body)
     words = {"is better": "better", "is worse": "worse", "equal within": "equal", "not decided": "not decided"}
     return [(points, next(word for said, word in words.items() if said in verdict)) for points, verdict in found]
@@ -49,14 +49,14 @@ def test_a_verdict_is_that_of_a_contrast_of_the_table_it_names(row: dict[str, st
 @pytest.mark.parametrize("table", [name for name in reproduce.tables() if reproduce.named(name).contrasts])
 def test_a_table_with_contrasts_is_not_left_out_because_of_what_it_decided(table: str) -> None:
     if table in NOT_MADE:
-        assert not (DOCS / "results" / "tables" / f"{table}.md").exists()
+        assert not (DOCS / "tables" / f"{table}.md").exists()
         return
     made = decided(table)
     assert table in {row["table"] for row in ROWS} or not made or table in ELSEWHERE
 
 
 def test_the_readme_has_figures_of_contrasts_alone() -> None:
-    section = (DOCS.parent / "README.md").read_text().split("## What to expect")[1].split("\n## ")[0]
+    section = (DOCS.parents[1] / "README.md").read_text().split("## What to expect")[1].split("\n## ")[0]
     figures = re.findall(r"(not decided)?[,:]?\s+([-+.\d]+\s+\([-+.\d]+\s+to\s+[-+.\d]+\))", section)
     assert all(len(re.findall(r"\sto\s", each)) >= 2 for each in section.split("\n- ")[1:])
     assert len(figures) == len(re.findall(r"\([-+.\d]+\s+to\s+[-+.\d]+\)", section)) > 0

@@ -71,7 +71,7 @@ def run(
         "auto", the first GPU if there is one. Results are returned on the CPU.
     vectorized
         Whether silos are trained as one batched model, which is much faster for many silos with small models: "off",
-        "auto" by a rule on silos and model, or "on" if possible. Results differ by rounding (docs/hardware.md).
+        "auto" by a rule on silos and model, or "on" if possible. Results differ by rounding (docs/how-to/hardware.md).
     out
         Folder of the run's files. The same call continues an interrupted run there, and returns a finished run. Write
         its report with `caveat report`; open it elsewhere with `caveat.load`. By default a temporary folder, deleted

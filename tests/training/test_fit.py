@@ -301,7 +301,7 @@ def test_as_many_weights_as_classes_are_expected(silos: Silos) -> None:
 
 @frozen_settings
 class Focal(FedAvg):
-    """FedAvg of a loss of one's own, as docs/training.md has it."""
+    """FedAvg of a loss of one's own, as docs/how-to/training.md has it."""
 
     gamma: float = 2.0
     """How much less an example counts that is easy."""

@@ -31,9 +31,9 @@ def predict(
     typicality, the decision (which model gave the label, or abstain: do not rely on the label) and the reason not to
     rely on it. With uncertainty.set_coverage also the prediction set; for tables also warnings in column input_note,
     and whether all rows together are unlike the silo's own in some column; for images also the file. Prints how many
-    inputs were answered and abstained from, by reason, and warnings about the run's result (docs/uncertainty.md). With
-    --report also writes a page: the decisions, p-values beside the silo's own, the strangest and the surest inputs with
-    their values, and columns that shifted.
+    inputs were answered and abstained from, by reason, and warnings about the run's result. With --report also writes a
+    page: the decisions, p-values beside the silo's own, the strangest and the surest inputs with their values, and
+    columns that shifted.
     """
     with reported(named=True):
         from ..api import load

@@ -301,6 +301,7 @@ def _how_to_go_on(run: Path, federated: bool) -> str:
     if federated:
         return (
             f"continue with the same run.sh, or with `caveat resume {run} --project DIR`; the run waits up to "
-            "federation.start_timeout for silos that no longer take part, unless you exclude them (docs/byzantine.md)"
+            "federation.start_timeout for silos that no longer take part, unless you exclude them "
+            "(docs/how-to/byzantine.md)"
         )
     return f"continue with `caveat resume {run}`"

@@ -129,9 +129,9 @@ class Federation:
     min_silos: Annotated[int, Field(ge=1)] = 1
     """Minimum number of silos that take part in a round."""
     robust: Choice = "bound"
-    """Robustness to malicious silos, see docs/byzantine.md. bound (norm bounding): scale updates down to four times the
-    usual norm; median, trimmed_mean, geometric_median or krum: aggregate by this rule instead of the mean, with equal
-    weights of silos; off."""
+    """Robustness to malicious silos, see docs/how-to/byzantine.md. bound (norm bounding): scale updates down to four
+    times the usual norm; median, trimmed_mean, geometric_median or krum: aggregate by this rule instead of the mean,
+    with equal weights of silos; off."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
     newcomers: tuple[str, ...] = ()

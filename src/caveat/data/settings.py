@@ -105,7 +105,7 @@ class Split:
     """Fraction of the non-test samples used for validation (model selection)."""
     calibration: Share | None = None
     """Fraction of the non-test samples used to calibrate uncertainties and thresholds. By default a tenth, but at least
-    20 samples, or 5/12 of the non-test samples of a silo with fewer than 48 (docs/splits.md)."""
+    20 samples, or 5/12 of the non-test samples of a silo with fewer than 48 (docs/reference/splits.md)."""
     test: Share = 0.2
     """Fraction of all samples used for testing, if the source has no test part of its own."""
 
@@ -209,7 +209,7 @@ class DataSettings:
     groups: str | None = None
     """The group of each sample, such as its patient. csv: a column, which is not an input; npz, npy: an array; images:
     a regular expression with one group in parentheses, matched in file names, "^(p[0-9]+)_". Splits are drawn by group,
-    sizes count groups, and one random sample of each group is calibrated and tested on (docs/splits.md)."""
+    sizes count groups, and one random sample of each group is calibrated and tested on (docs/reference/splits.md)."""
     time: str | None = None
     """csv: the column, npz, npy: the array with the time of each sample, a date (2024-03-31) or a number; not an input.
     The last samples are the test split; before them are calibration, validation and train. A group has the time of its

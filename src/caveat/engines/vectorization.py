@@ -2,7 +2,7 @@
 
 The rules are the same on every machine. A task is batched only if `check_same` finds equal results in float64.
 `engine.vectorized = "auto"` also requires many silos and a small training step (`SILOS`, `STEP`), as measured in
-docs/hardware.md. No rule depends on times or on the number of workers, so runs are bitwise reproducible.
+docs/how-to/hardware.md. No rule depends on times or on the number of workers, so runs are bitwise reproducible.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ def _auroc(sums: Tensors, name: str, level: float) -> float:
 BASELINES = {
     "majority": (
         "always predicting the most frequent class of a silo's training data",
-        "Try more rounds, a lower training.lr, or a method with local models (docs/methods.md).",
+        "Try more rounds, a lower training.lr, or a method with local models (docs/reference/methods.md).",
     ),
     "reference": (
         "a ridge classifier of at most 500 of a silo's own training inputs",

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from .measures import entropy
 
 COLD = 64.0
-"""Inverse temperature of the posterior, by which its variances are divided; docs/uncertainty.md explains the value."""
+"""Inverse temperature of the posterior, by which its variances are divided (docs/how-to/uncertainty.md)."""
 CELLS = 1 << 15
 """Maximum size of an intermediate tensor; inputs are processed in chunks."""
 
