@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTERS = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 INSTALLED := .venv/.installed
 
-.PHONY: run test bits test-long check bench bench-gpu package lowest flower-versions clean
+.PHONY: run test bits test-long check docs bench bench-gpu package lowest flower-versions clean
 
 run: $(INSTALLED)  ## the main example: FedAvg and UEFL side by side on scikit-learn's digits
 	@rm -rf runs/digits
@@ -24,6 +24,9 @@ check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+docs: $(INSTALLED)  ## the site: build/site/index.html; warnings are errors
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py

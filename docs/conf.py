@@ -7,6 +7,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
+from sphinx.application import Sphinx  # noqa: E402
+from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
+
 import generated  # noqa: E402
 
 import caveat  # noqa: E402
@@ -15,9 +18,8 @@ project = "caveat"
 copyright = "the caveat authors"
 version = release = caveat.__version__
 language = "en"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["gallery/**/*.ipynb", "gallery/*.ipynb", "gallery/*.py", "**/sg_execution_times.rst", "**/GALLERY_HEADER.rst"]
-nitpicky = False
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
+exclude_patterns = ["gallery/*.ipynb", "gallery/*.py", "**/GALLERY_HEADER.rst"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
@@ -28,7 +30,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 default_role = "code"
-napoleon_google_docstring = False
 
 html_theme = "furo"
 html_title = f"caveat {version}"
@@ -49,10 +50,30 @@ sphinx_gallery_conf = {
     "plot_gallery": True,
     "show_signature": False,
     "parallel": 2,
-    "min_reported_time": 10_000,
+    "write_computation_times": False,
 }
 
 
-def setup(app: object) -> None:
+def skipped(app: object, what: str, name: str, found: object, skip: bool, options: object) -> bool | None:
+    """Leave out what scikit-learn adds to estimators, whose descriptions refer to pages of its own site."""
+    return True if name.endswith(("_request", "metadata_routing")) else None
+
+
+def sections(app: Sphinx, what: str, name: str, found: object, options: object, lines: list[str]) -> None:
+    """Read NumPy's sections, but not in attributes, where Napoleon takes what is before a colon for a type."""
+    if what not in ("attribute", "property", "data"):
+        lines[:] = NumpyDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, found, options).lines()
+
+
+def unsearched(app: Sphinx, document: object) -> None:
+    """Keep the tables behind the results out of the search."""
+    if app.env.docname.startswith("results/tables/"):
+        app.env.metadata[app.env.docname]["nosearch"] = True
+
+
+def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     generated.write(HERE / "reference")
+    app.connect("autodoc-skip-member", skipped)
+    app.connect("autodoc-process-docstring", sections)
+    app.connect("doctree-read", unsearched)

@@ -30,11 +30,13 @@ GROUPS = {
 }  # fmt: skip
 """All names of `caveat.__all__`, in the order of the page; tests/test_site.py checks that none is missing."""
 VALUES = {
-    "METHODS": "The methods by their names in configurations: a read-only mapping from `str` to a class. "
+    "METHODS": "The classes of all methods by their names in configurations, in a mapping. "
     "`caveat.register` adds a method.",
     "__version__": "The version of the installed package, such as `0.1.0`.",
     "Payload": "What a silo sends or receives: `dict[str, Tensors]`, groups of named tensors. The ledger lists every "
     "tensor of every payload.",
+    "Answers": "Predictions of all available models for the same inputs: `dict[Decision, Prediction]`, of the global "
+    "model, the local one, or both.",
     "State": "What a silo or the server keeps between rounds: `dict[str, Tensors]`, as a payload.",
     "Tensors": "Named tensors: `dict[str, torch.Tensor]`.",
 }

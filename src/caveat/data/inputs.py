@@ -30,7 +30,7 @@ ARRAYS = ("x", "x_test", "x_train")
 
 
 def read_inputs(path: str | Path, silos: Silos | Preparation, silo_name: SiloId) -> Tensor:
-    """Read a file as inputs of a silo's model, (N, *shape) float32, images sorted by file name.
+    """Read a file as inputs of a silo's model, (N, ...) float32, images sorted by file name.
 
     Inputs are not rotated or made noisy: they are assumed to come from the silo's domain. Images are resized and
     recolored as in training. Raises DataError for an unknown silo, an unreadable file, or inputs whose shape differs

@@ -116,7 +116,7 @@ class Inputs:
     """Model inputs without labels, and notes about unusual ones."""
 
     x: Tensor
-    """(N, *shape) float32, or int64 for token ids."""
+    """(N, ...) float32, or int64 for token ids."""
     notes: tuple[str, ...] = ()
     """(N,) properties of raw inputs that make predictions unreliable, mostly ""; empty if the inputs were not raw."""
     files: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ class Preparation:
             raise DataError(no_silo(silo, self.names))
 
     def inputs(self, x: Tensor | ArrayLike, silo: SiloId | None = None) -> Tensor:
-        """Return model inputs (N, *shape): tensors unchanged, raw inputs prepared. Raise DataError for other shapes."""
+        """Return model inputs (N, ...): tensors unchanged, raw inputs prepared. Raise DataError for other shapes."""
         return self.noted(x, silo).x
 
     def noted(self, x: Inputs | Tensor | ArrayLike, silo: SiloId | None = None, subgroups: Any = None) -> Inputs:
@@ -233,7 +233,7 @@ class Preparation:
         return rows_of(FrameSheet(frame, silo, "inputs"), encoder.table, encoder.csv_format)
 
     def prepare(self, inputs: Any, silo: SiloId | None = None) -> Tensor:
-        """Prepare raw inputs as model inputs (N, *shape): uint8 images (N,H,W) or (N,H,W,C), features (N,D), token ids
+        """Prepare raw inputs as model inputs (N, ...): uint8 images (N,H,W) or (N,H,W,C), features (N,D), token ids
         (N,T) or series (N,T,C), or a list of such sequences of any lengths.
 
         Images get the silos' size and channels, sequences their length. Table rows and standardized series need `silo`.
