@@ -26,7 +26,9 @@ check: $(INSTALLED)  ## lint, format, types and layers
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 docs: $(INSTALLED)  ## the site: build/site/index.html; warnings are errors
+	@rm -rf build/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -j auto -q -W --keep-going -d build/doctrees docs build/site
+	$(BIN)/python docs/check_site.py build/site
 
 bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py
@@ -58,7 +60,8 @@ flower-versions:  ## the transport's tests with the oldest and the newest Flower
 	@PYTHON=$(PYTHON) tests/flower_versions.sh
 
 clean:  ## what the targets above leave behind, environment and demonstration included
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info runs/digits
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache build src/*.egg-info runs/digits docs/gallery \
+		docs/reference/api docs/reference/cli.md docs/reference/config.md
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

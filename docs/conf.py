@@ -7,10 +7,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE)]
+import generated  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 from sphinx.ext.napoleon import Config, NumpyDocstring  # noqa: E402
-
-import generated  # noqa: E402
 
 import caveat  # noqa: E402
 
@@ -65,10 +64,13 @@ def sections(app: Sphinx, what: str, name: str, found: object, options: object, 
         lines[:] = NumpyDocstring(lines, Config(napoleon_use_rtype=False), app, what, name, found, options).lines()
 
 
-def unsearched(app: Sphinx, document: object) -> None:
-    """Keep the tables behind the results out of the search."""
-    if app.env.docname.startswith("results/tables/"):
-        app.env.metadata[app.env.docname]["nosearch"] = True
+def outside_navigation(app: Sphinx, document: object) -> None:
+    """Keep 110 pages that others list out of the sidebar, which takes most of the build, and tables out of search."""
+    page = app.env.docname
+    if page.startswith(("results/tables/", "reference/api/")) and page != "reference/api/index":
+        app.env.metadata[page]["orphan"] = True
+    if page.startswith("results/tables/"):
+        app.env.metadata[page]["nosearch"] = True
 
 
 def setup(app: Sphinx) -> None:
@@ -76,4 +78,4 @@ def setup(app: Sphinx) -> None:
     generated.write(HERE / "reference")
     app.connect("autodoc-skip-member", skipped)
     app.connect("autodoc-process-docstring", sections)
-    app.connect("doctree-read", unsearched)
+    app.connect("doctree-read", outside_navigation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,8 +113,13 @@ def shown(value: Any) -> str:
 
 def config() -> str:
     """Return the page of all keys of a configuration."""
-    lines = ["# Configuration keys", "", "All keys of a configuration, with their defaults. `caveat config RECIPE` prints them",
-             "with the values of a recipe, ready to edit. An empty default means that the key is not set.", ""]  # fmt: skip
+    lines = [
+        "# Configuration keys",
+        "",
+        "All keys of a configuration, with their defaults. `caveat config RECIPE` prints them with the values of a",
+        "recipe, ready to edit. An empty default means that the key is not set.",
+        "",
+    ]
     defaults = Config(method=MethodSettings("fedavg"))
     lines += ["## Top level", "", *settings_table(Config, defaults)]
     for field in dataclasses.fields(Config):
@@ -158,7 +162,7 @@ def overview() -> str:
     for group, names in GROUPS.items():
         lines += [f"## {group}", "", "| name | |", "| --- | --- |"]
         lines += [f"| [`{name}`]({name.strip('_')}.md) | {cell(summary(name))} |" for name in names]
-        lines += ["", "```{toctree}", ":hidden:", "", *(name.strip("_") for name in names), "```", ""]
+        lines += [""]
     return "\n".join(lines)
 
 
@@ -171,7 +175,7 @@ def summary(name: str) -> str:
 def api_page(name: str) -> str:
     """Return the page of a public name."""
     found = getattr(caveat, name)
-    title = [f"# caveat.{name}", ""]
+    title = [f"# caveat.{name}", "", "[All public names](index.md)", ""]
     if name in VALUES:
         return "\n".join([*title, VALUES[name], ""])
     if inspect.ismodule(found):
