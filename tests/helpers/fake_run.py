@@ -112,12 +112,6 @@ def decided_run(folder: Path, guaranteed: bool = True) -> Path:
         told = {"auroc": 0.875, "auroc_tolerance": 0.001, "fpr95": 0.4321}
         tied = {"auroc": 0.5, "auroc_tolerance": 0.25, "fpr95": 1.0}
         outside["outside"] = {"switch": {"total": told}, "local": {"total": told, "vacuity": tied}}
-    ind["right"] = {
-        "neither": {"global": 2, "local": 4, "abstain": 4},
-        "only_local": {"global": 3, "local": 85, "abstain": 2},
-        "only_global": {"global": 0, "local": 0, "abstain": 0},
-        "both": {"global": 35, "local": 51, "abstain": 14},
-    }
     streams = {"ind": ind, "ood_local": ood_local, "mix": mix, "ood_global": nobody}
     silos = [decided_silo(name, streams) for name in "ab"]
     content = {"schema": 1, "method": "fedpn", "rounds_run": 1, "complete": True, "silos": silos, "streams": streams}

@@ -18,11 +18,11 @@ from markupsafe import Markup
 from rich.console import Console
 
 from caveat.core import DataError
-from caveat.core.text import cut, duration, megabytes, probability
+from caveat.core.text import MINUS, cut, duration, megabytes, probability
 from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
 from caveat.html.comparison.page import cost_plane, differences, headline, render
-from caveat.html.comparison.plots import course, silo_plot
+from caveat.html.comparison.plots import course, silo_map
 from caveat.html.comparison.tables import main_table, run_table, tuning_table
 from caveat.html.comparison.verdict import next_steps, seeds_needed, state, unequal_budgets, verdict
 from caveat.html.comparison.wording import bracketed, figure, ranked, signed
@@ -266,7 +266,7 @@ def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> Non
     found = found.model_copy(update={"seeds": (0, 1, 2)})
     control, seeds = next_steps(found, found.columns[0])
     assert control.startswith("Add the method local")
-    assert re.match(r"About \d+ seeds would separate a and b", seeds)
+    assert re.match(r"Repeat with about \d+ seeds \(--seeds 0,1,[\d,]+\), which would separate a and b", seeds)
     assert next_steps(found.model_copy(update={"seeds": (0,)}), found.columns[0])[1].startswith("Repeat with several")
     # An interval of half-width 0.03 of 3 seeds: a deviation of 0.03 / 4.303 * sqrt(3); of 4 seeds 0.0192, below 0.02.
     assert seeds_needed(0.02, 0.03, 3, 1) == 4
@@ -344,19 +344,21 @@ def test_settings_share_a_scale_unless_it_would_hide_their_differences() -> None
     assert "Every setting has its own scale." in headline(Comparison.model_validate(found), SHARE)[1]
 
 
-def test_an_interval_of_a_silo_is_cut_at_the_edge_not_the_marks_pressed_together() -> None:
-    silos = {"s": IntervalRecord(mean=0.5, low=-40.0, high=41.0), "t": IntervalRecord(mean=0.6, low=0.55, high=0.65)}
-    drawn = str(silo_plot([("", ["s", "t"])], {"a": silos}, SHARE, {"a": 0}, "about"))
-    edges = re.search(r'<line x1="([\d.]+)"[^>]*x2="([\d.]+)"[^>]*class="axis"', drawn)
-    assert edges is not None
-    left, right = map(float, edges.groups())
-    starts, ends = zip(
-        *((float(a), float(b)) for a, b in re.findall(r"M([\d.]+),[\d.]+L([\d.]+),", drawn)), strict=True
-    )
-    assert (starts[0], ends[0]) == pytest.approx((left, right), abs=0.1)
-    assert left < starts[1] < ends[1] < right
-    marks = [float(x) for x in re.findall(r"M([\d.]+),[\d.]+a", drawn)]
-    assert marks[1] - marks[0] > (right - left) / 4
+def test_a_map_of_silos_has_differences_to_the_reference_shaded_by_their_size() -> None:
+    methods = {
+        "local": {"s": IntervalRecord(mean=0.5), "t": IntervalRecord(mean=0.6)},
+        "shared": {"s": IntervalRecord(mean=0.7), "t": IntervalRecord(mean=0.5)},
+    }
+    drawn = str(silo_map(["s", "t"], methods, "local", SHARE, "about"))
+    cells = re.findall(r'fill-opacity="([\d.]+)" class="cell (\w+)"><title>([^<]*)', drawn)
+    assert [(kind, title) for _, kind, title in cells] == [
+        ("right", "shared, s: +20.0 (70.0)"), ("wrong", f"shared, t: {MINUS}10.0 (50.0)"),
+    ]  # fmt: skip
+    assert float(cells[0][0]) == 1 > float(cells[1][0])
+    assert re.findall(r"<text[^>]*>([^<]*)", drawn)[-4:] == ["50.0", "60.0", "+20.0", f"{MINUS}10.0"]
+    assert silo_map(["s"], {"local": methods["local"]}, "local", SHARE, "about") is None
+    worse = str(silo_map(["s"], methods, "local", LOSS, "about"))
+    assert 'class="cell wrong"' in worse  # a higher loss
 
 
 def test_notes_and_equal_rounds_are_told() -> None:

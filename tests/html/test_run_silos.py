@@ -138,9 +138,9 @@ def test_the_confusion_is_a_map_with_blank_zeros(tmp_path: Path) -> None:
     content |= {"classes": ["ill", "well"], "classification": {"confusion": [[8, 2], [0, 10]]}}
     write_json(folder / "summary.json", content)
     text = render(read_run(folder))
-    drawing = text.split('class="confusion"')[1].split("</svg>")[0]
+    drawing = text.split('class="matrix"')[1].split("</svg>")[0]
     assert re.findall(r'fill-opacity="([\d.]+)" class="cell (\w+)"', drawing) == [
-        ("0.83", "right"), ("0.32", "wrong"), ("1", "right"),
+        ("0.82", "right"), ("0.3", "wrong"), ("1", "right"),
     ]  # fmt: skip
     assert "2 of class ill called well" in drawing
     assert "Most frequent errors: 2 of class ill called well" in text

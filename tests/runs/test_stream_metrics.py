@@ -49,8 +49,6 @@ def test_models_are_compared_over_the_silos_that_have_all_of_them() -> None:
     assert found.chosen.pooled.accuracy == pytest.approx((2 + 4 + 0) / 12)
     assert found.silos == 3
     assert found.examples == 12
-    assert found.right["only_local"] == {"global": 0, "local": 2, "abstain": 0}
-    assert found.right["only_global"] == {"global": 0, "local": 4, "abstain": 0}
 
 
 def test_the_only_model_goes_by_its_own_name() -> None:
@@ -75,6 +73,12 @@ def test_streams_are_told_from_what_is_known_per_silo_and_pooled() -> None:
     assert scores["log_evidence"].pooled.auroc == 1
     assert scores["log_evidence"].worst.auroc == 1
     assert scores["total"].auroc == pytest.approx(0.5)
+    entropies = {name: each.chosen.uncertainty for name, each in found.items()}
+    assert {name: sum(each["right"].count) for name, each in entropies.items()} == {"ind": 8, "ood_global": 0}
+    wrong = entropies["ood_global"]["wrong"]
+    (place,) = (i for i, count in enumerate(wrong.count) if count)
+    assert wrong.count[place] == 8
+    assert wrong.start[place] < 0.5 <= wrong.start[place] + wrong.step  # the entropy of `answer`
     histogram = found["ind"].models["local"].log_evidence
     assert histogram is not None
     assert as_json(histogram) == {"from": [5.0], "count": [8.0], "step": 0.5}

@@ -48,6 +48,12 @@ def named(names: Sequence[str], most: int = 12) -> str:
     return listed([plain(name) for name in names], most)
 
 
+def seeds_option(seeds: Sequence[int], count: int) -> str:
+    """Return the option that adds seeds up to a number of them."""
+    more = [seed for seed in range(count + len(seeds)) if seed not in seeds][: max(0, count - len(seeds))]
+    return f"--seeds {','.join(map(str, [*seeds, *more]))}"
+
+
 def joined(names: Sequence[str]) -> str:
     """Return "a, b and c" for one or more names."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import percent
-from ..files.schema import AuditFile, FusedCopies
+from ..core.text import percent, seeds_option, tick
+from ..files.schema import AuditFile, Finding, FusedCopies
 from . import templates
-from .diagrams import rank_plane
-from .svg import Axes, Chart, Line, draw, key, line, plot, strokes, text
+from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
+from .svg import Axes, Chart, Line, draw, group, key, line, plot, rect, strokes, text, ticks, written
 from .templates import Table, column, table
 
 Rows = Sequence[Mapping[str, float]]
@@ -85,7 +85,9 @@ def render(audit: AuditFile) -> str:
     return templates.render(
         _TEMPLATE,
         audit=audit,
-        broken=[finding for finding in audit.findings if finding.verdict == "does not hold"],
+        broken=_broken(audit.findings),
+        steps=next_steps(audit),
+        estimates=findings_figure(audit.findings),
         open=[finding for finding in audit.findings if finding.verdict == "cannot say"],
         sweep=sweep_table(audit.runs),
         chart=sweep_figure(audit.runs),
@@ -94,6 +96,67 @@ def render(audit: AuditFile) -> str:
         fusion=fusion_table(audit.fusion),
         shares=", ".join(map(fraction, audit.shares)),
     )
+
+
+_DECIDING = ("partial", "exponent", "rank_correlation", "excess")
+"""Keys of the measurement that a finding's limit is about, the first one that it has."""
+
+
+def _estimate(finding: Finding) -> Dot | None:
+    """Return what was compared with the finding's limit, with its interval over seeds; None if nothing was."""
+    found = next((finding.measured[key] for key in _DECIDING if key in finding.measured), None)
+    if not found or "limit" not in finding.measured or found.get("mean") is None:
+        return None
+    value, low, high = found["mean"], found.get("low"), found.get("high")
+    if "rank_correlation" in finding.measured:
+        low, high = (None if end is None else min(max(end, -1.0), 1.0) for end in (low, high))
+        if value < 0 and finding.name.startswith("aleatoric"):  # a reversed ranking is the same ranking
+            value, low, high = -value, *(None if end is None else -end for end in (high, low))
+    told = f"{value:z.2f}" + (f" ({low:z.2f} to {high:z.2f})" if low is not None and high is not None else "")
+    return Dot(value, low, high, f"{finding.name}: {told}, limit {finding.measured['limit']:g}, {finding.verdict}")
+
+
+def findings_figure(findings: Sequence[Finding]) -> Chart | None:
+    """Return each estimate with its interval over seeds and the limit that decides; None without any."""
+    known = [(each, dot) for each in findings if (dot := _estimate(each))]
+    if not known:
+        return None
+    ends = [end for each, dot in known for end in (*dot.known, each.measured["limit"])]
+    values = ticks(min(ends), max(ends), 6)
+    shown = (values[0], values[-1])
+    rows = lay_out([("", [each.name for each, _ in known])], 24, shown, right=110, most=28, width=720)
+    drawn = []
+    for (each, dot), y in zip(known, rows.at, strict=True):
+        limit = rows.frame.x(each.measured["limit"])
+        above = each.name.startswith(("seeds", "disagreement"))
+        left, right = (limit, rows.frame.right) if above else (rows.frame.left, limit)
+        drawn += [
+            rect((left, y - 9), right - left, 18, "track"),
+            line((limit, y - 9), (limit, y + 9), "boundary"),
+            group(dot.note, dots(rows.frame, 0, [(dot, y)], 4.2), class_="c1" if each in _broken(findings) else "c0"),
+            text(rows.frame.right + 10, y + 4, each.verdict),
+        ]
+    label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
+    about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
+    about += "the whole interval is in the gray area, and does not hold if all of it is outside. The scale is an "
+    about += "exponent of n, a rank correlation, or for confidence the ECE above chance."
+    return Chart(
+        "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
+    )
+
+
+def _broken(findings: Sequence[Finding]) -> list[Finding]:
+    return [each for each in findings if each.verdict == "does not hold"]
+
+
+def next_steps(audit: AuditFile) -> list[str]:
+    """Return what to do with the findings: what not to use, and how to decide open questions."""
+    steps = [f"Do not rely on this: {each.claim}." for each in _broken(audit.findings)]
+    asked = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
+    if asked:
+        more = seeds_option(audit.seeds, 2 * len(audit.seeds))
+        steps.append(f"Repeat the command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
+    return steps or ["Use these uncertainties as their names say, on data like these."]
 
 
 def fraction(share: float) -> str:

@@ -165,30 +165,41 @@ def histogram_bars(frame: svg.Axes, heights: Sequence[float], titles: Sequence[s
     ]  # fmt: skip
 
 
-def confusion_map(counts: Sequence[Sequence[int]], names: Sequence[str], label: str) -> Markup:
-    """Draw a square matrix of counts, shaded by the share of their row; rows are classes, columns predictions."""
-    left = min(max(map(len, names)), 14) * _LETTER + 10
-    side, top = min(46.0, (svg.WIDTH - left) / len(names)), 34.0
-    drawn = [svg.text(left, 12, "predicted (across), class (down)", "start", "tick")]
-    short = max(2, int(side / _LETTER))
-    for i, (name, row) in enumerate(zip(names, counts, strict=True)):
-        y = top + side * i
-        drawn.append(name_label(left - 8, y + side / 2 + 4, name, 14))
-        drawn.append(svg.text(left + side * (i + 0.5), top - 8, cut(name, short), "middle", "tick"))
-        for k, n in enumerate(row):
-            if n:
-                title = f"{n:,} of class {name} called {names[k]}"
-                kind = "right" if i == k else "wrong"
-                drawn += _count_cell((left + side * k, y), side - 1.5, n, n / sum(row), kind, title)
-    return svg.drawing(svg.WIDTH, top + side * len(names), label, *drawn, class_="confusion")
+@dataclass(frozen=True)
+class Square:
+    """A cell of a matrix: its place, text and title, and how dark it is; without a kind it is not shaded."""
+
+    row: int
+    column: int
+    text: str
+    title: str = ""
+    kind: str = ""
+    shade: float = 0.0
 
 
-def _count_cell(at: Point, side: float, count: int, share: float, kind: str, title: str) -> list[Markup]:
-    drawn = svg.rect(at, side, side, f"cell {kind}", svg.element("title", title), fill_opacity=0.15 + 0.85 * share)
-    if len(f"{count:,}") * _LETTER >= side:
-        return [drawn]
-    middle = (at[0] + side / 2, at[1] + side / 2 + 4)
-    return [drawn, svg.text(*middle, f"{count:,}", "middle", "on" * (share > 0.55))]
+def matrix(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Square], size: Point, label: str, corner: str = ""
+) -> Markup:
+    """Draw cells of one size (width, height) with the names of rows and columns; places without a cell are blank."""
+    left, top, (width, height) = min(max(map(len, rows), default=0), 14) * _LETTER + 10, 34.0, size
+    drawn = [svg.text(left, 12, corner, "start", "tick")] if corner else []
+    drawn += [name_label(left - 8, top + height * (i + 0.5) + 4, name, 14) for i, name in enumerate(rows)]
+    heads = [(left + width * (k + 0.5), name) for k, name in enumerate(columns)]
+    short = max(2, int(width / _LETTER))
+    drawn += [svg.group(name, svg.text(x, top - 8, cut(name, short), "middle", "tick")) for x, name in heads]
+    for cell in cells:
+        x, y = left + width * cell.column, top + height * cell.row
+        title = [svg.element("title", cell.title)] if cell.title else []
+        drawn += [
+            svg.rect(
+                (x, y), width - 1.5, height - 1.5, f"cell {cell.kind}", *title, fill_opacity=0.12 + 0.88 * cell.shade
+            )
+        ] * bool(cell.kind)
+        if len(cell.text) * _LETTER < width:
+            at = x + width / 2, y + height / 2 + 4
+            drawn.append(svg.text(*at, cell.text, "middle", "on" if cell.shade > 0.5 else ""))
+    total = max(svg.WIDTH, left + width * len(columns))
+    return svg.drawing(total, top + height * len(rows), label, *drawn, class_="matrix")
 
 
 _MOST_TITLES = 6000  # a title per cell accounts for most of a heat map's size

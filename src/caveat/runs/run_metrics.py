@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import metrics
-from ..core import ConfigurationError, Decision, Method, Payload, Prediction, Silo, SiloId, Tensors
+from ..core import ConfigurationError, Method, Payload, Prediction, Silo, SiloId, Tensors
 from ..core.errors import short_repr
 from ..files import schema
 from ..metrics import OperatingPoint
@@ -50,7 +50,13 @@ def summarize_streams(method: Method, payloads: Mapping[SiloId, Payload]) -> dic
     names = dict.fromkeys((schema.INSIDE, "ood_local", *MIXED, "ood_global"))
     found = {name: {silo: by_model(method, p, name) for silo, p in payloads.items()} for name in names}
     found = {name: _alike({silo: sums for silo, sums in each.items() if sums}) for name, each in found.items()}
-    return {name: _stream(name, each, found[schema.INSIDE], payloads) for name, each in found.items() if each}
+    made = {name: _stream(name, each, found[schema.INSIDE], payloads) for name, each in found.items() if each}
+    if len(made) > 1:
+        for name in made.keys() - MIXED.keys():
+            first, sums = next(iter(made[name].models)), [next(iter(own.values())) for own in found[name].values()]
+            record = made[name].models[first].model_copy(update={"uncertainty": _uncertainty(metrics.merge(sums))})
+            made[name] = made[name].model_copy(update={"models": made[name].models | {first: record}})
+    return made
 
 
 def _alike(each: Mapping[SiloId, dict[str, Tensors]]) -> dict[SiloId, dict[str, Tensors]]:
@@ -69,7 +75,6 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
     # A silo that was absent when others trained local models has only the global one.
     names = set(_models(each))
     compared = {silo: sums for silo, sums in each.items() if names <= sums.keys()} or each
-    choice = _choice(name, compared, payloads)
     return schema.Stream(
         silos=len(each),
         examples=int(decided["examples"]),
@@ -80,8 +85,7 @@ def _stream(name: str, each: BySilo, inside: BySilo, payloads: Mapping[SiloId, P
             for i, whose in enumerate(("global", "local"))
             for j, what in enumerate(("sure", "unsure"))
         },
-        oracle=choice.oracle,
-        right=choice.right,
+        oracle=_oracle(name, compared, payloads),
         outside=_outside(each, inside) if name.startswith("ood") else {},
     )
 
@@ -124,6 +128,25 @@ def _coarse(histogram: Tensor) -> schema.Histogram:
     return schema.Histogram.model_validate({"from": sorted(counts), "count": count, "step": float(step)})
 
 
+_ENTROPIES = 20
+"""Bins of equal width of the entropy of predictions, from 0 to ln C for C classes."""
+
+
+def _uncertainty(sums: Tensors) -> dict[str, schema.Histogram]:
+    """Return the entropy of right and of wrong predictions; empty for a quantity."""
+    if "crps" in sums:
+        return {}
+    classes = len(sums["class_bin_count"])
+    edges, step = histograms.edges("total", classes), math.log(max(classes, 2)) / _ENTROPIES
+    places = (edges[1:].clamp(max=_ENTROPIES * step) / step - 1e-6).long()
+    counts = sums["score.total"].new_zeros(2, _ENTROPIES).index_add(1, places, sums["score.total"]).tolist()
+    starts = [i * step for i in range(_ENTROPIES)]
+    return {
+        kind: schema.Histogram.model_validate({"from": starts, "count": count, "step": step})
+        for kind, count in zip(("right", "wrong"), counts, strict=True)
+    }
+
+
 def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, schema.SeparationOverSilos]]:
     """Return, per model and score, how well a silo separates the stream's inputs from known ones."""
     found: dict[str, dict[str, schema.SeparationOverSilos]] = {}
@@ -143,36 +166,21 @@ def _outside(each: BySilo, inside: BySilo) -> dict[str, dict[str, schema.Separat
     return found
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The accuracy of the best choice between two models, and counts of decisions by which models were right."""
-
-    oracle: schema.Metrics | None = None
-    right: dict[str, dict[str, int]] = field(default_factory=dict)
-
-
-def _choice(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> Choice:
-    """Return the best choice and the decisions; empty if no silo has two models."""
-    if any("crps" in next(iter(sums.values())) for sums in each.values()):
-        return Choice()  # a quantity has no right answers
+def _oracle(stream: str, each: BySilo, payloads: Mapping[SiloId, Payload]) -> schema.Metrics | None:
+    """Return the accuracy of the best choice between two models; None if no silo has two."""
     groups = ["choice" if part == schema.INSIDE else f"{part}.choice" for part in MIXED.get(stream, (stream,))]
-    best, counts = [], []
+    two = {silo for silo in each if all(group in payloads[silo] for group in groups)}
+    if not two or any("crps" in next(iter(sums.values())) for sums in each.values()):
+        return None  # a quantity has no right answers
+    best = []
     for silo, sums in each.items():
-        if all(group in payloads[silo] for group in groups):
+        if silo in two:
             right = torch.stack([payloads[silo][group]["right"] for group in groups]).sum(0)
-            counts.append(right)
             best.append(1 - float(right[0, 0].sum() / right.sum()))
         else:
             only = next(iter(sums.values()))
             best.append(float(only["correct"] / only["examples"]))
-    if not counts:
-        return Choice()
-    total = torch.stack(counts).sum(0)
-    cells = {"neither": total[0, 0], "only_local": total[0, 1], "only_global": total[1, 0], "both": total[1, 1]}
-    return Choice(
-        schema.Metrics(accuracy=sum(best) / len(best)),
-        {name: {decision.name.lower(): int(cell[decision]) for decision in Decision} for name, cell in cells.items()},
-    )
+    return schema.Metrics(accuracy=sum(best) / len(best))
 
 
 GROUP = "classes"

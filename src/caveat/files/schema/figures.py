@@ -181,13 +181,14 @@ class Histogram(Record):
 class ModelRecord(Record):
     """Metrics of one model over silos."""
 
-    OMITTED: ClassVar = frozenset({"log_evidence"})
+    OMITTED: ClassVar = frozenset({"log_evidence", "uncertainty"})
 
     mean: Metrics = Metrics()
     worst: Metrics = Metrics()
     silos: int | None = None
     pooled: Metrics = Metrics()
     log_evidence: Histogram | None = None  # nats, over all silos' inputs
+    uncertainty: dict[str, Histogram] = {}  # entropy in nats of right and of wrong predictions, beside other streams
 
 
 class Separation(Record):
@@ -211,14 +212,13 @@ class SeparationOverSilos(Separation):
 class StreamOutcome(Record):
     """The outcome of one stream of test inputs, without the metrics of each model."""
 
-    OMITTED: ClassVar = frozenset({"oracle", "right", "outside"})
+    OMITTED: ClassVar = frozenset({"oracle", "outside"})
 
     silos: int | None = None
     examples: int | None = None
     decisions: dict[str, float] = {}
     quadrants: dict[str, int] = {}  # counts by model and by whether it answers or abstains
     oracle: Metrics | None = None
-    right: dict[str, dict[str, int]] = {}  # counts of decisions, by which models were right
     outside: dict[str, dict[str, SeparationOverSilos]] = {}  # by model and score
 
 

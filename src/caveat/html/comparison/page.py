@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 from typing import Any, Literal
 
 from ...core.text import duration, megabytes, percent
 from ...core.text import tick as plain_tick
-from ...files.schema import ComparedRun, Comparison, Measure, Setting, domains_of
+from ...files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
 from .. import templates
 from ..diagrams import Dot
 from ..svg import Chart, Point, Write, swatch
 from . import verdict as verdicts
 from . import wording
-from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_plot
+from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
 from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
 
 _MOST_PAIRS = 15
 """Maximum number of pairs in one figure."""
+_MOST_SILOS = 40
+"""Maximum number of silos in the heat map."""
 _FAR = 2.0
 """Settings share an axis if the common range is at most this multiple of their longest range."""
 
@@ -86,22 +87,32 @@ def differences(record: Comparison, setting: Setting, measure: Measure) -> list[
 
 
 def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | None:
-    """Return a mark per silo and method, silos by domain."""
-    places = record.places(setting, "silos")
-    domains = domains_of(record.runs(setting=setting))
+    """Return a heat map of silos and methods, less training alone or else the first method; of many silos, those on
+    which methods differ most."""
+    found = {row.name: record.result(row, setting, measure).silos for row in record.rows}
+    methods = {name: of for name, of in found.items() if of}
+    alone = (row.name for row in record.rows if (row.method or row.name) == verdicts.ALONE and row.name in methods)
+    reference = next(alone, next(iter(methods), ""))
+    domains, places = domains_of(record.runs(setting=setting)), record.places(setting, "silos")
+
+    def spread(place: str) -> float:
+        known = wording.known(IntervalRecord(mean=of[place].mean) for of in methods.values() if place in of)
+        return min(known, default=0.0) - max(known, default=0.0)
+
     order = {name: i for i, name in enumerate(dict.fromkeys(domains.get(place, "") for place in places))}
-    grouped = groupby(sorted(places, key=lambda place: order[domains.get(place, "")]), lambda p: domains.get(p, ""))
-    methods = {row.name: record.result(row, setting, measure).silos for row in record.rows}
-    methods = {name: found for name, found in methods.items() if found}
-    about = f"{measure.name.capitalize()} of {len(places)} silos with each of {len(methods)} methods"
-    drawn = silo_plot([(d, list(members)) for d, members in grouped], methods, measure, record.series, about)
-    intervals = wording.interval_caption(value for found in methods.values() for value in found.values())
-    cut = ", cut at the edge of the picture" if intervals.startswith("with its") else ""
-    return (
-        None
-        if drawn is None
-        else Chart(wording.header(measure), drawn, f"Silo by silo: mean over seeds, {intervals}{cut}.")
+    shown = sorted(sorted(places, key=spread)[:_MOST_SILOS], key=lambda p: (order[domains.get(p, "")], places.index(p)))
+    told = f"{measure.name.capitalize()} of {len(methods)} methods at {len(shown)} silos, less that of {reference}"
+    drawn = silo_map(shown, methods, reference, measure, told)
+    if drawn is None:
+        return None
+    of = (
+        f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
+    caption = f"{wording.header(measure).capitalize()} at {of}, mean over seeds: {reference} in its first column, then "
+    caption += (
+        f"each method less {reference}, blue if it is better and red if it is worse. Single cells are not tested."
+    )
+    return Chart(f"{wording.header(measure).capitalize()} by silo", drawn, caption)
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:

@@ -10,16 +10,14 @@ from markupsafe import Markup
 from ...core.text import MINUS, cut, probability
 from ...files.schema import ComparedRun, DifferenceRecord, IntervalRecord, Measure
 from .. import svg
-from ..diagrams import Dot, Groups, dot_plot, dots, lay_out, named
+from ..diagrams import Dot, Square, dot_plot, dots, lay_out, matrix, named
 from ..svg import Point, Write
-from .wording import LEVEL, bracketed, directed, dot, few, figure, header, known, signed, tick, with_unit
+from .wording import LEVEL, bracketed, directed, dot, few, figure, known, signed, tick, with_unit
 
 BySilo = Mapping[str, IntervalRecord]
 """By silo."""
 _SIDE = 21
 """Maximum number of letters of each name of a pair."""
-_MOST_TITLES = 1500
-"""Maximum number of marks with titles, which account for most of a plot's size."""
 
 
 @dataclass(frozen=True)
@@ -116,48 +114,31 @@ def _pair(frame: svg.Axes, pair: DifferenceRecord, y: float, measure: Measure) -
     return svg.group(title, *drawn, class_="found" if clear else "open")
 
 
-def silo_plot(
-    groups: Groups, methods: Mapping[str, BySilo], measure: Measure, series: Mapping[str, int], about: str
+def silo_map(
+    places: Sequence[str], methods: Mapping[str, BySilo], reference: str, measure: Measure, about: str
 ) -> Markup | None:
-    """Return a line per silo, grouped by domain, with a mark and an interval per method; None without values. `methods`
-    has each method's values by silo."""
-    shown = _silo_limits([one for silos in methods.values() for one in silos.values()], measure)
-    if shown is None:
+    """Return a row per silo and a column per method, shaded by its difference to the reference, whose own values come
+    first; None without differences. `methods` has each method's values by silo."""
+    own, others = methods.get(reference, {}), [name for name in methods if name != reference]
+    gaps = {
+        (silo, name): float(one.mean) - float(base.mean)
+        for name in others
+        for silo, one in methods[name].items()
+        if one.mean is not None and (base := own.get(silo)) is not None and base.mean is not None
+    }
+    if not gaps:
         return None
-    step = max(3.4, min(6.5, 26 / len(methods)))
-    rows = lay_out(groups, max(18.0, step * (len(methods) - 1) + 11), shown, most=16)
-    titles, size = len(rows.at) * len(methods) <= _MOST_TITLES, 3.4 if len(methods) <= 4 else 2.6
-    corners = [(rows.frame.left, y - rows.height / 2) for y in rows.at[::2]]
-    drawn = [*(svg.rect(corner, rows.frame.width, rows.height, "track") for corner in corners), *named(rows)]
-    for i, (method, values) in enumerate(methods.items()):
-        offset = step * (i - (len(methods) - 1) / 2)
-        found = [
-            (one, y + offset)
-            for silo, y in rows.places
-            if silo in values and (one := dot(values[silo], _titled(method, silo, values[silo], measure)))
-        ]
-        if titles:
-            marked = [svg.group(one.note, dots(rows.frame, series[method], [(one, y)], size)) for one, y in found]
-        else:
-            marked = [dots(rows.frame, series[method], found, size)]
-        drawn.append(svg.group("", *marked, class_=svg.color(series[method]), name=method))
-    return dot_plot(rows, about, scale(measure, shown), header(measure), *drawn, class_="many")
-
-
-def _titled(method: str, silo: str, value: IntervalRecord, measure: Measure) -> str:
-    return ", ".join(filter(None, [f"{method}, {silo}: {bracketed(measure, value)}", few(value)]))
-
-
-def _silo_limits(values: Sequence[IntervalRecord], measure: Measure) -> Point | None:
-    """Return a range with room for all means, and for the intervals up to the span of the means on either side. With
-    two or three seeds, a silo's interval may be much longer than the difference between silos."""
-    means = [one.mean for one in values if one.mean is not None]
-    full, own = svg.limits(known(values), measure.percent), svg.limits(means, measure.percent)
-    if full is None or own is None:
-        return None
-    span = own[1] - own[0]
-    low, high = max(full[0], own[0] - span), min(full[1], own[1] + span)
-    return (max(0.0, low), min(1.0, high)) if measure.percent and own[0] >= 0 and own[1] <= 1 else (low, high)
+    most, better = max(map(abs, gaps.values())) or 1.0, -1 if measure.higher is False else 1
+    cells = [Square(i, 0, figure(measure, own[silo].mean)) for i, silo in enumerate(places) if silo in own]
+    for i, silo in enumerate(places):
+        for k, name in enumerate(others, 1):
+            if (gap := gaps.get((silo, name))) is not None:
+                told = ", ".join(filter(None, [bracketed(measure, methods[name][silo]), few(methods[name][silo])]))
+                title = f"{name}, {silo}: {signed(measure, gap)} ({told})"
+                kind = "right" if gap * better > 0 else "wrong"
+                cells.append(Square(i, k, signed(measure, gap), title, kind, abs(gap) / most))
+    width = max(44.0, min(96.0, 7.0 * max(map(len, methods)) + 10))
+    return matrix(places, [reference, *others], cells, (width, 20.0), about)
 
 
 _MOST_POINTS = 150

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import equation, joined, listed, percent, plural
+from ...core.text import equation, joined, listed, percent, plural, seeds_option
 from ...files import schema
 from ...files.schema import Comparison, Measure, Setting
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
@@ -157,12 +157,12 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     if pair is None or not pair.mean:
         return steps
     if len(record.seeds) == 1:
-        return [*steps, "Repeat with several seeds (--seeds 0..4): one seed allows no test."]
+        return [*steps, f"Repeat with several seeds ({seeds_option(record.seeds, 5)}): one seed allows no test."]
     if pair.low is not None and pair.high is not None and pair.low <= 0 <= pair.high:
         needed = seeds_needed(pair.mean, (pair.high - pair.low) / 2, seeds, len(results.pairs))
         steps.append(
-            f"About {needed} seeds would separate {first} and {second}, if the difference stays as it is and the test "
-            "inputs are enough."
+            f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
+            f"and {second} if the difference stays as it is and the test inputs are enough."
             if needed
             else f"More seeds are unlikely to separate {first} and {second}: it would take more than {MOST_SEEDS}."
         )

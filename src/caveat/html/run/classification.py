@@ -11,7 +11,7 @@ from ...core.text import count, decimal, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
 from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, wilson
-from ..diagrams import confusion_map
+from ..diagrams import Square, matrix
 from ..svg import Chart
 from ..templates import Table, column, table, words
 
@@ -242,9 +242,16 @@ def _map(confusion: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
     caption = (
         "All silos' test inputs by their class (rows) and the most probable class (columns). Shades are shares of "
     )
-    return Chart(
-        "Confusion", confusion_map(confusion, names, label), f"{caption}a class; cells without inputs are blank."
-    )
+    squares = [
+        Square(i, k, f"{n:,}", f"{n:,} of class {names[i]} called {names[k]}", _KINDS[i == k], n / sum(row))
+        for i, row in enumerate(confusion) for k, n in enumerate(row) if n
+    ]  # fmt: skip
+    side = min(46.0, 440 / len(names))
+    drawn = matrix(names, names, squares, (side, side), label, "predicted (across), class (down)")
+    return Chart("Confusion", drawn, f"{caption}a class; cells without inputs are blank.")
+
+
+_KINDS = ("wrong", "right")
 
 
 def _notes(summary: Summary, found: ClassificationRecord) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Any
 from ...core.text import count, decimal, percent
 from ...files import RunFolder
 from ...files.schema import INSIDE, NOBODY, ORACLE, Separation, Stream
-from ..templates import Cell, Column, Table, column, table, words
+from ..templates import Column, Table, column, table, words
+from .familiarity import separated
 from .silo_metrics import METRICS
 from .uncertainty import evidence_figures, evidence_legend, quadrants
 
@@ -78,10 +79,6 @@ def shares_text(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{kind} {percent(shares[kind])}" for kind in KINDS if shares.get(kind, 0.0) > 0)
 
 
-_TIED = 0.02
-"""Tolerance of an AUROC above which its value is flagged."""
-
-
 def decisions(run: RunFolder) -> dict[str, Any] | None:
     """Return the section's tables and figures by name. None if there was nothing to decide: one model that answers
     everything, and one stream."""
@@ -133,17 +130,11 @@ def _outside_table(stream: str, found: Stream) -> Table | None:
     about = "share of known inputs flagged when 95 % of these are; 0 is best"
     columns = [
         words("score", scores),
-        *(column(f"{name} AUROC", map(_separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
+        *(column(f"{name} AUROC", map(separated, each), "0.5 is chance, 1 is best") for name, each in of.items()),
         *(column(f"{name} FPR95", (percent(one.fpr95) for one in each), about) for name, each in of.items()),
     ]
     caption = f"How well each score separates {stream} from the silo's own test split, mean over silos; "
     return table(columns, f"{caption}a triangle marks a value that is inexact because many scores are equal.")
-
-
-def _separated(found: Separation) -> Cell:
-    tolerance = found.auroc_tolerance or 0.0
-    tied = f"so many scores are equal that the value is only known to within {tolerance:.3f}"
-    return Cell(decimal(found.auroc), tied if tolerance > _TIED else "")
 
 
 def _model_table(run: RunFolder) -> Table | None:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from ...core.text import count, decimal, joined, listed, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, NOBODY, Separation, SiloRecord, Stream
+from ...files.schema import NOBODY, Separation, SiloRecord, Stream
 from ...uncertainty.familiarity import least
 from ...uncertainty.statistical_tests import beta_binomial_moments, beta_binomial_tail
 from ..templates import Cell, Table, column, table, words
+from .guarantee import foreign_streams
 
 SCORE = "unfamiliar"
 _ALARM = 0.05
@@ -18,6 +19,8 @@ _LEVEL = 0.05
 _ONE_SIDED = 1.645
 """The 95 % quantile of a normal distribution."""
 _MOST = 6
+_TIED = 0.02
+"""Tolerance of an AUROC above which its value is flagged."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     mute = [] if together else few
     in_all = too_many_in_all(silos, alarm)
     broken = [silo for silo in silos if too_many(silo, alarm, len(silos))]
-    foreign = {name: each for name, each in run.summary.tested.items() if name not in (INSIDE, "mix")}
+    foreign = foreign_streams(run.summary)
     said, notes = _sentence(silos, foreign, alarm), []
     if mute and len(mute) == len(silos):
         said = f"No silo can raise an alarm, because {least(alarm)} calibration inputs are needed at "
@@ -147,8 +150,15 @@ def _table(foreign: Mapping[str, Stream]) -> Table | None:
         column("novel", [percent(each.chosen.pooled.novel) for each in found.values()], "near no training input"),
         column("unsure", [percent(each.chosen.pooled.unsure) for each in found.values()], "answers less certain"),
         column("answered nevertheless", [Cell(percent(value)) for value in answered], "of inputs that no silo knows"),
-        column("AUROC", [decimal(each.auroc) for each in texts], "of the score; 0.5 is chance, 1 is best"),
+        column("AUROC", map(separated, texts), "of the score; 0.5 is chance, 1 is best"),
         column("FPR95", [percent(each.fpr95) for each in texts], "share of own inputs flagged when 95 % of these are"),
     ]
     caption = "Inputs that silos do not know: the shares with alarms, and how well the score unfamiliar separates them "
     return table(columns, f"{caption}from their own test split.")
+
+
+def separated(found: Separation) -> Cell:
+    """Return an AUROC, flagged if it is inexact because many scores are equal."""
+    tolerance = found.auroc_tolerance or 0.0
+    tied = f"so many scores are equal that the value is only known to within {tolerance:.3f}"
+    return Cell(decimal(found.auroc), tied if tolerance > _TIED else "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...core.text import decimal, joined, percent
 from ...files import RunFolder
-from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, SubgroupRecord, Summary
+from ...files.schema import INSIDE, GuaranteeRecord, Metrics, SiloRecord, Stream, SubgroupRecord, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..templates import Cell, Table, column, table, words
 
@@ -96,9 +96,15 @@ class Shares:
         return self.right + self.wrong
 
 
+def foreign_streams(summary: Summary | None) -> dict[str, Stream]:
+    """Return the streams of inputs that silos do not know, without the mixture of both."""
+    tested = summary.tested if summary else {}
+    return {name: each for name, each in tested.items() if name not in (INSIDE, "mix")}
+
+
 def foreign(summary: Summary) -> dict[str, Shares]:
-    """Return the shares by stream of inputs that silos do not know, without the mixture of both."""
-    return {name: each for name, each in shares_of(summary).items() if name not in (INSIDE, "mix")}
+    """Return the shares by stream of inputs that silos do not know."""
+    return {name: each for name, each in shares_of(summary).items() if name in foreign_streams(summary)}
 
 
 def worst_at(summary: Summary, stream: str) -> tuple[str, Shares] | None:

@@ -1,10 +1,11 @@
 """All metrics of each silo, in one table."""
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from ...core.text import count, decimal, percent
 from ...files import RunFolder
-from ...files.schema import Metrics, SiloRecord
+from ...files.schema import INSIDE, Metrics, SiloRecord
 from ..diagrams import sparkline
 from ..templates import Table, column, table, words
 
@@ -78,6 +79,7 @@ def metric_table(run: RunFolder) -> Table | None:
         *(column(" ".join(header.split()), cells, OF_MODELS) for header, cells in of_models(silos)),
         column("codewords", [*(str(s.codewords or "") for s in silos), *last], "shared + the silo's own"),
         column("perplexity", [*(decimal(s.perplexity, 1) for s in silos), *last], "codewords in effective use"),
+        *(column(f"answered by {name}", [*map(_decided, silos, repeat(name)), *last], _OF_OWN) for name in MODELS),
         *others,
         column("train", [*(count(silo.n_train) for silo in silos), *last], "training samples"),
         column("threshold", [*map(_threshold, silos), *last], "probability above which an input is called positive"),
@@ -87,6 +89,15 @@ def metric_table(run: RunFolder) -> Table | None:
         return None
     about = "; worst is the silo with the lowest accuracy" if worst else ""
     return table(columns, f"More metrics on each silo's own {run.split} samples, entropies in nats{about}.", names, 2)
+
+
+_OF_OWN = "share of the silo's own test inputs"
+
+
+def _decided(silo: SiloRecord, model: str) -> str:
+    """Return the share of inputs that a model answered; empty without a choice between two models."""
+    found = silo.streams.get(INSIDE)
+    return percent(found.decisions.get(model, 0.0)) if found and len(found.models) > 1 else ""
 
 
 def _threshold(silo: SiloRecord) -> str:

@@ -318,10 +318,11 @@ def _csv(rows: Sequence[SiloRow]) -> str:
     names = [name for name, _, _, _ in METRICS[1:] if any(getattr(row.silo.test, name) is not None for row in rows)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["silo", "domain", "test inputs", *(name for name, _ in values), "ece", *names])
+    writer.writerow(["silo", "domain", "test inputs", *(name for name, _ in values), "ece", "ece by chance", *names])
     for row in rows:
         test = row.silo.test
-        cells = [*(value(row) for _, value in values), test.ece, *(getattr(test, name) for name in names)]
+        band = test.ece_null.upper if test.ece_null else None
+        cells = [*(value(row) for _, value in values), test.ece, band, *(getattr(test, name) for name in names)]
         numbers = ["" if cell is None else f"{cell:.3g}" for cell in cells]
         writer.writerow([row.silo.name, row.silo.domain, row.silo.n_test, *numbers])
     return text.getvalue()

@@ -17,7 +17,7 @@ from ..svg import Chart, key
 from .classification import baseline
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .familiarity import familiarity
-from .guarantee import foreign, kept, shares_of, worst_at
+from .guarantee import foreign, foreign_streams, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
 
 
@@ -41,28 +41,40 @@ def reliability(run: RunFolder) -> Chart | None:
 
 
 def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | None:
-    """Return the confidence of right and of wrong predictions beside each other, and the legend; None unless there are
-    both."""
-    if (found := pooled_bins(run)) is None:
+    """Return the uncertainty of right, wrong and foreign predictions beside each other, and the legend; without foreign
+    inputs the confidence of right and wrong ones. None unless there are two of these kinds."""
+    tested = run.summary.tested if run.summary else {}
+    entropies = tested[INSIDE].chosen.uncertainty if INSIDE in tested else {}
+    found = None if entropies else pooled_bins(run)
+    if entropies:
+        parts = {name: list(each.count) for name, each in entropies.items()}
+        for name, each in foreign_streams(run.summary).items():
+            counts = [other.count for other in each.chosen.uncertainty.values()]
+            parts[f"foreign ({name})"] = [sum(column) for column in zip(*counts, strict=True)]
+        first = entropies["right"]
+        edges, axis, end = [*first.start, first.start[-1] + first.step], "uncertainty (entropy), nats", 0
+    elif found is not None:
+        count, right = found[0].count, found[0].correct
+        parts = {"right": [*right], "wrong": [c - r for c, r in zip(count, right, strict=True)]}
+        edges, axis, end = [i / len(count) for i in range(len(count) + 1)], "confidence", -1
+    else:
         return None
-    bins = found[0]
-    parts = {"right": bins.correct, "wrong": [c - r for c, r in zip(bins.count, bins.correct, strict=True)]}
-    if not all(sum(counts) for counts in parts.values()):
+    parts = {name: counts for name, counts in parts.items() if sum(counts)}
+    if len(parts) < 2:
         return None
-    first = next(i for i, n in enumerate(bins.count) if n)
-    edges = [i / len(bins.count) for i in range(first, len(bins.count) + 1)]
-    shares = {name: [n / sum(counts) for n in counts[first:]] for name, counts in parts.items()}
-    notes = {name: f"{sum(counts):,}, {percent(share[-1], 0)} of them in the highest bin"
-             for (name, counts), share in zip(parts.items(), shares.values(), strict=True)}  # fmt: skip
-    label = f"Confidence of predictions: {'; '.join(f'{name} {note}' for name, note in notes.items())}"
-    caption = (
-        f"Share of the {sum(parts['right']):,} right and of the {sum(parts['wrong']):,} wrong predictions by their "
-    )
-    caption += "confidence. The further apart both are, the better confidence detects errors."
-    drawn = histogram_chart(edges, shares, notes, label, "confidence")
-    return Chart("Confidence of right and wrong", drawn, caption), [
-        (key(i, "stream"), name) for i, name in enumerate(parts)
-    ]
+    shares = {name: [n / sum(counts) for n in counts] for name, counts in parts.items()}
+    surest = f"the {'lowest bin' if end == 0 else 'highest bin'}"
+    notes = {name: f"{sum(counts):,.0f}, {percent(shares[name][end], 0)} of them in {surest}"
+             for name, counts in parts.items()}  # fmt: skip
+    told = "; ".join(f"{name} {note}" for name, note in notes.items())
+    if end:
+        start = min(i for counts in parts.values() for i, n in enumerate(counts) if n)
+        edges, shares = edges[start:], {name: each[start:] for name, each in shares.items()}
+    drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
+    caption = f"Share of each kind of test inputs by the {axis.split(',')[0]} of their prediction: {told}. The less "
+    caption += "wrong and foreign ones overlap with right ones, the better uncertainty detects them."
+    title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
+    return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
 
 
 def risk_coverage(run: RunFolder) -> Chart | None:
