@@ -176,7 +176,7 @@ def _show_result(folder: Path) -> None:
     from ..html.run.guarantee import guarantee_lines
     from ..html.run.incidents import afresh
     from ..html.run.page import write_report
-    from ..terminal.results import class_table, model_table, quantity, result_table, subgroups
+    from ..terminal.results import class_table, model_table, quantity, result_table, run_conclusion, subgroups
 
     page = write_report(folder)
     finished = read_run(folder)
@@ -187,8 +187,8 @@ def _show_result(folder: Path) -> None:
         if number:
             typer.echo()
         console.show(each)
-    for line in guarantee_lines(finished):
-        typer.echo(escaped(line))
+    for line in [*map(escaped, guarantee_lines(finished)), *run_conclusion(finished)]:
+        typer.echo(line)
     if began := afresh(finished):
         typer.echo(escaped(f"restarted because their states were lost: {began}"))
     typer.echo(f"run:    {folder}\nreport: {page}")

@@ -156,3 +156,9 @@ def equation(p: float) -> str:
 def without_folders(source: str) -> str:
     """Return a data source with the names of its files only, for a title or a card; relative paths are unchanged."""
     return re.sub(r"(^|[:,]) */[^,:]*/", r"\1", source)
+
+
+def short_source(source: str) -> str:
+    """Return the same for a title, without the kind and with the first of several files."""
+    first, *more = without_folders(source).split(",")
+    return first.partition(":")[2] + f" and {plural(len(more), 'file')} more" if more else first

@@ -98,7 +98,7 @@ def render(audit: AuditFile) -> str:
     )
 
 
-_DECIDING = ("partial", "exponent", "rank_correlation", "excess")
+_DECIDING = ("partial", "exponent", "rank_correlation")
 """Keys of the measurement that a finding's limit is about, the first one that it has."""
 
 
@@ -139,7 +139,7 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
     about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
     about += "the whole interval is in the gray area, and does not hold if all of it is outside. The scale is an "
-    about += "exponent of n, a rank correlation, or for confidence the ECE above chance."
+    about += "exponent of n or a rank correlation. Confidence is decided by a test below."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
@@ -151,7 +151,7 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 def next_steps(audit: AuditFile) -> list[str]:
     """Return what to do with the findings: what not to use, and how to decide open questions."""
-    steps = [f"Do not rely on this: {each.claim}." for each in _broken(audit.findings)]
+    steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
     asked = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
     if asked:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))

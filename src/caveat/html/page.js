@@ -8,6 +8,21 @@ theme.addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 
+// Names the columns that a narrow screen shows only after scrolling.
+const hint = (scroll) => {
+  const right = scroll.getBoundingClientRect().right;
+  const heads = [...scroll.querySelectorAll("thead th")].filter((head) => head.getBoundingClientRect().right > right + 2);
+  const note = scroll.nextElementSibling?.matches(".more") ? scroll.nextElementSibling : document.createElement("p");
+  note.className = "more";
+  note.textContent = `Scroll right for: ${heads.map((head) => head.textContent).join(", ")}`;
+  if (heads.length && scroll.checkVisibility()) scroll.after(note);
+  else note.remove();
+};
+const nameAll = () => document.querySelectorAll(".scroll").forEach(hint);
+addEventListener("resize", nameAll);
+document.addEventListener("toggle", nameAll, true);
+nameAll();
+
 // One silo or method, highlighted in every picture and table that has it.
 const choices = [...document.querySelectorAll(".highlight select")];
 const highlight = (name) => {

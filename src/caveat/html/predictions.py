@@ -13,7 +13,7 @@ from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars, stack_swatch, stacked_bar
 from .svg import Chart
-from .templates import Table, column, table, words
+from .templates import MARKS, Statement, Table, column, table, words
 
 _BINS = 20
 """Number of bins of a p-value; of a silo's own inputs, each has the same share."""
@@ -72,6 +72,7 @@ def render(found: PredictedInputs) -> str:
         found=found,
         sentence=sentence(found),
         lines=verdicts(found),
+        steps=next_steps(found),
         bar=_bar(found),
         strips=_strips(found),
         shifted=_shifted(found),
@@ -94,39 +95,61 @@ def sentence(found: PredictedInputs) -> Markup:
     return text + f"; it abstains from the other {n - answered:,}{f' ({told})' if told else ''}."
 
 
-def verdicts(found: PredictedInputs) -> list[tuple[str, str]]:
+def verdicts(found: PredictedInputs) -> list[Statement]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
-    prediction, lines = found.prediction, list[tuple[str, str]]()
+    prediction, lines = found.prediction, list[Statement]()
     n = len(prediction)
     rate, typicality, among = prediction.false_alarm_rate, prediction.typicality, prediction.ranked_among
     ranked = among if isinstance(among, int) else int(among.min()) if len(among) else 0
     if typicality is None or not rate:
-        lines.append(("open", "No alarm is possible: nothing says whether these inputs are like the silo's own."))
+        lines.append(
+            Statement("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
+        )
     elif n and (places := math.floor(rate * (ranked + 1) + 1e-9)) < 1:
-        lines.append(("open", f"No alarm is possible: p-values rank inputs among {ranked:,} calibration inputs only."))
+        lines.append(
+            Statement("open", f"No alarm is possible: p-values rank inputs among {ranked:,} calibration inputs only.")
+        )
     elif n:
         alarms = int((typicality <= rate).sum())
         told = f"{alarms:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the silo's own "
         told += "are expected to"
         # The threshold comes from the same few calibration inputs for all new ones.
         unlike = beta_binomial_tail(alarms, n, places, ranked + 1 - places) < _LEVEL
-        lines.append(("bad", f"Unlike the silo's own inputs: {told}.") if unlike else ("good", f"{told}."))
+        lines.append(
+            Statement("bad", f"Unlike the silo's own inputs: {told}.") if unlike else Statement("good", f"{told}.")
+        )
     if prediction.unlike_columns:
         names = listed([plain(each.name) for each in prediction.unlike_columns], _MOST_NOTES)
         lines.append(
-            ("bad", f"Columns unlike the silo's own, over all rows: {names}. Check units, codes and selection.")
+            Statement(
+                "bad", f"Columns unlike the silo's own, over all rows: {names}. Check units, codes and selection."
+            )
         )
     notes = Counter(note for note in prediction.input_notes if note)
     if notes:
         told = "; ".join(f"{plain(note)} ({number:,})" for note, number in notes.most_common(_MOST_NOTES))
         more = f"; {len(notes) - _MOST_NOTES:,} other notes" if len(notes) > _MOST_NOTES else ""
         lines.append(
-            ("open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}.")
+            Statement(
+                "open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}."
+            )
         )
     if undefined := int((~prediction.probs.isfinite().all(-1)).sum()):
-        lines.append(("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
-    order = ("bad", "open", "good")
-    return sorted(lines, key=lambda line: order.index(line[0]))
+        lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
+    return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
+
+
+def next_steps(found: PredictedInputs) -> list[str]:
+    """Return what to do now: check the inputs, leave some to a person, or use the answers."""
+    kinds = [line.kind for line in verdicts(found)]
+    doubtful = sum(bool(reason) or not known for reason, known in zip(found.reasons, found.answered, strict=True))
+    steps = ["Do not rely on these predictions before units, codes and selection of the inputs have been checked."]
+    steps = steps if "bad" in kinds else []
+    if doubtful:
+        steps.append(
+            f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV's column reason."
+        )
+    return steps or (["Use the labels of the CSV."] if len(found.prediction) else [])
 
 
 def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from ..core.text import decimal, percent, without_folders
+from ..core.text import decimal, percent, short_source
 
 
 def render(template: str, **parts: Any) -> str:
@@ -27,8 +28,23 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(percent=percent, decimal=decimal, without_folders=without_folders)
+    found.filters.update(percent=percent, decimal=decimal, short_source=short_source)
     return found
+
+
+MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
+"""Marks for the kinds of statements, in the order of display."""
+
+
+class Statement(NamedTuple):
+    """A verdict: `good`, `open` (use with care) or `bad`."""
+
+    kind: str
+    text: Markup | str
+
+    @property
+    def mark(self) -> str:
+        return MARKS[self.kind]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from markupsafe import Markup
 from rich.text import Text
 
 from ..core.errors import MissingError
@@ -16,9 +17,12 @@ from ..html.run.decisions import abstains, accuracy, accuracy_answered, label, m
 from ..html.run.guarantee import subgroup_table
 from ..html.run.quantity import quantity_table
 from ..html.run.silo_metrics import metric_column, of_models
+from ..html.run.trust import trust
 from ..html.templates import Table
 from .tables import Heading, TextTable, text_table
 
+_WORST, _MOST_SILOS = 10, 20
+"""Number of silos in the table of a run that has more than the second number."""
 Cells = tuple[str, ...]
 _FILE, _KEPT = "ledger.jsonl", "kept.json"
 _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
@@ -31,14 +35,28 @@ def result_table(run: RunFolder) -> TextTable:
     Empty columns are omitted. If other methods ran on the same data, their accuracy and entropy follow under the
     method's name. Metrics are for the test split, or for validation while the run is unfinished.
     """
-    columns = [column for column in _columns(run) if any(column[1])]
+    columns, worst = [column for column in _columns(run) if any(column[1])], ""
+    if len(run.silos) > _MOST_SILOS:
+        shown = [i for i, _ in sorted(enumerate(run.silos), key=lambda each: each[1].test.accuracy or 0.0)[:_WORST]]
+        shown += [len(run.silos), len(run.silos) + 1]
+        columns = [(name, tuple(cells[i] for i in shown)) for name, cells in columns]
+        worst = f", the {_WORST} with the lowest accuracy"
     heads = [Heading(name, words=name in ("silo", "domain"), wraps=name in ("silo", "domain")) for name, _ in columns]
     state = "" if run.complete else f", unfinished after round {run.rounds_run}: metrics of {run.split}"
     without = f", without {named(run.absent)}" if run.absent else ""
-    title = f"{run.title}, {len(run.silos)} silos{without}{state}"
+    title = f"{run.title}, {len(run.silos):,} silos{worst}{without}{state}"
     # Without a gap, a table of two methods with short names fits 80 columns.
     rows = zip(*(cells for _, cells in columns), strict=True)
-    return text_table(heads, rows, title, ends={len(run.silos) - 1}, vertical="bottom")
+    return text_table(heads, rows, title, ends={len(columns[0][1]) - 3}, vertical="bottom")
+
+
+def run_conclusion(run: RunFolder) -> list[str]:
+    """Return the verdicts and the advice of a run's page; empty without test metrics."""
+    found = None if run.quantity else trust(run)
+    if found is None:
+        return []
+    lines = [f"{line.mark} {Markup(line.text).striptags()}" for line in found.lines]
+    return [escaped(_breaking(line)) for line in [*lines, *(f"→ {each.striptags()}" for each in found.advice)]]
 
 
 def _columns(run: RunFolder) -> list[tuple[str, Cells]]:

@@ -199,6 +199,11 @@ def render(record: Comparison) -> str:
         ],
         facts=facts(record),
         methods=[(swatch(series), name) for name, series in record.series.items()],
+        steps=[
+            f"{setting.name}: {step}" if setting.name else step
+            for setting in record.columns
+            for step in verdicts.next_steps(record, setting)
+        ],
         verdicts=[(whole["setting"], whole["verdict"]) for whole in wholes],
         settings=_settings(record),
         headlines=[(m.name, *headline(record, m)) for m in record.measures],
@@ -215,7 +220,6 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
     return {
         "setting": setting.name,
         "verdict": verdicts.verdict(record, setting),
-        "steps": verdicts.next_steps(record, setting),
         "table": main_table(record, setting),
         "curves": curves(record, setting),
         "cost": cost_plane(record, setting),

@@ -113,18 +113,15 @@ ALONE = "local"
 
 
 def baseline(run: RunFolder) -> tuple[str, Markup] | None:
-    """Return the kind and the text of the comparison with baselines that need no federation: the majority class of each
-    silo, and training alone; None if both are unknown.
+    """Return the kind and the text of the comparison with the majority class of each silo; None if that is unknown.
 
     The kind is "bad" if the majority is right as often; "open" if the difference is within chance (sign test of the
     inputs for which only one of both is right) or if some silo gains nothing; else "good".
     """
     pairs = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True) if not silo.newcomer]
     known = [(name, each, each.majority) for name, each in pairs if each.majority]
-    alone = training_alone(run)
     if not known:
-        return ("open" if behind_alone(run) else "good", Markup("{}").format(alone.strip())) if alone else None
-    alone = alone or _control(run)
+        return None
     whole = reduce(add, (most for _, _, most in known))
     over = f", mean over {len(known):,} silos" if len(known) > 1 else ""
     most = "always predicting a silo's most frequent class is right for "
@@ -143,7 +140,7 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
         rest, kind = f"; these are {listed(texts, _MOST_NAMED)}", "open"
     else:
         head, rest, kind = "Better than the most frequent class", "", "open" if behind_alone(run) else "good"
-    return kind, Markup("<b>{}</b>: {}{}.{}").format(head, most, rest, alone)
+    return kind, Markup("<b>{}</b>: {}{}.").format(head, most, rest)
 
 
 def _gained_nothing(name: str, of: Judged) -> str:
@@ -154,29 +151,16 @@ def _gained_nothing(name: str, of: Judged) -> str:
     return f"{name} ({', '.join(told)})"
 
 
-def _control(run: RunFolder) -> Markup | str:
-    """Return how to compare with training alone; empty if the run is that, or cannot be repeated here."""
-    if run.method == ALONE or run.federated or len(run.silos) < 2:
-        return ""
-    text = (
-        " Training alone was not measured: <code>baselines = [&quot;{}&quot;]</code> shows whom the federation helps."
-    )
-    return Markup(text).format(ALONE)
+def without_gain(run: RunFolder) -> list[str]:
+    """Return the silos at which the model is no better than the most frequent class, or blind to a class."""
+    pairs = zip(run.silos, judged(run), strict=True)
+    return [silo.name for silo, each in pairs if each.majority and not silo.newcomer and (each.behind or each.blind)]
 
 
 def behind_alone(run: RunFolder) -> bool:
     """Return whether training alone has the higher mean accuracy."""
     other = run.comparable.get(ALONE)
     return other is not None and (other.mean.accuracy or 0.0) > (run.mean.accuracy or 0.0)
-
-
-def training_alone(run: RunFolder) -> str:
-    """Return a sentence on the accuracy of training alone at each silo; empty if the run itself is that."""
-    if run.method == ALONE:
-        return ""
-    if (other := run.comparable.get(ALONE)) is not None and other.mean.accuracy is not None:
-        return f" Training alone ({ALONE}) is right for {percent(other.mean.accuracy)}, mean over silos."
-    return ""
 
 
 def _judged(

@@ -159,12 +159,12 @@ def _columns(run: RunFolder, rows: Sequence[SiloRow]) -> list[SiloColumn]:
     low = min((row.interval[0] for row in rows if row.interval), default=0.0)
     return [
         SiloColumn("silo", [silo.name for silo in silos], words=True),
-        SiloColumn("domain", [silo.domain for silo in silos], words=True),
+        SiloColumn("domain", ["" if silo.domain == silo.name else silo.domain for silo in silos], words=True),
         SiloColumn(run.split, [count(getattr(silo, f"n_{run.split}")) for silo in silos], "inputs"),
         SiloColumn("accuracy", list(map(_accuracy, rows))),
         SiloColumn("95 % interval", [_bar(row, 0.1 * math.floor(10 * low)) for row in rows], _TO_ONE, words=True),
         SiloColumn("sure", [Cell(percent(row.confidence), _off(row.silo.test)) for row in rows], _SURE),
-        SiloColumn("ECE", [_ece(silo.test) for silo in silos], "expected calibration error"),
+        SiloColumn("ECE (chance)", [_ece(silo.test) for silo in silos], _ECE),
         SiloColumn("to training alone", list(map(_alone, rows)), "points of accuracy"),
         SiloColumn("to most frequent class", list(map(_gain, rows)), "points of accuracy"),
         SiloColumn("sensitivity", [_share(row.of.sensitivity) for row in rows], "share of the class that is found"),
@@ -186,7 +186,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "silo": ("mean over silos", "all inputs"),
         run.split: ("", count(together.inputs or None)),
         "accuracy": (percent(mean.accuracy), percent(pooled.accuracy)),
-        "ECE": (decimal(mean.ece), decimal(pooled.ece)),
+        "ECE (chance)": (decimal(mean.ece), decimal(pooled.ece)),
         "to training alone": (_points(sum(gaps) / len(gaps)) if gaps else "", ""),
         "to most frequent class": ("", _gain_of(together)),
         "sensitivity": (percent(mean.sensitivity), _share(together.sensitivity)),
@@ -196,6 +196,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
     }
 
 
+_ECE = "expected calibration error, and up to which chance explains it"
 _SURE = "mean confidence; a triangle marks an ECE above what chance explains"
 _TO_ONE = "the accuracy with its interval, up to 100 %"
 
@@ -217,7 +218,7 @@ def _off(test: Metrics) -> str:
 
 
 def _ece(test: Metrics) -> Cell:
-    band = f" ({test.ece_null.upper:.3f} by chance)" if test.ece_null else ""
+    band = f" ({test.ece_null.upper:.3f})" if test.ece_null else ""
     return Cell(f"{decimal(test.ece)}{band}" if test.ece is not None else "")
 
 
@@ -253,7 +254,7 @@ def _auroc(found: Ranged | None) -> str:
     if found is None:
         return ""
     low, high = found.interval or (None, None)
-    return decimal(found.value) + (f" ({decimal(low, 2)} to {decimal(high, 2)})" if low is not None else "")
+    return decimal(found.value, 2) + (f" ({decimal(low, 2)} to {decimal(high, 2)})" if low is not None else "")
 
 
 def helped(rows: Sequence[SiloRow]) -> Chart | None:

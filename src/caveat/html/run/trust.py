@@ -8,15 +8,16 @@ from operator import add
 
 from markupsafe import Markup
 
-from ...core.text import decimal, percent, plural
+from ...core.text import decimal, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import INSIDE, Reliability, Summary
 from ...uncertainty.statistical_tests import score_interval
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
-from .classification import baseline
+from ..templates import MARKS, Statement
+from .classification import ALONE, baseline, behind_alone, without_gain
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
-from .familiarity import familiarity
+from .familiarity import familiarity, promised
 from .guarantee import foreign, foreign_streams, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
 
@@ -119,20 +120,6 @@ _SHARE_SPARED = 0.15
 """Minimum share of errors avoided for this sentence."""
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
-_MARKS = {"bad": "✗", "open": "▲", "good": "✓"}
-"""Marks for the kinds of sentences, in the order of display."""
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A sentence of the first screen: `good`, `open` (use with care) or `bad`."""
-
-    kind: str
-    text: Markup
-
-    @property
-    def mark(self) -> str:
-        return _MARKS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -151,10 +138,10 @@ def trust(run: RunFolder) -> Trust | None:
     lines = [Statement(*each) for each in [baseline(run)] if each]
     lines += [_confidence_line(found)] if found else []
     lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
-    advice = [each for each in (_advice(run, found), _leaving(run)) if each]
+    advice = _advice(run, {line.kind for line in lines}, found)
     if not lines and not advice:
         return None
-    lines.sort(key=lambda line: list(_MARKS).index(line.kind))
+    lines.sort(key=lambda line: list(MARKS).index(line.kind))
     return Trust(lines, advice)
 
 
@@ -237,7 +224,65 @@ def _familiar_line(run: RunFolder) -> Statement | None:
     return Statement("open" if found.alarm else "good", Markup("{}").format(" ".join([found.sentence, *found.notes])))
 
 
-def _advice(run: RunFolder, found: Confidence | None) -> Markup | None:
+_MOST_STEPS = 4
+
+
+def _advice(run: RunFolder, kinds: set[str], found: Confidence | None) -> list[Markup]:
+    """Return what to do now, the most important first."""
+    based = baseline(run)
+    if based and based[0] == "bad":
+        text = "Do not use this model: it predicts no better than the most frequent class. Train for more "
+        text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
+        return [Markup(text)]
+    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), _alone(run), _leaving(run)]
+    known = [each for each in steps if each]
+    if kinds <= {"good"} or not known:
+        text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
+        check = ", and have a person decide those with an alarm" if familiarity(run) else ""
+        known.append(Markup(text).format(run.path.name, run.silos[0].name if run.silos else "NAME", check))
+    return known[:_MOST_STEPS]
+
+
+def _where_not(run: RunFolder) -> Markup | None:
+    names = without_gain(run)
+    if not names:
+        return None
+    if len(names) == len(run.silos):
+        return Markup("Test it on more inputs before use: these show no gain over the most frequent class.")
+    return Markup("Do not use it at {} before more test inputs show a gain there.").format(listed(names, _MOST_NAMED))
+
+
+_MOST_NAMED = 4
+
+
+def _not_foreign(run: RunFolder) -> Markup | None:
+    """Return how to avoid wrong answers to foreign inputs, if there are too many."""
+    line = _foreign_line(run)
+    if line is None or line.kind == "good" or run.summary is None:
+        return None
+    if run.summary.policy.name != "guaranteed" and not promised(run):
+        return Markup(
+            "Do not use it on inputs that its silos do not know: <code>uncertainty.false_alarm_rate</code> above 0 "
+            "raises alarms on them."
+        )
+    return Markup("Do not use it on inputs that its silos do not know, and have a person decide those with an alarm.")
+
+
+def _alone(run: RunFolder) -> Markup | None:
+    """Return how to find out whether the federation helps, unless that is known or cannot be tested here."""
+    if run.method == ALONE or run.federated or len(run.silos) < 2:
+        return None
+    command = f"caveat compare config.toml --methods {run.method},{ALONE} --seeds 0,1,2,3,4"
+    if ALONE not in run.comparable:
+        return Markup("Find out whom the federation helps: add <code>baselines = [&quot;{}&quot;]</code>.").format(
+            ALONE
+        )
+    if not behind_alone(run):
+        return None
+    return Markup("Prefer training alone unless more seeds show a gain: <code>{}</code>.").format(command)
+
+
+def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
     """Return advice on settings if confidence is miscalibrated; None otherwise."""
     if found is None or found.kind != "bad" or run.summary is None:
         return None
@@ -259,10 +304,12 @@ def _tempered(run: RunFolder) -> bool:
 
 
 def _leaving(run: RunFolder) -> Markup | None:
-    """Return the gain from answering fewer inputs, if all are answered."""
+    """Return what to leave to a person: abstentions, or the inputs whose deferral spares many errors."""
     curve = run.summary.risk_coverage if run.summary else None
     test = kept(run.summary) if run.summary else None
-    if curve is None or not curve.risk or (test and test.answered < test.inputs):
+    if test and 0 < test.answered < test.inputs:
+        return Markup("Have a person decide the inputs that it abstains from, here {}.").format(percent(1 - test.share))
+    if curve is None or not curve.risk:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
