@@ -138,7 +138,7 @@ def test_a_wide_range_has_wider_steps() -> None:
 
 
 def test_a_figure_per_model_is_told_in_words(page: str) -> None:
-    figures = re.findall(r"<h3>Log-evidence, (\w+) model</h3>", page)
+    figures = re.findall(r'<p class="title">Log-evidence, (\w+) model</p>', page)
     assert figures == ["local", "global"]
     assert "ind: median about 15, 90 % between about 5 and 25; ood_local: median about -25" in page
     assert "ind: median about 5, 90 % between about 5 and 5" in page  # all of it in one step

@@ -36,8 +36,8 @@ def lines(found: Trust) -> list[tuple[str, str]]:
     return [(line.kind, Markup(line.text).striptags()) for line in found.lines]
 
 
-def advice(found: Trust) -> str:
-    return " ".join(Markup(each).striptags() for each in found.advice)
+def advice(found: Trust, without: str = "Find out") -> str:
+    return " ".join(text for each in found.advice if not (text := Markup(each).striptags()).startswith(without))
 
 
 def change(folder: Path, **changes: Any) -> Path:

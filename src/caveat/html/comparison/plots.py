@@ -203,11 +203,22 @@ def plane(places: Sequence[Place], names: tuple[str, str], write: tuple[Write, W
         svg.written(svg.inner_ticks(x_range, 4), write[0]),
         svg.written(svg.inner_ticks(y_range, 4), write[1]),
     )
-    drawn = [svg.text(2, 12, names[1], "start", "tick"), *(_place(frame, place) for place in places)]
+    drawn, taken = [svg.text(2, 12, names[1], "start", "tick")], list[Point]()
+    for place in sorted(places, key=lambda place: -place.y.value):
+        x, y = frame.at((place.x.value, place.y.value))
+        while any(abs(x - other) < _APART[0] and abs(y - at) < _APART[1] for other, at in taken):
+            y += 2
+        taken.append((x, y))
+        drawn.append(_place(frame, place, y))
     return svg.plot(frame, about, x_ticks, y_ticks, names[0], *drawn)
 
 
-def _place(frame: svg.Axes, place: Place) -> Markup:
+_APART = (90.0, 12.0)
+"""Minimum distances of names, of which one suffices."""
+
+
+def _place(frame: svg.Axes, place: Place, label: float) -> Markup:
+    """Draw a mark with its intervals, and its name at the height `label`."""
     x, y = place.x, place.y
     ends = []
     if x.low is not None and x.high is not None:
@@ -216,6 +227,6 @@ def _place(frame: svg.Axes, place: Place) -> Markup:
         ends.append((frame.at((x.value, y.low)), frame.at((x.value, y.high))))
     at = frame.at((x.value, y.value))
     right = at[0] < frame.left + 0.7 * frame.width
-    name = svg.text(at[0] + (9 if right else -9), at[1] + 4, cut(place.name, 24), "start" if right else "end")
+    name = svg.text(at[0] + (9 if right else -9), label + 4, cut(place.name, 24), "start" if right else "end")
     drawn = [svg.strokes(ends, "whisker thin"), svg.marks(place.series, [at], 4.6), name]
     return svg.group(place.note, *drawn, class_=svg.color(place.series), name=place.name)

@@ -143,7 +143,9 @@ def unlearned(record: Comparison, setting: Setting) -> list[str]:
 
 def next_steps(record: Comparison, setting: Setting) -> list[str]:
     """Return what to do next: add seeds that would decide, or the controls that are missing."""
-    measure, steps = record.measures[0], list[str]()
+    measure = record.measures[0]
+    unequal = bool(unequal_budgets(record, setting))
+    steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods."] * unequal
     results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
     order = ranked(results.rows, measure)
     if order and order[0].row in unlearned(record, setting):
@@ -153,6 +155,8 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     if len(order) < 2 or measure.higher is None:
         return steps
     first, second = order[0].row, order[1].row
+    if unequal:
+        return steps
     pair, seeds = gap_between(results.pairs, first, second, measure), min(order[0].seeds, order[1].seeds)
     if pair is None or not pair.mean:
         return steps
@@ -164,8 +168,10 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
             f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
             f"and {second} if the difference stays as it is and the test inputs are enough."
             if needed
-            else f"More seeds are unlikely to separate {first} and {second}: it would take more than {MOST_SEEDS}."
+            else f"Choose between {first} and {second} by cost: more than {MOST_SEEDS} seeds would separate them."
         )
+    elif pair.p_adjusted is not None and pair.p_adjusted < LEVEL and pair.mean > 0:
+        steps.append(f"Use {first} on silos like these.")
     return steps
 
 

@@ -1,17 +1,19 @@
 """Classification metrics with intervals, the majority class, confusion matrices, custom metrics."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from statistics import fmean, stdev
 
 from markupsafe import Markup
 
 from ...core.text import count, decimal, listed, percent, plural
 from ...files import RunFolder
 from ...files.schema import ClassificationRecord, Metrics, OperatingRecord, SiloRecord, Summary
-from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, wilson
-from ..diagrams import Square, matrix
+from ...uncertainty.statistical_tests import auroc_interval, binomial_tail, student_quantile, wilson
+from ..diagrams import Dot, Square, matrix
 from ..svg import Chart
 from ..templates import Table, column, table, words
 
@@ -157,10 +159,29 @@ def without_gain(run: RunFolder) -> list[str]:
     return [silo.name for silo, each in pairs if each.majority and not silo.newcomer and (each.behind or each.blind)]
 
 
-def behind_alone(run: RunFolder) -> bool:
-    """Return whether training alone has the higher mean accuracy."""
+def gap_to(run: RunFolder, other: RunFolder) -> Dot | None:
+    """Return the mean difference in accuracy to another run over common silos, with its 95 % interval over silos if
+    there are more than two."""
+    theirs = {silo.name: silo.test.accuracy for silo in other.silos}
+    found = [
+        silo.test.accuracy - accuracy
+        for silo in run.silos
+        if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
+    ]
+    if len(found) < 3:
+        return Dot(fmean(found)) if found else None
+    half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
+    return Dot(fmean(found), fmean(found) - half, fmean(found) + half)
+
+
+def behind_alone(run: RunFolder) -> str:
+    """Return whether training alone has the higher mean accuracy: "surely" beyond chance over silos, "maybe" within
+    it, else ""."""
     other = run.comparable.get(ALONE)
-    return other is not None and (other.mean.accuracy or 0.0) > (run.mean.accuracy or 0.0)
+    gap = gap_to(run, other) if other else None
+    if gap is None or gap.value >= 0:
+        return ""
+    return "surely" if gap.high is not None and gap.high < 0 else "maybe"
 
 
 def _judged(

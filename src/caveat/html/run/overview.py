@@ -1,16 +1,14 @@
 """The overview of a run: its result in a sentence, plots by silo, and other methods."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
 from markupsafe import Markup, escape
 
 from ...core.text import percent, plural, signed, size
 from ...files import RunFolder
-from ...uncertainty.statistical_tests import student_quantile
 from ..svg import element
+from .classification import gap_to
 from .decisions import kinds, shares_text
 from .guarantee import kept, kept_by, promise_clause
 from .rounds import total_time
@@ -113,21 +111,13 @@ def _notes(run: RunFolder) -> list[str]:
 
 def _compared(run: RunFolder, name: str, other: RunFolder) -> str:
     """Return the mean difference over common silos, and whether chance explains it."""
-    theirs = {silo.name: silo.test.accuracy for silo in other.silos}
-    found = [
-        silo.test.accuracy - accuracy
-        for silo in run.silos
-        if silo.test.accuracy is not None and (accuracy := theirs.get(silo.name)) is not None
-    ]
-    of_other = [accuracy for accuracy in theirs.values() if accuracy is not None]
-    if not found:
+    gap = gap_to(run, other)
+    if gap is None:
         return f"No silo has {run.split} metrics of both {run.title} and {name}."
-    mean = fmean(found)
-    direction = "ahead" if mean >= 0 else "behind"
-    said = f"Compared with {name} ({percent(fmean(of_other))}) it is {abs(100 * mean):.1f} points {direction}"
-    if len(found) > 2:
-        half = student_quantile(0.975, len(found) - 1) * stdev(found) / math.sqrt(len(found))
-        low, high = 100 * (mean - half), 100 * (mean + half)
+    direction = "ahead" if gap.value >= 0 else "behind"
+    said = f"Compared with {name} ({percent(other.mean.accuracy)}) it is {abs(100 * gap.value):.1f} points {direction}"
+    if gap.low is not None and gap.high is not None:
+        low, high = 100 * gap.low, 100 * gap.high
         said += f" (95 % interval over silos {signed(f'{low:.1f}')} to {signed(f'{high:.1f}')})"
         said += ", more than chance over silos explains" if low * high > 0 else ", no more than chance explains"
     return f"{said}."

@@ -138,7 +138,7 @@ def trust(run: RunFolder) -> Trust | None:
     lines = [Statement(*each) for each in [baseline(run)] if each]
     lines += [_confidence_line(found)] if found else []
     lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
-    advice = _advice(run, {line.kind for line in lines}, found)
+    advice = _advice(run, found)
     if not lines and not advice:
         return None
     lines.sort(key=lambda line: list(MARKS).index(line.kind))
@@ -227,16 +227,19 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 _MOST_STEPS = 4
 
 
-def _advice(run: RunFolder, kinds: set[str], found: Confidence | None) -> list[Markup]:
+def _advice(run: RunFolder, found: Confidence | None) -> list[Markup]:
     """Return what to do now, the most important first."""
     based = baseline(run)
     if based and based[0] == "bad":
         text = "Do not use this model: it predicts no better than the most frequent class. Train for more "
         text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
         return [Markup(text)]
-    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), _alone(run), _leaving(run)]
+    alone = _alone(run)
+    if alone and behind_alone(run) == "surely":
+        return [alone]
+    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), alone, _leaving(run)]
     known = [each for each in steps if each]
-    if kinds <= {"good"} or not known:
+    if not known:
         text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
         check = ", and have a person decide those with an alarm" if familiarity(run) else ""
         known.append(Markup(text).format(run.path.name, run.silos[0].name if run.silos else "NAME", check))
@@ -277,9 +280,15 @@ def _alone(run: RunFolder) -> Markup | None:
         return Markup("Find out whom the federation helps: add <code>baselines = [&quot;{}&quot;]</code>.").format(
             ALONE
         )
-    if not behind_alone(run):
-        return None
-    return Markup("Prefer training alone unless more seeds show a gain: <code>{}</code>.").format(command)
+    behind = behind_alone(run)
+    if behind == "surely":
+        text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
+        return text.format(ALONE)
+    return (
+        None
+        if not behind
+        else Markup("Prefer training alone unless more seeds show a gain: <code>{}</code>.").format(command)
+    )
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
