@@ -75,7 +75,7 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     )
     assert (
         advice(found)
-        == "If a person decides the least certain 10 %, 1.0 % of the others are wrong, compared with 2.5 % of all."
+        == "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared with 2.5 % of all."
     )
 
 
@@ -198,7 +198,7 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "If a person decides the least certain 10 %, 1.0 % of the others are wrong, compared with "
+        ([0.0, 0.01, 0.025], "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared with "
                              "2.5 % of all."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 %: 4.0 % of these test inputs are wrong, compared with "
                             "40.0 % of all."),

@@ -86,7 +86,7 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
     frame = rows.frame
     zero = frame.x(0)
     heads = [
-        svg.text(frame.right + 46, 12, "difference", "end", "tick"),
+        svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick"),
         svg.text(rows.width, 12, "corrected p", "end", "tick"),
     ]
     if measure.higher is not None:

@@ -323,7 +323,7 @@ def _leaving(run: RunFolder) -> Markup | None:
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
     if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
-        text = "If a person decides the least certain {}, {} of the others are wrong, compared with {} of all."
+        text = "Have a person decide the least certain {}: {} of the others are wrong, compared with {} of all."
         return Markup(text).format(percent(1 - coverage, 0), percent(risk), percent(errors))
     most = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
     if errors > 2 * _FEW_ERRORS and most[0] >= 0.1:
