@@ -198,8 +198,8 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared with "
-                             "2.5 % of all."),
+        ([0.0, 0.01, 0.025], "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared "
+                             "with 2.5 % of all."),
         ([0.04, 0.38, 0.4], "Use at most the most certain 50 %: 4.0 % of these test inputs are wrong, compared with "
                             "40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
