@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from caveat.core.quantity import Quantity
+from caveat.core.quantity import Quantity, Times
 from caveat.uncertainty import bars
 from caveat.uncertainty.sets import threshold
 
@@ -119,3 +119,35 @@ def test_intervals_cover_with_few_calibration_inputs(n: int) -> None:
     error = math.sqrt(0.09 / n / trials + 0.09 / total)
     assert held / total >= coverage - 3 * error
     assert held / total <= coverage + 1 / (n + 1) + 3 * error + 0.01  # not much wider than needed
+
+
+def test_times_have_equal_falls_of_the_survival_curve_and_a_last_bar() -> None:
+    generator = torch.Generator().manual_seed(0)
+    time, censored = (torch.empty(4000, dtype=torch.float64).exponential_(1 / s, generator=generator) for s in (50, 70))
+    y = torch.where(time <= censored, time, -censored)
+    target = Times.of([y[:1000], y[1000:]])
+    edges, shares = torch.tensor(target.edges[1:-1]), torch.tensor(target.shares)
+    true = torch.exp(-edges / 50)
+    assert (1 - shares.cumsum(0)[:-1] - true)[:-5].abs().max() < 0.03
+    assert float(shares.sum()) == pytest.approx(1)
+    assert target.edges[0] == 0
+    events = target.bar(y)[y > 0]
+    assert int(events.max()) == len(shares) - 2
+    assert (target.bar(y)[y < 0] >= len(shares)).all()
+    probs = target.reference
+    assert float(target.survival(probs, torch.tensor([1e6]))) == pytest.approx(float(shares[-1]))
+    assert target.quantile(probs, 1 - float(shares[-1]) / 2).tolist() == [math.inf]
+
+
+def test_the_loss_of_a_censored_time_is_that_of_all_later_bars() -> None:
+    target = Times.of([torch.arange(1.0, 65.0)])
+    size = len(target.means)
+    logits = torch.randn(1, size, generator=torch.Generator().manual_seed(0)).log_softmax(1)
+    later = logits.exp()[0, 3:].sum() + logits.exp()[0, 2] / 2
+    assert float(target.loss(logits, torch.tensor([size + 2]))) == pytest.approx(-math.log(float(later)), rel=1e-5)
+    assert float(target.loss(logits, torch.tensor([2 * size - 1]))) == pytest.approx(-float(logits[0, -1]), rel=1e-5)
+    quantity = Quantity.loss(target, logits, torch.tensor([2]))
+    assert torch.equal(target.loss(logits, torch.tensor([2])), quantity)
+    wanted = [float(logits[0, 2].exp()), float(later)]
+    found = bars.likelihood(logits.exp().expand(2, -1), torch.tensor([2, size + 2]))
+    assert found.tolist() == pytest.approx(wanted, rel=1e-5)

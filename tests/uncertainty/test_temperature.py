@@ -18,6 +18,7 @@ from caveat.uncertainty.temperature import (
     SPREAD,
     agreed,
     curve,
+    impossible,
     message,
     near,
 )
@@ -185,3 +186,24 @@ def test_inputs_without_evidence_do_not_pull_the_temperature_to_an_extreme() -> 
     untempered = -log_probs.gather(1, y[:, None]).mean()
     assert exact <= untempered + 1e-6
     assert 0.5 < float(agreed(message(sums))[0]) < 2
+
+
+def test_censored_times_count_for_all_later_bars() -> None:
+    """Values and derivatives in ln b of the likelihood of half the own bar and all later ones, and checks of sums."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(30, 8, generator=generator, dtype=torch.float64).log_softmax(1)
+    y = torch.randint(16, (30,), generator=generator)
+    found = curve(z, y)
+    for k in (20, 32, 40):
+        b = torch.tensor(POWERS[k], dtype=torch.float64).log().requires_grad_()
+        p = (b.exp() * z).softmax(1)
+        own = p.gather(1, y[:, None] % 8)[:, 0]
+        later = torch.where(y % 8 == 7, own, own / 2 + (p * (torch.arange(8) > y[:, None] % 8)).sum(1))
+        bars = torch.where((y < 8) | (y % 8 == 7), 1.0, 7.5 - y.double() % 8)
+        e = CONTAMINATION
+        nll = -((1 - e) * torch.where(y < 8, own, later) + e * bars / 8).log().sum()
+        (first,) = torch.autograd.grad(nll, b, create_graph=True)
+        (second,) = torch.autograd.grad(first, b)
+        assert found[:3, k].tolist() == pytest.approx([each.item() for each in (nll, first, second)], rel=1e-9)
+    assert not impossible(message(found), 30, 8, censored=True)
+    assert impossible(message(found), 3, 8, censored=True)

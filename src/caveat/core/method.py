@@ -152,6 +152,8 @@ class Method:
     """Whether every silo has a personalized model, of any architecture, in `context.own`."""
     federated: ClassVar[bool] = True
     """Whether anything leaves a silo. If not, wrappers of the method send nothing either."""
+    counts_classes: ClassVar[bool] = False
+    """Whether it uses labels apart from the loss of its training; censored times have no such labels."""
     scores: ClassVar[tuple[str, ...]] = ("epistemic", "aleatoric", "total")
     """Uncertainties that can rank predictions; the last one is the default."""
 

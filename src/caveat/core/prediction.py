@@ -13,7 +13,7 @@ from torch import Tensor
 from ..uncertainty.dirichlet import Dirichlet
 from ..uncertainty.histograms import beside
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
-from .quantity import Quantity
+from .quantity import Quantity, Times
 
 
 class Decision(IntEnum):
@@ -161,7 +161,8 @@ class Prediction:
 
     @property
     def value(self) -> Tensor:
-        """(N,) float64, the median of a quantity. Raises ValueError for classes, like `mean` and `quantile`."""
+        """(N,) float64, the median of a quantity, infinite for a time after all events of training. Raises ValueError
+        for classes, like `mean` and `quantile`."""
         return self.quantile(0.5)
 
     @property
@@ -172,6 +173,13 @@ class Prediction:
     def quantile(self, level: float) -> Tensor:
         """Return (N,) float64, a quantile of a quantity at a level from 0 to 1."""
         return self._quantity.quantile(self.probs, level)
+
+    def risk(self, horizon: float) -> Tensor:
+        """Return (N,) float64, the probability of the event until a horizon. Raises ValueError unless the target is a
+        time to an event."""
+        if not isinstance(self.target, Times):
+            raise ValueError("this prediction is not about a time to an event")
+        return self.target.risk(self.probs.double(), horizon)
 
     @property
     def _quantity(self) -> Quantity:

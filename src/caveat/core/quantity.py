@@ -1,10 +1,11 @@
-"""A target that is a number: its bars, and what outputs over these bars mean."""
+"""A target that is a number or a time to an event: its bars, and what outputs over these bars mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from .errors import ConfigurationError
 @dataclass(frozen=True)
 class Quantity:
     """A number to predict, as a distribution over C ordered bars; the model has an output per bar."""
+
+    predicts: ClassVar[str] = "quantity"
+    """The value of `data.predict`."""
 
     edges: tuple[float, ...]
     """(C + 1,) ascending."""
@@ -65,6 +69,11 @@ class Quantity:
         """(1, C) float64: the distribution of all training targets, as a prediction without a model."""
         return self._tensors[2][None]
 
+    def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) losses of log-probabilities (N, C) for labels (N,), which `bar` returns."""
+        table = beside(self.smoothed, log_probs).to(log_probs.dtype)
+        return -(table[y] * log_probs).sum(-1)
+
     @cached_property
     def smoothed(self) -> Tensor:
         """(C, C) float32: for a target in each bar, the probabilities that the loss compares outputs with."""
@@ -74,8 +83,8 @@ class Quantity:
         """Return (N,) int64 bars of numbers (N,)."""
         return bars.place(beside(self._tensors[0], y), y)
 
-    def quantile(self, probs: Tensor, level: float) -> Tensor:
-        """Return (N,) quantiles of distributions (N, C)."""
+    def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
+        """Return (N,) quantiles of distributions (N, C) at a level, or at levels (N,)."""
         return bars.quantile(probs.double(), beside(self._tensors[0], probs), level)
 
     def mean(self, probs: Tensor) -> Tensor:
@@ -105,11 +114,108 @@ class Quantity:
         return bars.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
 
 
+@dataclass(frozen=True)
+class Times(Quantity):
+    """A time to an event, as a distribution over C ordered bars, the last one after all events of training.
+
+    Observed times (N,) are float64, at least 0, and negative if they are censored (-0.0 is censored at 0). The label of
+    an event is its bar; that of a censored time is its bar plus C.
+    """
+
+    predicts: ClassVar[str] = "time"
+
+    event: str = "event"
+    """The column that says whether the event happened."""
+    horizons: tuple[float, ...] = ()
+    """Times at which predictions have a risk."""
+
+    @classmethod
+    def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Times:
+        """Return the bars for the observed times (n,) of each silo, from sums over silos. The number of bars depends on
+        the number of events. Raises ValueError unless events have different times."""
+        pairs = [observed(y) for y in silos]
+        count = int(sum(event.sum() for _, event in pairs))
+        size = bars.number_of_bars(count)
+        if bounds is not None:
+            inner = torch.linspace(0, bounds[1], size, dtype=torch.float64)
+            edges = torch.cat([inner, inner[-1:] * (1 + bars.MARGIN)])
+            means = torch.cat([(inner[1:] + inner[:-1]) / 2, inner[-1:]])
+            shares = torch.full((size,), 1 / size, dtype=torch.float64)
+        else:
+            added = torch.stack([bars.moments(times) for times, _ in pairs]).sum(0)
+            grid = torch.stack([
+                torch.cat([bars.cells(times[event], added), bars.cells(times[~event], added)[:1]])
+                for times, event in pairs
+            ]).sum(0)  # fmt: skip
+            edges, means, shares = bars.fitted_times(grid, size)
+        return cls(
+            tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return (*super().classes[:-1], f"after {self.end:.9g}")
+
+    @property
+    def end(self) -> float:
+        """The time after the last event of training, until which survival is known."""
+        return self.edges[-2]
+
+    @cached_property
+    def later(self) -> Tensor:
+        """(C, C) float32: for a time censored in each bar, the share of each bar that is later."""
+        return bars.later(len(self.means))
+
+    def loss(self, log_probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) losses: the smoothed cross-entropy of events, and minus the log-probability that a censored event
+        is later, which includes half of its bar."""
+        size = len(self.means)
+        after = beside(self.later, log_probs).to(log_probs.dtype).log()[y % size]
+        return torch.where(y < size, super().loss(log_probs, y % size), -(log_probs + after).logsumexp(-1))
+
+    def bar(self, y: Tensor) -> Tensor:
+        times, event = observed(y)
+        return super().bar(times) + len(self.means) * (~event)
+
+    def survival(self, probs: Tensor, times: Tensor) -> Tensor:
+        """Return (N, M) probabilities that the event is later than times (M,) or (N, M), constant from `end` on."""
+        times = times.double().expand(len(probs), -1).clamp_max(self.end)
+        found = super().cdf(probs.repeat_interleave(times.shape[1], 0), times.reshape(-1))
+        return 1 - found.reshape(times.shape)
+
+    def cdf(self, probs: Tensor, y: Tensor) -> Tensor:
+        return 1 - self.survival(probs, y[:, None])[:, 0]
+
+    def risk(self, probs: Tensor, horizon: float) -> Tensor:
+        """Return (N,) probabilities of an event until a horizon."""
+        return self.cdf(probs, probs.new_full((len(probs),), horizon))
+
+    def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
+        """Return (N,) quantiles of distributions (N, C), infinite if they are after `end`."""
+        found = super().quantile(probs, level)
+        return torch.where(found >= self.end, torch.inf, found)
+
+    def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) nats: minus the log-probability of an event until the observed times (N,)."""
+        return -self.cdf(probs, y.abs()).log()
+
+    def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
+        """Return (N, 2): lower bounds that are at most the times of this surprise, at most `end`, and infinity."""
+        level = (-beside(limit.double(), probs)).exp().reshape(-1).expand(len(probs))
+        low = super().quantile(probs, level).clamp_max(self.end)
+        return torch.stack([low, torch.full_like(low, torch.inf)], 1)
+
+
+def observed(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return times (N,) and whether the event happened, (N,) bool, of observed times (N,)."""
+    return y.abs(), ~y.signbit()
+
+
 def check_classes_only(target: Quantity | None, what: str) -> None:
     """Raise ConfigurationError if the target of a run is a quantity, for a command or key that needs classes."""
     if target is not None:
         raise ConfigurationError(
-            f"{what} needs classes, but the target{f' {target.name!r}' * bool(target.name)} is a quantity "
-            "(data.predict = 'quantity')",
+            f"{what} needs classes, but the target{f' {target.name!r}' * bool(target.name)} is a "
+            f"{target.predicts} (data.predict = {target.predicts!r})",
             "data.predict",
         )

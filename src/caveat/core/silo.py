@@ -135,7 +135,8 @@ class SiloContext:
     subgroup: Tensor | None = field(default=None, kw_only=True, repr=False)
     """(N,) subgroups of the inputs passed to `Method.answer`; None: unknown for all."""
     values: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True, repr=False)
-    """Per split, (N,) float64: the targets, if they are quantities, whose bars are the labels; empty for classes."""
+    """Per split, (N,) float64: the targets, if they are quantities or times, whose bars are the labels; empty for
+    classes."""
     secret: int = field(default=0, kw_only=True)
     """Seed of the noise that protects a silo; at a real silo, a number that only the silo knows."""
 
@@ -186,7 +187,8 @@ class Silo:
     subgroups: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """Per split, (N,) int64: the subgroup of each example, such as its sex, -1 if unknown; empty without subgroups."""
     values: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
-    """Per split, (N,) float64: the targets, if they are quantities, whose bars are the labels; empty for classes."""
+    """Per split, (N,) float64: the targets, if they are quantities or times, whose bars are the labels; empty for
+    classes."""
 
     def context(self, module: nn.Module, round: int = 0, own: nn.Module | None = None) -> SiloContext:
         """Return what a method can access at this silo in a round, with workspaces `module` and `own`."""
@@ -230,7 +232,8 @@ class SiloInfo:
     @classmethod
     def of(cls, silo: Silo, classes: int) -> SiloInfo:
         """Return the metadata of a silo, from its data and the number of classes."""
-        counts = silo.train.y.bincount(minlength=classes).tolist()
+        # Labels of censored times are above those of the bars, and are counted with them.
+        counts = silo.train.y.remainder(classes).bincount(minlength=classes).tolist()
         return cls(silo.name, silo.domain, {split: len(getattr(silo, split)) for split in SPLITS}, tuple(counts))
 
     @classmethod

@@ -138,7 +138,7 @@ def make_silos(
     wanted = subgrouping or settings.subgrouping
     training = [(silo.pool, silo.indices["train"]) for silo in chosen]
     subgroups = None if wanted is None else wanted.fitted(pools, training)
-    target = target_of(training, settings.target, settings.range)
+    target = target_of(training, settings)
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups, target)
     if subgroups is not None:
         warn_of_empty(subgroups, silos, pools)

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ..core import ConfigurationError, DataError, DataWarning, SiloId
 from ..core.errors import short_repr
+from ..core.quantity import Times, observed
 from .pools import AS_USUAL, Array
 from .preparation import Inputs, Preparation
-from .quantities import column_values
+from .quantities import column_values, numbers
 from .silos import Silos
 from .sources.arrays import read_npz
 from .sources.base import locate
@@ -98,7 +99,7 @@ class Labeled(NamedTuple):
     """Model inputs and their labels."""
 
     inputs: Inputs
-    y: Tensor  # (N,) int64, or float64 if the target is a quantity
+    y: Tensor  # (N,) int64, or float64 if the target is a quantity; (N, 2) times and events
 
 
 def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, target: str | None = None) -> Labeled:
@@ -122,7 +123,11 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         if not {target, names.get(target)} & set(sheet.columns):
             raise ConfigurationError(f"target = {target!r}: {found} has {', '.join(sheet.columns)}", "target")
         if preparation.target is not None:
-            y = torch.from_numpy(column_values([sheet], names.get(target, target), csv_format))
+            event = getattr(preparation.target, "event", None)
+            if event is not None and event not in sheet.columns:
+                raise DataError(f"{found}: no column {event!r}, which says whether the event happened")
+            y = torch.from_numpy(column_values([sheet], names.get(target, target), csv_format, event))
+            y = y if event is None else torch.stack([each.double() for each in observed(y)], 1)
         else:
             y = labels_of(declared_labels(sheet, csv_format.declared, target), preparation.classes, str(found))
     else:
@@ -131,7 +136,14 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
         name = next((name for name in ARRAYS if name in arrays), "x").replace("x", "y", 1)
         if name not in arrays:
             raise DataError(f"{found}: no array {name!r} of labels for the inputs")
-        y = truth_of(arrays[name], preparation, str(found))
+        given = arrays[name]
+        if isinstance(preparation.target, Times) and given.ndim == 1:
+            event = name.replace("y", preparation.target.event, 1)
+            if event not in arrays:
+                raise DataError(f"{found}: no array {event!r}, which says whether the event happened")
+            given = np.stack([given, arrays[event]], 1)
+        timed = isinstance(preparation.target, Times)
+        y = torch.from_numpy(given) if timed else truth_of(given, preparation, str(found))
     inputs = noted_inputs(found, preparation, silo)
     if len(inputs.x) != len(y):
         raise DataError(f"{found}: {len(y)} labels for {len(inputs.x)} inputs")
@@ -139,16 +151,11 @@ def labeled_inputs(path: str | Path, preparation: Preparation, silo: SiloId, tar
 
 
 def truth_of(y: Any, preparation: Preparation, origin: str) -> Tensor:
-    """Return (N,) quantities as float64 if the target is one, otherwise `labels_of`. Raises DataError for others."""
+    """Return (N,) quantities or observed times as float64 if the target is one, from times and events (N, 2), otherwise
+    `labels_of`. Raises DataError for others."""
     if preparation.target is None:
         return labels_of(y, preparation.classes, origin)
-    try:
-        found = np.asarray(y, np.float64)
-    except (TypeError, ValueError):
-        found = np.full(1, np.nan)
-    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
-        raise DataError(f"{origin}: expected finite numbers (N,), N > 0, because the target is a quantity")
-    return torch.from_numpy(found)
+    return torch.from_numpy(numbers(y, origin, preparation.target.predicts))
 
 
 def labels_of(labels: Any, classes: Sequence[str], origin: str) -> Tensor:

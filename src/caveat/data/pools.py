@@ -95,7 +95,8 @@ class Pool:
     subgroup: Array | None = None
     """(N,) texts, "" if missing, that determine each sample's subgroup (`caveat.data.subgroups`); None without any."""
     value: Array | None = None
-    """(N,) float64, the targets if they are quantities, whose ranks `y` has (`caveat.data.quantities`); else None."""
+    """(N,) float64, the targets if they are quantities or times (`caveat.core.quantity`), whose ranks `y` has
+    (`caveat.data.quantities`); else None."""
 
     @property
     def images(self) -> bool:
@@ -280,6 +281,10 @@ def row_parts(rows: Array) -> Iterator[Array]:
     return (rows[start : start + count] for start in range(0, len(rows), count))
 
 
+NUMERIC = ("quantity", "time")
+"""Values of `data.predict` whose targets are numbers."""
+
+
 class Reading(NamedTuple):
     """The keys of `[data]` for reading tables."""
 
@@ -295,11 +300,12 @@ class Reading(NamedTuple):
     subgroups: str | None = None
     subgroup_input: bool = True
     predict: str | None = None
+    event: str | None = None
 
     @property
     def no_inputs(self) -> dict[str, str]:
         """The keys that name a column that is not an input, and the column."""
-        keys = ("target", "silo_column", "groups", "time", *(() if self.subgroup_input else ("subgroups",)))
+        keys = ("target", "event", "silo_column", "groups", "time", *(() if self.subgroup_input else ("subgroups",)))
         return {key: name for key in keys if (name := getattr(self, key)) is not None}
 
     @classmethod

@@ -1,13 +1,14 @@
-"""Quantities as targets: their values, ranks that splits are stratified by, and bars.
+"""Quantities and times as targets: their values, ranks that splits are stratified by, and bars.
 
 Splits are drawn before the bars are known, because bars depend on the training targets of all silos. So splits are
-stratified by the ranks of a silo's own targets, and labels become bars afterwards.
+stratified by the ranks of a silo's own targets, and labels become bars afterwards. Censored times are negative, so
+they have other ranks than times of events.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,8 @@ import numpy as np
 import torch
 
 from ..core import ConfigurationError, DataError, Refused
-from ..core.quantity import Quantity
-from .pools import Array, CsvFormat, Index, LabelArray, Pool, shown
+from ..core.quantity import Quantity, Times
+from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import number
 
@@ -26,6 +27,10 @@ CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
 """Names of these groups, which are the classes of a pool until its targets become bars."""
 
 
+TRUTH = {"true": 1.0, "false": 0.0}
+"""Numbers of truth values."""
+
+
 def strata(values: Array) -> LabelArray:
     """Return the group (N,) of equally many ranks of each value, equal for equal values: at most 5, of 5 or more."""
     groups = min(max(len(values) // 5, 2), STRATA)
@@ -33,67 +38,124 @@ def strata(values: Array) -> LabelArray:
     return np.searchsorted(cuts, values, side="right").astype(np.int64)
 
 
-def valued(pool: Pool, values: Any) -> Pool:
-    """Return a pool with these values (N,) as its targets. Raises DataError unless they are finite numbers."""
+def with_values(pool: Pool, values: Array) -> Pool:
+    """Return a pool with these targets (N,)."""
+    return replace(pool, y=strata(values), classes=CLASSES, value=values)
+
+
+def valued(pool: Pool, values: Any, predict: str) -> Pool:
+    """Return a pool with the `numbers` of values as its targets. Raises DataError unless there is one per input."""
     where = pool.origin or f"silo {pool.domain!r}"
+    found = numbers(values, where, predict)
+    if len(found) != len(pool.x):
+        raise DataError(f"{where}: targets of shape {found.shape} for {len(pool.x)} inputs, expected one for each")
+    return with_values(pool, found)
+
+
+def numbers(values: Any, where: str, predict: str) -> Array:
+    """Return quantities (N,) or, from times and events (N, 2), observed times (N,). Raises DataError for others."""
     try:
         found = np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise DataError(f"{where}: targets of {np.asarray(values).dtype}, expected numbers") from None
-    if found.ndim != 1 or len(found) != len(pool.x):
-        raise DataError(f"{where}: targets of shape {found.shape} for {len(pool.x)} inputs, expected one for each")
-    if (wrong := np.flatnonzero(~np.isfinite(found))).size:
+    columns, wanted = ((), "(N,)") if predict == "quantity" else ((2,), "(N, 2), times and events,")
+    if not found.ndim or found.shape[1:] != columns:
+        raise DataError(f"{where}: targets of shape {found.shape}, expected {wanted} for data.predict = {predict!r}")
+    if (wrong := np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1))).size:
         raise DataError(f"{where}: target {wrong[0]} is {found[wrong[0]]}, expected a finite number")
-    return replace(pool, y=strata(found), classes=CLASSES, value=found)
+    return found if predict == "quantity" else _observed(found, where)
 
 
-def column_values(sheets: Sequence[Sheet], target: str, csv_format: CsvFormat) -> Array:
-    """Return the targets (N,) of tables. Raises Refused for a cell that is not a finite number."""
+def _observed(found: Array, where: str) -> Array:
+    times: Array = found[:, 0]
+    events: Array = found[:, 1]
+    if (wrong := np.flatnonzero((times < 0) | ~np.isin(events, (0, 1)))).size:
+        raise DataError(
+            f"{where}: target {wrong[0]} is time {times[wrong[0]]:g} with event {events[wrong[0]]:g}, expected a time "
+            "of at least 0, and event 1, or 0 if it is censored"
+        )
+    return np.where(events == 1, times, -times)
+
+
+def column_values(sheets: Sequence[Sheet], target: str, csv_format: CsvFormat, event: str | None = None) -> Array:
+    """Return the targets (N,) of tables, observed times with the column of an `event`. Raises Refused for other cells
+    than finite numbers, times below 0, and events other than 0, 1, true and false."""
+    if event is None:
+        return _cells(sheets, target, csv_format, "a number because data.predict = 'quantity'")
+    times = _cells(sheets, target, csv_format, "a time of at least 0 because data.predict = 'time'", lambda t: t >= 0)
+    happened = _cells(sheets, event, csv_format, "1 or 0 (censored) because it is data.event", lambda e: e in (0, 1))
+    return np.where(happened == 1, times, -times)
+
+
+def _cells(
+    sheets: Sequence[Sheet],
+    name: str,
+    csv_format: CsvFormat,
+    wanted: str,
+    fits: Callable[[float], bool] = math.isfinite,
+) -> Array:
     found = []
     for sheet in sheets:
-        decimal = "." if sheet.stores_numbers(target) else csv_format.of(sheet.path.stem).decimal
-        for row, text in enumerate(sheet.column(target)):
-            value = None if missing(text) else number(text, decimal)
-            if value is None or not math.isfinite(value):
-                raise Refused(
-                    f"{sheet.path}, line {sheet.lines[row]}: {target!r} is {shown(text)}, expected a number because "
-                    "data.predict = 'quantity'",
-                    "reading",
-                    target,
-                )
+        decimal = "." if sheet.stores_numbers(name) else csv_format.of(sheet.path.stem).decimal
+        for row, text in enumerate(sheet.column(name)):
+            value = None if missing(text) else TRUTH.get(text.lower(), number(text, decimal))
+            if value is None or not math.isfinite(value) or not fits(value):
+                told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is {shown(text)}, expected {wanted}"
+                raise Refused(told, "reading", name)
             found.append(value)
     return np.array(found)
 
 
-def target_of(
-    training: Iterable[tuple[Pool, Index]], name: str | None, bounds: tuple[float, float] | None
-) -> Quantity | None:
+def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity | None:
     """Return the bars for the training targets of silos, from sums over them; None for classes. Raises DataError if all
-    targets are equal, or if one is outside the declared range."""
+    targets are equal, or if one is outside the declared range, ConfigurationError for a horizon after all events."""
     values = [torch.from_numpy(pool.value[index]) for pool, index in training if pool.value is not None]
     if not values:
         return None
+    kind, bounds = Times if settings.predict == "time" else Quantity, settings.range
     if bounds is not None:
-        ends = min(float(each.min()) for each in values), max(float(each.max()) for each in values)
+        known = [each.abs() if kind is Times else each for each in values]
+        ends = min(float(each.min()) for each in known), max(float(each.max()) for each in known)
         if ends[0] < bounds[0] or ends[1] > bounds[1]:
             raise DataError(
                 f"targets from {ends[0]:g} to {ends[1]:g} exceed data.range = [{bounds[0]:g}, {bounds[1]:g}]; expected "
                 "a range that contains all of them"
             )
     try:
-        return Quantity.of(values, name or "", bounds)
+        target = kind.of(values, settings.target or "", bounds)
     except ValueError:
-        raise DataError(f"all training targets are {float(values[0][0]):g}, expected different numbers") from None
+        said = "events have at most one time" if kind is Times else f"targets are {float(values[0][0]):g}"
+        raise DataError(f"all training {said}, expected different numbers") from None
+    if not isinstance(target, Times):
+        return target
+    if late := [each for each in settings.horizons if each > target.end]:
+        raise ConfigurationError(
+            f"data.horizons = {list(settings.horizons)}: no event of training is later than {target.end:g}, so the "
+            f"risk at {late[0]:g} is unknown",
+            "data.horizons",
+        )
+    return replace(target, event=settings.event or "event", horizons=settings.horizons)
 
 
 def check_predict(settings: Any) -> None:
     """Raise ConfigurationError for keys of `[data]` that contradict the kind of target."""
     if settings.range is not None:
         low, high = settings.range
-        if settings.predict != "quantity" or low >= high:
+        if settings.predict not in NUMERIC or low >= high or (settings.predict == "time" and low):
             why = "expected the lowest and the highest value" if low >= high else "is for data.predict = 'quantity'"
+            why = "expected 0 as the lowest time" if settings.predict == "time" and low < high else why
             raise ConfigurationError(f"data.range = [{low:g}, {high:g}]: {why}", "data.range")
-    if settings.predict != "quantity":
+    for key in ("event", "horizons"):
+        if getattr(settings, key) and settings.predict != "time":
+            given = getattr(settings, key)
+            shown_value = list(given) if isinstance(given, tuple) else given
+            raise ConfigurationError(f"data.{key} = {shown_value!r} is for data.predict = 'time'", f"data.{key}")
+    if settings.predict == "time" and not settings.event:
+        raise ConfigurationError(
+            "data.event is missing: data.predict = 'time' needs the column that says whether the event happened",
+            "data.event",
+        )
+    if settings.predict not in NUMERIC:
         return
     ood = settings.ood
     given = {
@@ -103,4 +165,6 @@ def check_predict(settings: Any) -> None:
     }  # fmt: skip
     for key, value in given.items():
         if any(value) if isinstance(value, tuple) else value:
-            raise ConfigurationError(f"data.{key} is for classes, but data.predict = 'quantity'", f"data.{key}")
+            raise ConfigurationError(
+                f"data.{key} is for classes, but data.predict = {settings.predict!r}", f"data.{key}"
+            )

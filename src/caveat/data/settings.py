@@ -194,11 +194,15 @@ class DataSettings:
     samples_per_silo, or all."""
     target: str | None = None
     """csv, on_site: the column with the labels to predict."""
-    predict: Literal["classes", "quantity"] | None = None
-    """csv, npz, npy: classes (the default, refused for more than 20 different numbers in a table) or quantity, a number
-    whose distribution is predicted."""
+    predict: Literal["classes", "quantity", "time"] | None = None
+    """csv, npz, npy: classes (the default, refused for more than 20 different numbers in a table), quantity, a number
+    whose distribution is predicted, or time, the time to an event that may not have happened yet."""
+    event: str | None = None
+    """time: the column or array with 1 if the event happened at the target's time, 0 if that is the last time known."""
+    horizons: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+    """time: the times at which predictions have a risk, the probability of the event until then, [365, 1825]."""
     range: tuple[float, float] | None = None
-    """quantity: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from the silos' sums."""
+    """quantity, time: the lowest and the highest value, [0, 120]; [privacy] needs it. By default from silos' sums."""
     label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
     """Label noise: fraction of wrong training labels, drawn from the other classes. One entry per silo, or per block of
     silos. Other splits keep their true labels."""

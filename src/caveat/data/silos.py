@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..core import Data, DataError, DataWarning, Silo, SiloId, check_silo_name
-from ..core.quantity import Quantity
+from ..core.quantity import Quantity, Times
 from ..core.settings import check_type
 from ..core.silo import positive_class
 from .checks import check_class_list, check_numbers, check_tensor, dtype_name
@@ -196,7 +196,7 @@ class Silos(Sequence[Silo]):
 
     def __repr__(self) -> str:
         """Return number, shape and classes, but no data, which must not appear in logs."""
-        kind = "classes" if self.target is None else "bars of a quantity"
+        kind = "classes" if self.target is None else f"bars of a {self.target.predicts}"
         return f"Silos({len(self)} silos, inputs {self.shape}, {len(self.classes)} {kind})"
 
     @overload
@@ -260,7 +260,7 @@ class Silos(Sequence[Silo]):
         form, lone = None, list[str]()
         for silo in self.silos[:1] if isinstance(self.silos, Population) else self.silos:
             check_silo_name(silo.name)
-            check_silo(silo, len(self.classes), form)
+            check_silo(silo, len(self.classes) * (2 if isinstance(self.target, Times) else 1), form)
             form = InputForm.of(silo)
             for name in NAMES:
                 if not len(getattr(silo, name)):

@@ -13,7 +13,7 @@ from ..core.devices import FLOAT, memory
 from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
-from .pools import Pool, Reading, TableColumn, ordered
+from .pools import NUMERIC, Pool, Reading, TableColumn, ordered
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed, tables
@@ -88,7 +88,7 @@ def _table(source: tables.TableSource, reading: Reading) -> dict[str, Any]:
     )
     tables.check_names(sheets, reading)
     tables.check_labels(sheets, reading)
-    labelled = reading.target is not None and reading.predict != "quantity"
+    labelled = reading.target is not None and reading.predict not in NUMERIC
     if labelled and reading.target not in found_wrong:
         sheets = tables.one_class(sheets, reading)
     tables.warn_of_groups(sheets, reading)
@@ -169,7 +169,8 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
     if name in reading.no_inputs.values():
         found = column_of(sheets, name, reading._replace(categorical=(name,)))
         refused = label_refusal(sheets, reading) if name == reading.target else ""
-        kind = "values of a quantity" if reading.predict == "quantity" else "classes"
+        numeric = {"quantity": "values of a quantity", "time": "times to an event"}
+        kind = numeric.get(reading.predict or "", "classes")
         of = {reading.target: kind, reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
         if name == reading.time:
             try:

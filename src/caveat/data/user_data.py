@@ -14,7 +14,7 @@ from ..core.settings import check_seed, check_type
 from . import checks
 from .build import make_silos
 from .groups import placed
-from .pools import Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
+from .pools import NUMERIC, Array, Index, JoinedRows, Kind, LabelArray, LazyRows, Pool
 from .preparation import SequenceFormat, sequence_format
 from .settings import DataSettings, Normalize, Partition, Shift, Split
 from .silos import Silos
@@ -78,14 +78,16 @@ def from_arrays(
     time: Mapping[SiloId, Any] | None = None,
     subgroups: Mapping[SiloId, Any] | None = None,
     subgrouping: Subgrouping | None = None,
-    predict: Literal["classes", "quantity"] = "classes",
+    predict: Literal["classes", "quantity", "time"] = "classes",
     range: tuple[float, float] | None = None,
+    horizons: Sequence[float] = (),
 ) -> Silos:
     """Make silos from arrays: (x, y) per name, or (x, y, x_test, y_test) with a test part.
 
     y is (N,) whole numbers from 0 or, with `predict="quantity"`, any finite numbers, whose distribution is predicted
-    over bars fitted to all silos' targets, or between the two numbers of `range`. Without `classes` the largest label
-    of all silos determines their number.
+    over bars fitted to all silos' targets, or between the two numbers of `range`. With `predict="time"`, y is (N, 2):
+    times, and 1 for the event or 0 if it had not happened at that time; predictions have risks at `horizons`. Without
+    `classes` the largest label of all silos determines their number.
     `positive_class` is the positive one of two classes, by default the second. `kind` is the kind of x:
 
     - "images": uint8 (N, H, W) or (N, H, W, C), resized to `size` x `size` pixels (by default all must have the same
@@ -142,8 +144,11 @@ def from_arrays(
         shift=shift or Shift(),
         standardize=standardize,
     )
-    if predict == "quantity":
-        settings = replace(settings, source="npz:arrays", predict=predict, range=range)
+    if predict in NUMERIC:
+        event = "event" if predict == "time" else None
+        settings = replace(
+            settings, source="npz:arrays", predict=predict, event=event, range=range, horizons=tuple(horizons)
+        )
     wanted = of_arrays(subgroups, subgrouping)
     made = make_silos(pools, True, settings, seed, sequence_format=sequences, subgrouping=wanted)
     return with_augment(made, augment)

@@ -351,13 +351,23 @@ def _check_sums(tensors: Tensors, n: float) -> None:
 
 def _check_quantity(tensors: Tensors, n: float) -> None:
     """Check sums about a quantity: counts of inputs, and otherwise finite sums; silos are compared by `unlike_most`."""
-    counted = {*COUNTS, *ALARMS, "covered", "bounded", "pit", *(name for name in tensors if name.startswith("score."))}
+    counted = {
+        *COUNTS,
+        *ALARMS,
+        "covered",
+        "bounded",
+        "events",
+        *(name for name in tensors if name.startswith("score.")),
+    }
     for name, tensor in tensors.items():
         if name in counted:
             _check_counts(name, tensor, COUNTS.get(name, tuple(tensor.shape)), n)
+        elif name == "pit":  # a censored time is in several bins
+            if tensor.dtype != torch.float64 or bool((tensor < 0).any()) or abs(float(tensor.sum()) - n) > 1e-6 * n:
+                raise DataError(f"{name} does not sum to {n:.0f} inputs")
         elif (tensor.shape, tensor.dtype) != ((), torch.float64) or not tensor.isfinite():
             raise DataError(f"{name} is not a sum over {n:.0f} inputs")
-        if name in ("decisions", "quadrants", "pit") or name.startswith("score."):
+        if name in ("decisions", "quadrants") or name.startswith("score."):
             _check_total(name, tensor, n)
 
 

@@ -47,6 +47,7 @@ class FedCR(FedAvg):
     """A shared stochastic encoder, near a common Gaussian of each class, with local heads (Zhang et al., 2023)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+    counts_classes: ClassVar[bool] = True
 
     beta: Annotated[float, Field(ge=0, le=LARGE)] = 0.001
     """Weight of the divergence from the federation's Gaussian of the class, in nats. Code: 0.001 or 0.0001."""

@@ -11,7 +11,7 @@ Our choice: if no silo has a positive weight, silos are weighted by n_k as in Fe
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +27,8 @@ from .fedavg import FedAvg
 @frozen_settings
 class FedDisco(FedAvg):
     """FedAvg with lower weights for silos with imbalanced classes (Ye et al., 2023)."""
+
+    counts_classes: ClassVar[bool] = True
 
     discrepancy: Literal["kl", "l2"] = "kl"
     """Discrepancy of a silo's class distribution from uniform: Kullback-Leibler divergence (kl), normalized by the sum

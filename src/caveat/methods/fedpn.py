@@ -74,6 +74,7 @@ class FedPN(Method):
     """Posterior networks that switch between the local and the global model (FedPN, IJCAI 2024)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    counts_classes: ClassVar[bool] = True
     policy: ClassVar[str] = "switch"
     scores: ClassVar[tuple[str, ...]] = (*Method.scores, "vacuity", "log_evidence", "dirichlet_entropy")
 

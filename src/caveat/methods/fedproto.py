@@ -38,6 +38,7 @@ class FedProto(FedAvg):
     """Local models with any encoder, which share only the mean representation of each class (Tan et al., 2022)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.LOCAL,)
+    counts_classes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
     lam: Annotated[float, Field(ge=0, le=LARGE)] = 1.0

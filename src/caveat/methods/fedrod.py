@@ -36,6 +36,7 @@ class FedRoD(FedAvg):
     """A generic last layer for balanced classes plus a personalized one at every silo (Chen & Chao, 2022)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    counts_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.training.optimizer_state == "average":

@@ -13,7 +13,7 @@ need one pass, such as the Laplace posterior, use the mean of z.
 """
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +57,8 @@ class GaussianUnitsOfClasses(GaussianUnits):
 @frozen_settings
 class FedSR(FedAvg):
     """FedAvg of a regularized stochastic representation, for unseen domains (Nguyen et al., 2022)."""
+
+    counts_classes: ClassVar[bool] = True
 
     l2r: Annotated[float, Field(ge=0, le=LARGE)] = 0.01
     """Weight of the squared norm of the representation (L2R)."""

@@ -30,6 +30,7 @@ class FML(FedAvg):
     """Mutual learning of the global model and local models of any architecture (Shen et al., 2020)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    counts_classes: ClassVar[bool] = True
     personal: ClassVar[bool] = True
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.5

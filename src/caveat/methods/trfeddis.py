@@ -59,6 +59,7 @@ class TrFedDis(FedBN):
     """Evidential fusion of disentangled global and local heads (Wang et al., 2023)."""
 
     models: ClassVar[tuple[Decision, ...]] = (Decision.GLOBAL, Decision.LOCAL)
+    counts_classes: ClassVar[bool] = True
     scores: ClassVar[tuple[str, ...]] = (
         "epistemic", "aleatoric", "conflict", "dirichlet_entropy", "vacuity", "log_evidence", "total",
     )  # fmt: skip

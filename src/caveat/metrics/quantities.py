@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core import Prediction, Tensors
+from ..core.quantity import Times
+from .survival import survival_figures, survival_sums
 
 PIT_BINS = 10
 """Bins of the histogram of F(y), which is uniform if predicted distributions F are calibrated (Dawid, 1984)."""
@@ -19,8 +21,6 @@ MEANS = {
 """Sums whose means are metrics, and the names of these."""
 ROOTS = {"squared": "rmse", "reference_squared": "reference_rmse"}
 """Sums whose root mean is a metric."""
-SUMS = frozenset({*MEANS, *ROOTS, "surprise"})
-"""Names of the sums over inputs that are not counts."""
 
 
 def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
@@ -29,10 +29,12 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
     Errors of medians (`absolute`) and of means (`squared`), `crps`, `surprise` (minus the log-density in nats, in units
     of the bars' whole width), `spread`, and the same errors of the reference; `pit` (10,), the histogram of F(y). For
     predictions with intervals: how many contain the target (`covered`), how many are finite (`bounded`), and the sum of
-    the widths of these.
+    the widths of these. For times, see `survival_sums`.
     """
     if (target := prediction.target) is None:
         raise ValueError("the prediction is about classes")
+    if isinstance(target, Times):
+        return survival_sums(prediction, y, target)
     probs, y = prediction.probs.double(), y.double()
     known = target.reference.to(probs.device)
     pit = (target.cdf(probs, y) * PIT_BINS).long().clamp_max(PIT_BINS - 1)
@@ -60,7 +62,10 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
 
 def quantity_figures(sums: Tensors, n: float) -> dict[str, float]:
     """Return the metrics of n inputs: mae, rmse, crps and spread, in the unit of the target; nll, minus the log-density
-    in nats; the errors of the reference; `interval_coverage` and, if all are finite, the mean `interval_width`."""
+    in nats; the errors of the reference; `interval_coverage` and, if all are finite, the mean `interval_width`. For
+    times, see `survival_figures`."""
+    if "comparable" in sums:
+        return survival_figures(sums, n)
     found = {name: float(sums[each]) / n for each, name in MEANS.items()}
     found |= {name: math.sqrt(max(float(sums[each]), 0.0) / n) for each, name in ROOTS.items()}
     found["nll"] = float(sums["surprise"]) / n

@@ -215,12 +215,12 @@ def _ranks(probs: Tensor, y: Tensor) -> Tensor:
 
 HIGHER_IS_BETTER = frozenset({
     "accuracy", "coverage", "answered_accuracy",
-    "auroc_error", "coverage_at_1", "coverage_at_5", "auroc", "aupr_out", "aupr_in",
+    "c_index", "c_index_uno", "auroc_error", "coverage_at_1", "coverage_at_5", "auroc", "aupr_out", "aupr_in",
     "average_precision", "sensitivity", "specificity", "f1", "balanced_accuracy",
 })  # fmt: skip
 LOWER_IS_BETTER = frozenset({
     "nll", "brier", "ece", "ece_classwise", "fpr95_error", "aurc", "eaurc", "augrc", "risk_at_80", "fpr95",
-    "mae", "rmse", "crps", "interval_width",
+    "mae", "rmse", "crps", "integrated_brier", "interval_width",
 })  # fmt: skip
 
 

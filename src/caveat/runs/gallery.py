@@ -18,8 +18,10 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..core import Data, Decision, Prediction, Silo, SiloId, Tensors
+from ..core.quantity import Times, observed
 from ..data import Preparation, Silos
 from ..files import schema
+from ..metrics.survival import at, kaplan_meier
 
 SHOWN = 6
 """Number of most and of least certain inputs per silo."""
@@ -38,9 +40,12 @@ def gallery(
     answers, and whether it abstains), and the most confident errors of all silos. The result stays on the machine with
     the silos' data.
     """
+    if isinstance(silos.target, Times):
+        curves = [_survival(silo, predictor(silo.name), silos.target) for silo in map(silos.named, names[:SILOS])]
+        return schema.Gallery(silos=[], survival=curves)
     if silos.target is not None:
-        observed = [_observed(silo, predictor(silo.name)) for silo in map(silos.named, names[:SILOS])]
-        return schema.Gallery(silos=[], observed=observed)
+        found_values = [_observed(silo, predictor(silo.name)) for silo in map(silos.named, names[:SILOS])]
+        return schema.Gallery(silos=[], observed=found_values)
     shown, wrong = [], list[schema.SureError]()
     chosen = set(over_domains({name: silos.named(name).domain for name in names}, SILOS))
     for silo in map(silos.named, names):
@@ -67,6 +72,18 @@ def _observed(silo: Silo, predict: Callable[..., Prediction]) -> schema.Observed
     low, high = ([each if isfinite(each) else None for each in end.tolist()] for end in ends.unbind(1))
     return schema.ObservedInputs(
         silo=silo.name, observed=silo.values["test"][chosen].tolist(), value=found.value.tolist(), low=low, high=high
+    )
+
+
+def _survival(silo: Silo, predict: Callable[..., Prediction], target: Times) -> schema.SurvivalCurves:
+    """Return the mean predicted survival of a silo's test inputs, and their Kaplan-Meier curve."""
+    times, event = observed(silo.values["test"])
+    grid = torch.linspace(0, float(times.max().clamp_max(target.end)), INPUTS, dtype=torch.float64)
+    probs = predict(silo.test.x, silo.subgroups.get("test")).probs.double()
+    known = at(*kaplan_meier(times, event), grid)
+    predicted = target.survival(probs, grid).mean(0)
+    return schema.SurvivalCurves(
+        silo=silo.name, times=grid.tolist(), predicted=predicted.tolist(), observed=known.tolist()
     )
 
 

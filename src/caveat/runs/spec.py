@@ -14,7 +14,7 @@ from torch import nn
 
 from ..config import Config, Evaluation, Federation, check_personal
 from ..core import ConfigurationError, Data, DataError, Method, SiloContext, SiloId, State, Tensors, key, seeded
-from ..core.quantity import Quantity, check_classes_only
+from ..core.quantity import Quantity, Times, check_classes_only
 from ..core.settings import MAX_COUNT
 from ..core.silo import FederationInfo, positive_class
 from ..data import Silos, load
@@ -293,6 +293,12 @@ class RunSpec:
             return
         if isinstance(training := getattr(self.method, "training", None), Training):
             training.leave(self.method.name, "the target is a quantity", *LABELS)
+        if isinstance(info.target, Times) and self.method.counts_classes:
+            raise ConfigurationError(
+                f"method {self.method.name!r} needs classes of training inputs, which censored times lack "
+                "(data.predict = 'time')",
+                "method.name",
+            )
         for name in ("metrics", "target_sensitivity"):
             if getattr(self.evaluation, name):
                 check_classes_only(info.target, f"evaluation.{name}")

@@ -55,7 +55,7 @@ def not_batched(tasks: Mapping[str, schema.VectorizedRecord]) -> list[str]:
     ]
 
 
-MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic", "mae", "rmse", "crps")
+MEANS = ("accuracy", "nll", "brier", "ece", "entropy", "aleatoric", "epistemic", "mae", "rmse", "crps", "c_index")
 """The metrics of a domain."""
 FREE = {
     "policy",
@@ -262,6 +262,7 @@ def silo_record(method: Method, silo: SiloInfo, payload: Payload) -> schema.Silo
         test=schema.Metrics.model_validate({**metrics.figures(sums), **_null(sums), **metrics.errors(sums)}),
         entropy_error=entropy_error(sums),
         metrics=own_of_silo(payload),
+        pit=sums["pit"].tolist() if "pit" in sums else [],
         reliability=None if "crps" in sums else schema.Reliability.model_validate(metrics.reliability(sums)),
         decisions=metrics.decisions(sums),
         models=_means(streams[schema.INSIDE]).models if len(method.models) > 1 else {},

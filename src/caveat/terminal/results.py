@@ -129,7 +129,7 @@ def subgroups(run: RunFolder) -> TextTable | None:
 
 def quantity(run: RunFolder) -> TextTable | None:
     """Return a table of errors and intervals with a row per silo, for a run that predicts a quantity."""
-    return _as_text(quantity_table(run))
+    return _as_text(quantity_table(run, brief=True))
 
 
 def _as_text(found: Table | None) -> TextTable | None:

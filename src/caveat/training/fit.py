@@ -321,7 +321,6 @@ class BarTraining(Training):
     """The quantity."""
 
     def cross_entropy(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the cross-entropy of logits (N, C) and smoothed targets for bars (N,), without negative ones."""
-        table = brought(self.target.smoothed, logits.device).to(logits.dtype)
-        each, known = -(table[y.clamp_min(0)] * logits.log_softmax(-1)).sum(-1), y >= 0
+        """Return the mean loss of logits (N, C) for labels (N,) of the target, without negative ones."""
+        each, known = self.target.loss(logits.log_softmax(-1), y.clamp_min(0)), y >= 0
         return (each * known).sum() / known.sum()

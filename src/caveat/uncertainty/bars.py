@@ -10,6 +10,9 @@ targets), so neighboring bars are similar whatever their width. Without smoothin
 Intervals are conformal (Vovk, Gammerman & Shafer, 2005): they contain all numbers whose density is at least the
 quantile of the densities of calibration targets. The two outer bars have half-normal tails there, since a new target
 can lie beyond all training targets.
+
+Times to an event have the same bars over times since 0, and a last one for events after the last observed event. A
+censored time says that the event is later, so bars get the falls of Kaplan and Meier's (1958) survival curve.
 """
 
 import math
@@ -70,6 +73,37 @@ def fitted(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
     return edges, summed / total, total / total.sum()
 
 
+def fitted_times(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return edges, means and shares of at most `bars` bars for times, the last one after all events, from the sum of
+    the `cells` (3, 4096): counts and sums of the times of events, and counts of censored times. Raises ValueError
+    unless events have different times."""
+    events, sums, censored = grid
+    at_risk = (events + censored).flip(0).cumsum(0).flip(0)
+    survival = (1 - events / at_risk.clamp_min(1)).cumprod(0)
+    mass = -torch.cat([torch.ones(1, dtype=torch.float64), survival]).diff()
+    edges, means, shares = fitted(torch.stack([mass, mass * sums / events.clamp_min(1)]), bars - 1)
+    after = survival[-1:].clamp_min(1 / (1 + at_risk[0]))
+    edges = torch.cat([torch.zeros(1, dtype=torch.float64), edges[1:], edges[-1:] * (1 + MARGIN)])
+    return edges, torch.cat([means, edges[-2:-1]]), torch.cat([shares * (1 - after), after])
+
+
+def later(bars: int) -> Tensor:
+    """Return (C, C) float32: for a time censored in each bar, the share of each bar that is later."""
+    found = torch.ones(bars, bars).triu(1) + 0.5 * torch.eye(bars)
+    found[-1, -1] = 1.0
+    return found
+
+
+def likelihood(probs: Tensor, y: Tensor) -> Tensor:
+    """Return (N,) probabilities of labels (N,): of a bar, or of all times after one censored in bar y - C."""
+    size = probs.shape[1]
+    found = probs.gather(1, y[:, None] % size)[:, 0]
+    if not bool((y >= size).any()):
+        return found
+    after = later(size).to(probs)[y % size]
+    return torch.where(y >= size, (probs * after).sum(1), found)
+
+
 def smoothed(shares: Tensor, targets: int) -> Tensor:
     """Return (C, C) float32: for a target in each bar, the probabilities that the loss compares outputs with."""
     ranks = torch.cat([torch.zeros(1, dtype=torch.float64), shares.cumsum(0)])
@@ -96,11 +130,11 @@ def cdf(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
     return _below(probs).gather(1, k)[:, 0] + share * probs.gather(1, k)[:, 0]
 
 
-def quantile(probs: Tensor, edges: Tensor, level: float) -> Tensor:
-    """Return (N,) the quantiles at a level."""
+def quantile(probs: Tensor, edges: Tensor, level: float | Tensor) -> Tensor:
+    """Return (N,) the quantiles at a level, or at levels (N,)."""
     below = _below(probs)
-    wanted = below.new_full((len(probs), 1), level)
-    k = (torch.searchsorted(below, wanted, right=True) - 1).clamp(0, probs.shape[1] - 1)
+    wanted = torch.as_tensor(level, dtype=below.dtype, device=below.device).reshape(-1, 1).expand(len(probs), 1)
+    k = (torch.searchsorted(below, wanted.contiguous(), right=True) - 1).clamp(0, probs.shape[1] - 1)
     share = ((wanted - below.gather(1, k)) / probs.gather(1, k).clamp_min(1e-12))[:, 0].clamp(0, 1)
     return edges[k[:, 0]] + share * edges.diff()[k[:, 0]]
 

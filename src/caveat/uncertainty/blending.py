@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from . import bars
 from .temperature import CONTAMINATION
 
 WEIGHTS = 41
@@ -29,9 +30,10 @@ def weights() -> Tensor:
 
 def curve(local: Tensor, other: Tensor, y: Tensor) -> Tensor:
     """Return (41,) float64, the negative log-likelihood in nats of labels (n,) under blends with each of the `weights`.
-    `local` and `other` (n, C) are probabilities. Rows with NaN in either are left out, and so are labels of -1."""
+    `local` and `other` (n, C) are probabilities. Rows with NaN in either are left out, and so are labels of -1. Labels
+    from C on are of times censored in bar y - C."""
     known = (y >= 0) & local.isfinite().all(1) & other.isfinite().all(1)
-    mine, theirs = (p[known].double().gather(1, y[known, None]) for p in (local, other))
+    mine, theirs = (bars.likelihood(p[known].double(), y[known])[:, None] for p in (local, other))
     share = weights().to(mine.device)
     right = share * mine + (1 - share) * theirs
     return -((1 - CONTAMINATION) * right + CONTAMINATION / local.shape[1]).log().sum(0)

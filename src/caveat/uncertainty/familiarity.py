@@ -60,8 +60,10 @@ SORTED = 4
 
 def grouped(y: Tensor, classes: int) -> Tensor:
     """Return (N,) the class that each of (N,) labels is counted with. It is the label, or C, "other", if a silo has
-    fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST` together."""
+    fewer than `LEAST` of it, or -1, none, if these are fewer than `LEAST` together. Labels from C on, of censored times
+    whose bars are unknown, are "other", too."""
     few = torch.bincount(y, minlength=classes) < LEAST
+    few[classes:] = True
     other = few[y]
     return torch.where(other, classes if int(other.sum()) >= LEAST else -1, y)
 

@@ -17,6 +17,9 @@ A silo's own ln b is assumed to be normal around the federation's. The variance 
 as in meta-analysis (DerSimonian & Laird, 1986), again from sums: at the common optimum, the silos' derivatives should
 have the variance of their inputs' derivatives, and the excess measures how much silos differ.
 
+A time that is censored in bar k has the likelihood of all later bars and half of its own (`bars.later`), sum_j w_j p_j,
+instead of p_y; its derivatives in ln b are those of its logarithm, under p and under q, the share of each bar of it.
+
     own = [curve(log_probs, y) for each silo]
     common, spread = agreed(sum(message(each) for each in own)).tolist()
     b = [near(each, common, spread) for each in own]
@@ -26,6 +29,9 @@ import math
 
 import torch
 from torch import Tensor
+
+from . import bars
+from .histograms import beside
 
 POWERS: tuple[float, ...] = tuple(2.0 ** (k / 2) for k in range(-32, 65))
 """The 97 powers b at which silos compute their sums, 2^-16 to 2^32, equally spaced in ln b: they cover the logits of a
@@ -50,11 +56,17 @@ def curve(log_probs: Tensor, y: Tensor) -> Tensor:
     """Return (4, 97) float64 sums over n inputs at each of `POWERS`.
 
     The negative log-likelihood of labels in nats, its two derivatives in ln b, and the inputs' squared first
-    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, -1 for none: such rows are dropped,
-    and so are rows with NaN or +inf, which no temperature corrects. A -inf is a probability of zero at every power.
+    derivatives. log_probs (n, C) are log-probabilities or logits, y (n,) labels, from C on for times that are censored
+    in bar y - C, -1 for none: such rows are dropped, and so are rows with NaN or +inf, which no temperature corrects. A
+    -inf is a probability of zero at every power.
     """
     known = (y >= 0) & ~log_probs.isnan().any(1) & ~(log_probs == math.inf).any(1)
     z, y = log_probs[known].double(), y[known, None]
+    censored = y[:, 0] >= z.shape[1]
+    if bool(censored.any()):
+        after = beside(bars.later(z.shape[1]), z).double()[y[censored, 0] - z.shape[1]]
+        later = torch.stack([_censored(z[censored], after, b) for b in POWERS], 1)
+        return later + curve(z[~censored], y[~censored, 0])
     label = z.gather(1, y)
     possible = ~label.isneginf()
     z = z - torch.where(possible, label, 0.0)
@@ -75,6 +87,22 @@ def _sums(z: Tensor, y: Tensor, possible: Tensor, b: float) -> Tensor:
     return torch.stack([-likelihood.log().sum(), first.sum(), second.sum(), first.square().sum()])
 
 
+def _censored(z: Tensor, weight: Tensor, b: float) -> Tensor:
+    """Return the (4,) sums at one power of times censored in bars with these weights (n, C) of later bars."""
+    u = b * (z - z.amax(1, keepdim=True))
+    p, among = u.softmax(1), u + weight.log()
+    right = (among.logsumexp(1, keepdim=True) - u.logsumexp(1, keepdim=True)).exp()
+    q, u = among.softmax(1).nan_to_num(), u.masked_fill(u.isneginf(), 0.0)
+    mean, part = ((each * u).sum(1, keepdim=True) for each in (p, q))
+    variance, own = ((each * (u - m).square()).sum(1, keepdim=True) for each, m in ((p, mean), (q, part)))
+    right = (1 - CONTAMINATION) * right
+    likelihood = right + CONTAMINATION * weight.sum(1, keepdim=True) / z.shape[1]
+    share, slope = right / likelihood, mean - part
+    first = share * slope
+    second = first + share * (variance - own) - share * (1 - share) * slope.square()
+    return torch.stack([-likelihood.log().sum(), first.sum(), second.sum(), first.square().sum()])
+
+
 def message(own: Tensor) -> Tensor:
     """Return (5, 97), what a silo sends of its `curve`; `agreed` needs only the sum over silos. Rows: the likelihood,
     its two derivatives, the square of the first minus its variance, and the square of the second."""
@@ -82,18 +110,20 @@ def message(own: Tensor) -> Tensor:
     return torch.stack([nll, first, second, first.square() - squares, second.square()])
 
 
-def impossible(sent: Tensor, inputs: int, classes: int) -> str:
-    """Return why this cannot be a `message` of at most `inputs` inputs with this number of classes; "" if it can.
+def impossible(sent: Tensor, inputs: int, classes: int, censored: bool = False) -> str:
+    """Return why this cannot be a `message` of at most `inputs` inputs with this number of classes, whose times can be
+    `censored`; "" if it can.
 
     With L = ln(C / e) each input's likelihood is between 0 and L nats, and its first derivative between -L and L: the
     mean of b z under p is ln C below and L above, weighted. Its second is at most L + L^2 + C, because a logit b z
     below the label's adds at most exp(b z) (b z)^2 < 0.55 to the mean square. The rest follows from these, except for
-    the sum of squares of the first, which is at most n L^2, and at least their squared sum over n.
+    the sum of squares of the first, which is at most n L^2, and at least their squared sum over n. Of a censored
+    time, the entropies of p and q and the weights add at most ln(4 C) < L to the first derivative.
     """
     if sent.shape != (5, len(POWERS)) or not sent.isfinite().all():
         return "invalid likelihoods"
     nll, first, second, excess, information = sent.double().cpu()
-    most = math.log(classes / CONTAMINATION)
+    most = (2 if censored else 1) * math.log(classes / CONTAMINATION)
     room = 1e-6 * (1 + inputs * (most + most**2 + classes))
     bend = inputs * (most + most**2 + classes)
     fits = [

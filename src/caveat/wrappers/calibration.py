@@ -48,6 +48,8 @@ class TemperatureScaled(Wrapper):
     """Whether silos send sums. Otherwise nothing leaves a silo, and each fits its temperature to its own split only."""
     everyone: bool = True
     """Whether all silos are asked, or only as many as in a training round; the others use the global temperature."""
+    censored: bool = False
+    """Whether labels can be those of censored times."""
 
     @property
     def scaled(self) -> list[str]:
@@ -91,7 +93,9 @@ class TemperatureScaled(Wrapper):
     def wrong(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be likelihoods of a silo's validation inputs."""
         n, classes = card.examples["validation"], len(card.class_counts)
-        found = (temperature.impossible(each, n, classes) for each in sent.get("likelihood", {}).values())
+        found = (
+            temperature.impossible(each, n, classes, self.censored) for each in sent.get("likelihood", {}).values()
+        )
         return next((why for why in found if why), "")
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:

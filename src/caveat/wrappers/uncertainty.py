@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..core import ConfigurationError, Method
-from ..core.quantity import Quantity, check_classes_only
+from ..core.quantity import Quantity, Times, check_classes_only
 from ..core.settings import frozen_settings
 from ..uncertainty import novelty
 from ..uncertainty.familiarity import SCORE
@@ -194,6 +194,12 @@ class Uncertainty:
                     f"uncertainty.{key} = {value:g} is for quantities (data.predict), but the target has classes",
                     f"uncertainty.{key}",
                 )
+        if isinstance(target, Times) and (policy == "guaranteed" or self.tolerance is not None):
+            raise ConfigurationError(
+                "uncertainty.policy = 'guaranteed' bounds errors of medians, which are unknown for censored times; "
+                "predictions of times have lower bounds (uncertainty.interval)",
+                "uncertainty.policy",
+            )
         if target is not None and policy == "guaranteed" and self.tolerance is None:
             raise ConfigurationError(
                 "uncertainty.tolerance is missing: policy 'guaranteed' needs the largest error of a quantity that is "
@@ -254,7 +260,8 @@ class Uncertainty:
         method = self.sourced(method, seed, everyone)
         method = method if target is None else Valued(method, target)
         scaled = ClassBiased if self.class_bias else TemperatureScaled
-        inner = scaled(method, sends, everyone) if self.temperature_scaling else method
+        censored = isinstance(target, Times)
+        inner = scaled(method, sends, everyone, censored) if self.temperature_scaling else method
         if self.familiarity:
             own = method.scores[-1] if self.score in (None, SCORE) else str(self.score)
             alarms = PooledAlarms if sends else Familiar

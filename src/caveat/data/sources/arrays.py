@@ -17,7 +17,7 @@ from ...core import ConfigurationError, DataError, DataWarning, SiloId
 from ...core.devices import memory
 from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
 from ..groups import placed
-from ..pools import Array, ArrayRows, DataSource, JoinedRows, Kind, LabelArray, Pool, Reading
+from ..pools import NUMERIC, Array, ArrayRows, DataSource, JoinedRows, Kind, LabelArray, Pool, Reading
 from ..quantities import CLASSES, valued
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
 from .image_folders import resized
@@ -49,7 +49,7 @@ class NpzSource(Source):
     name = "npz"
     form = "npz:PATH[,PATH...]"
     about = "arrays x_train, y_train, x_test, y_test, or x, y; with several files, each is a domain"
-    keys = frozenset({"kind", "groups", "time", "predict", "range"})
+    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range"})
     suffixes = (".npz",)
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -79,7 +79,7 @@ class NpySource(Source):
     name = "npy"
     form = "npy:DIR"
     about = "DIR/SILO/x.npy and y.npy, read on access: arrays larger than memory"
-    keys = frozenset({"kind", "groups", "time", "predict", "range"})
+    keys = frozenset({"kind", "groups", "time", "predict", "event", "horizons", "range"})
     in_silos = True
 
     def read(self, settings: SourceSettings) -> DataSource:
@@ -194,8 +194,25 @@ def npz_pools(paths: Sequence[Path], kind: Kind | None = None, reading: Reading 
     if len(set(domains)) < len(domains):
         raise DataError(f"several files are called {max(domains, key=domains.count)!r}: expected different names")
     predict = None if reading is None else reading.predict
+    if reading is not None and reading.event:
+        parts = [
+            _with_events(part, _named(reading.event, arrays, "data.event", str(path)), str(path))
+            for part, arrays, path in zip(parts, contents, paths, strict=True)
+        ]
     pools = pools_of(parts, domains, [str(path) for path in paths], names[0] if names else None, kind, predict)
     return pools if reading is None else _placed(pools, contents, reading)
+
+
+def _with_events(
+    part: tuple[Array, Array, Array | None, Array | None], events: Array, origin: str
+) -> tuple[Array, Array, Array | None, Array | None]:
+    """Return arrays (x, y, test x, test y) whose y are times and events (N, 2), from the events of all."""
+    x, y, x_test, y_test = part
+    count = len(y) + (0 if y_test is None else len(y_test))
+    if len(events) != count:
+        raise DataError(f"{origin}: {len(events)} events for {count} inputs, expected one for each")
+    own, test = events[: len(y)], events[len(y) :]
+    return x, np.column_stack([y, own]), x_test, None if y_test is None else np.column_stack([y_test, test])
 
 
 def _placed(pools: Sequence[Pool], contents: Sequence[Mapping[str, Array]], reading: Reading) -> tuple[Pool, ...]:
@@ -229,12 +246,12 @@ def pools_of(
     predict: str | None = None,
 ) -> tuple[Pool, ...]:
     """Make pools from arrays (x, y, test x, test y), with consistent labels. Inputs can still differ in shape; see
-    `images.common_format`. If `predict` is "quantity", y are numbers."""
-    if predict == "quantity":
+    `images.common_format`. If `predict` is "quantity", y are numbers, if it is "time", times and events (N, 2)."""
+    if predict is not None and predict in NUMERIC:
         values = [np.concatenate([np.asarray(y) for y in (own, test) if y is not None]) for _, own, _, test in parts]
         ranked = [(x, _zeros(y), x_test, None if y_test is None else _zeros(y_test)) for x, y, x_test, y_test in parts]
         made = pools_of(ranked, domains, origins, CLASSES, kind)
-        return tuple(valued(pool, each) for pool, each in zip(made, values, strict=True))
+        return tuple(valued(pool, each, predict) for pool, each in zip(made, values, strict=True))
     pools, labels = [], []
     for (x, y, x_test, y_test), domain, origin in zip(parts, domains, origins, strict=True):
         if kind is None and whole_numbers(x):
@@ -307,11 +324,16 @@ def _npy_pools(silos: Sequence[Path], settings: SourceSettings) -> tuple[Pool, .
         test = (_mapped(silo / "x_test.npy"), np.array(_mapped(silo / "y_test.npy"))) if tested else (None, None)
         parts.append((_mapped(silo / "x.npy"), y, *test))
         ends = {"train": "", "test": "_test"} if tested else {"train": ""}
-        names = ("x", settings.reading.groups, settings.reading.time)
+        names = ("x", settings.reading.groups, settings.reading.time, settings.reading.event)
         others.append({
             f"{name}_{part}": np.asarray(_mapped(silo / f"{name}{end}.npy"))
             for part, end in ends.items() for name in names if name is not None
         })  # fmt: skip
+    if event := settings.reading.event:
+        parts = [
+            _with_events(part, _named(event, other, "data.event", str(silo)), str(silo))
+            for part, other, silo in zip(parts, others, silos, strict=True)
+        ]
     pools = pools_of(parts, [silo.name for silo in silos], [str(silo) for silo in silos], None, settings.kind,
                      settings.reading.predict)  # fmt: skip
     return _placed(pools, others, settings.reading)
@@ -321,7 +343,11 @@ def _mapped(path: Path) -> Array:
     try:
         found: object = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        expected = "both x.npy and y.npy" if path.stem in PARTS else "one because data.groups or data.time names it"
+        expected = (
+            "both x.npy and y.npy"
+            if path.stem in PARTS
+            else "one because data.groups, data.time or data.event names it"
+        )
         raise DataError(f"{path}: no such file, expected {expected}") from None
     except Exception as error:  # numpy raises many types for damaged files and pickled objects
         raise DataError(f"{path}: not a readable npy file ({error})") from None

@@ -12,8 +12,20 @@ import numpy as np
 from ...core import ConfigurationError, DataError, DataWarning, Refused, SiloId
 from ...core.devices import FLOAT, check_memory
 from ..groups import numbered, times
-from ..pools import Array, CsvFormat, DataSource, LabelArray, Pool, Reading, TableColumn, ordered, shown, some_rows
-from ..quantities import CLASSES, column_values, valued
+from ..pools import (
+    NUMERIC,
+    Array,
+    CsvFormat,
+    DataSource,
+    LabelArray,
+    Pool,
+    Reading,
+    TableColumn,
+    ordered,
+    shown,
+    some_rows,
+)
+from ..quantities import CLASSES, column_values, with_values
 from ..tables.advice import assignment, label_refusal, spelling_refusal
 from ..tables.columns import ColumnContent, date_advice, features_of
 from ..tables.encoding import Codes, encoded_rows, mapped_rows
@@ -33,9 +45,9 @@ class TableSource(Source):
     form = "csv:PATH[,PATH...]"
     about = "tables (csv or parquet) with data.target; data.silo_column names the silo, or each file is a silo"
     keys = frozenset({
-        "target", "predict", "range", "silo_column", "classes", "label_codes", "dictionary", "rename_columns",
-        "categorical", "numeric", "decimal", "thousands", "missing", "separator", "files", "groups", "time",
-        "subgroups", "subgroup_input", "duplicates", "lazy",
+        "target", "predict", "event", "horizons", "range", "silo_column", "classes", "label_codes", "dictionary",
+        "rename_columns", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "files", "groups",
+        "time", "subgroups", "subgroup_input", "duplicates", "lazy",
     })  # fmt: skip
     suffixes = (".csv", SUFFIX)
     alone = "columns of tables differ"
@@ -76,15 +88,17 @@ class DiabetesSource(Source):
     def read(self, settings: SourceSettings) -> DataSource:
         from sklearn.datasets import load_diabetes  # importing scikit-learn takes a second
 
-        if settings.reading.predict == "classes":
-            raise ConfigurationError("data.predict = 'classes': the target of 'diabetes' is a quantity", "data.predict")
+        if (predict := settings.reading.predict) in ("classes", "time"):
+            raise ConfigurationError(
+                f"data.predict = {predict!r}: the target of 'diabetes' is a quantity", "data.predict"
+            )
         bunch = load_diabetes(scaled=False)
         x, table = bunch.data.astype(np.float32), tuple(map(TableColumn, bunch.feature_names))
         pools = []
         for name, (low, high) in AGES.items():
             rows = np.flatnonzero((x[:, 0] >= low) & (x[:, 0] < high))
             pool = Pool(x[rows], np.zeros(len(rows), np.int64), CLASSES, name, table=table, origin=f"diabetes, {name}")
-            pools.append(valued(pool, bunch.target[rows]))
+            pools.append(with_values(pool, bunch.target[rows]))
         return DataSource(tuple(pools), given=True)
 
     def paths(self) -> list[Path]:
@@ -123,7 +137,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
     warn_of_header(sheets)
     if refused := label_refusal(sheets, reading):
         raise Refused(refused, "names", target)
-    quantity = reading.predict == "quantity"
+    quantity = reading.predict in NUMERIC
     sheets = sheets if quantity else one_class(sheets, reading)
     table = _schema(features_of(sheets, reading), warn_of_groups(sheets, reading))
     if not table:
@@ -132,7 +146,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         sheets,
         [*([] if quantity else [target]), *([silo] if silo else []), *(each.name for each in table if each.categories)],
     )
-    values = column_values(sheets, target, reading.csv_format) if quantity else None
+    values = column_values(sheets, target, reading.csv_format, reading.event) if quantity else None
     texts = (text for sheet in sheets for text in sheet.column(target))
     y, classes = _coded(texts, declared.classes) if values is None else (np.zeros(len(values), np.int64), ())
     if silo:
@@ -148,7 +162,7 @@ def sheets_source(sheets: Sequence[Sheet], reading: Reading, lazy: bool = False,
         for name, index in zip(names, indices, strict=True)
     ]
     if values is not None:
-        pools = [valued(pool, values[index]) for pool, index in zip(pools, indices, strict=True)]
+        pools = [with_values(pool, values[index]) for pool, index in zip(pools, indices, strict=True)]
     if reading.groups:
         named = [text for sheet in sheets for text in sheet.column(reading.groups)]
         pools = [replace(pool, groups=numbered(named[row] for row in index.tolist())) for pool, index in

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..pools import LONGEST, Reading, shown
+from ..pools import LONGEST, NUMERIC, Reading, shown
 from .files import Sheet, first_place, missing
 from .formats import CODE, DATE_FORMATS, LIMIT, MINUS, NO_NUMBER, SPACES, TIMES, CellFormat, is_date, number, variants
 
@@ -339,7 +339,7 @@ def label_refusal(sheets: Sequence[Sheet], reading: Reading) -> str:
     target = reading.target or ""
     labels = {text for sheet in sheets for text in sheet.column(target) if not missing(text)}
     rows = sum(map(len, sheets))
-    if len(labels) <= TELLING or reading.predict == "quantity":
+    if len(labels) <= TELLING or reading.predict in NUMERIC:
         return ""
     declared = reading.predict == "classes" or labels <= set(reading.declared.classes)
     values = [min((v for mark in ".," if (v := number(text, mark)) is not None), default=None) for text in labels]

@@ -128,6 +128,7 @@ from .summary import SiloRecord as SiloRecord
 from .summary import SubgroupRecord as SubgroupRecord
 from .summary import Summary as Summary
 from .summary import SureError as SureError
+from .summary import SurvivalCurves as SurvivalCurves
 from .summary import WarningRecord as WarningRecord
 from .summary import Worst as Worst
 from .watch import AlarmRaised as AlarmRaised

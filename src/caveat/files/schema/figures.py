@@ -39,6 +39,8 @@ class Metrics(Record):
         "ece_null", "unfamiliar", "novel", "unsure", "auroc", "auroc_tolerance", "average_precision",
         "average_precision_tolerance", "sensitivity", "specificity", "f1", "balanced_accuracy",
         "mae", "rmse", "crps", "spread", "reference_mae", "reference_rmse", "reference_crps", "interval_coverage",
+        "interval_low", "events", "c_index", "c_index_uno", "integrated_brier", "reference_integrated_brier",
+        "d_calibration",
         "interval_width",
     })  # fmt: skip
     accuracy: Share = None
@@ -83,6 +85,13 @@ class Metrics(Record):
     reference_crps: Figure = None
     interval_coverage: Share = None
     interval_width: Figure = None
+    interval_low: Figure = None  # mean lower bound of times
+    events: Figure = None  # of times, like the next five
+    c_index: Share = None
+    c_index_uno: Share = None
+    integrated_brier: Figure = None
+    reference_integrated_brier: Figure = None
+    d_calibration: Share = None  # p-value
 
     @property
     def alarms(self) -> float | None:

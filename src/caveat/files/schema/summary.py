@@ -102,7 +102,18 @@ class SiloRecord(Record):
     """The final metrics of one silo, and its method's entries."""
 
     OMITTED: ClassVar = frozenset(
-        {"entropy_error", "models", "streams", "model", "newcomer", "promise", "classification", "metrics", "dropped"}
+        {
+            "entropy_error",
+            "models",
+            "streams",
+            "model",
+            "newcomer",
+            "promise",
+            "classification",
+            "metrics",
+            "dropped",
+            "pit",
+        }
     )
 
     name: str
@@ -112,6 +123,7 @@ class SiloRecord(Record):
     n_calibration: Size | None = None
     n_test: Size | None = None
     class_counts: list[Size] | None = None
+    pit: list[float] = []  # of a quantity or a time: inputs by predicted probability of a smaller value, in ten bins
     dropped: dict[str, Size] = {}  # examples removed from a split during the run, not counted above
     test: figures.Metrics = figures.Metrics()
     entropy_error: Figure = None  # standard error of the mean entropy, nats
@@ -292,16 +304,26 @@ class ObservedInputs(Record):
     high: list[Figure] = []
 
 
+class SurvivalCurves(Record):
+    """Mean predicted survival of a silo's test inputs at some times, and their Kaplan-Meier curve."""
+
+    silo: str
+    times: list[float]
+    predicted: list[float]
+    observed: list[float]
+
+
 class Gallery(Record):
     """`gallery.json`."""
 
-    OMITTED: ClassVar = frozenset({"sure_errors", "observed"})
+    OMITTED: ClassVar = frozenset({"sure_errors", "observed", "survival"})
 
     classes: Sequence[str] = ()
     sure_errors: Sequence[SureError] = ()
     """The most confident errors of all silos, most confident first."""
     silos: list[GallerySilo]
     observed: list[ObservedInputs] = []  # instead of the others, if the target is a quantity
+    survival: list[SurvivalCurves] = []  # instead of the others, if the target is a time
 
     @property
     def decided(self) -> bool:

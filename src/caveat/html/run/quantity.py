@@ -1,4 +1,4 @@
-"""The page and the table of a run that predicts a quantity: errors, intervals, predicted against observed values."""
+"""The page and the table of a run that predicts a quantity or a time: errors, intervals, predicted against observed."""
 
 import math
 from collections.abc import Sequence
@@ -8,53 +8,118 @@ from markupsafe import Markup
 
 from ...core.text import percent
 from ...files import RunFolder
-from ...files.schema import Metrics, ObservedInputs, SiloRecord
+from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
+from ...metrics.survival import detected
 from ...uncertainty.statistical_tests import beta_binomial_tail
 from .. import svg
+from ..diagrams import histogram_bars
 from ..svg import Chart
 from ..templates import Cell, Table, column, table, words
 from .rounds import cost_table
 
 SHOWN = 12
 """Maximum number of silos with a picture."""
-FIGURES = (
+QUANTITY = (
     ("MAE", "mae", "mean absolute error of medians"), ("RMSE", "rmse", "root of the mean squared error of means"),
     ("CRPS", "crps", "continuous ranked probability score of the distributions; lower is better"),
 )  # fmt: skip
+TIME = (
+    ("C", "c_index", "Harrell's C-index: share of comparable pairs of inputs in the right order"),
+    ("Uno's C", "c_index_uno", "C-index with weights for censoring"),
+    ("Brier", "integrated_brier", "integrated Brier score with weights for censoring; lower is better"),
+)
+BRIEF = ("crps", "c_index", "integrated_brier")
+"""The metrics of other methods in the terminal, whose lines are short."""
+USELESS = 0.5
+"""Lower bounds are useless below this share of the lower quantile without inputs."""
 
 
-def quantity_table(run: RunFolder) -> Table | None:
-    """Return a table of the errors and intervals of each silo, beside the training targets' and other methods' errors;
-    None without metrics."""
+def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
+    """Return a table of the errors and intervals of each silo, beside those without inputs and other methods' errors;
+    None without metrics. A `brief` table has fewer columns of the latter."""
     silos = run.silos
     if not silos:
         return None
-    tests = [silo.test for silo in silos]
-    mean = run.mean
+    tests, mean, times = [silo.test for silo in silos], run.mean, is_time(run)
+    figures = [each for each in (TIME if times else QUANTITY) if not brief or each[1] != "c_index_uno"]
+    between = "\n" if brief else " "
+    others = [each for each in figures if each[1] in BRIEF or not brief]
 
     def numbers(name: str, of: Sequence[Metrics], last: Metrics) -> list[str]:
         return [_number(getattr(each, name)) for each in (*of, last)]
 
     columns = [words("silo", [*(silo.name for silo in silos), "mean"])]
-    columns += [column(f"{run.title} {head}" * bool(run.comparable) or head, numbers(name, tests, mean), help)
-                for head, name, help in FIGURES]  # fmt: skip
+    if times:
+        columns.append(column("events", numbers("events", tests, Metrics()), "inputs whose event was observed"))
+    own = f"{run.title} " * bool(run.comparable and not brief)
+    columns += [column(f"{own}{head}", numbers(name, tests, mean), help) for head, name, help in figures]
     for title, other in run.comparable.items():
         theirs = {silo.name: silo.test for silo in other.silos}
-        own = [theirs.get(silo.name, Metrics()) for silo in silos]
-        columns += [column(f"{title} {head}", numbers(name, own, other.mean), help) for head, name, help in FIGURES]
-    columns += [column(f"no inputs {head}", numbers(f"reference_{name}", tests, mean)) for head, name, _ in FIGURES]
+        found = [theirs.get(silo.name, Metrics()) for silo in silos]
+        columns += [
+            column(f"{title}{between}{head}", numbers(name, found, other.mean), help) for head, name, help in others
+        ]
+    without = "Kaplan-Meier" if times else "no inputs"
+    columns += [
+        column(f"{without}{between}{head}", numbers(f"reference_{name}", tests, mean))
+        for head, name, _ in others
+        if hasattr(mean, f"reference_{name}")
+    ]
+    if times and not brief:
+        values = [_number(test.d_calibration) for test in (*tests, run.summary.pooled if run.summary else mean)]
+        columns.append(column("D-calibration p", values, "test that predicted probabilities are uniform; last: pooled"))
     wanted = run.summary.intervals.coverage if run.summary and run.summary.intervals else None
     covered = [_coverage(silo, wanted, len(silos)) for silo in silos]
     columns.append(column("coverage", [*covered, percent(mean.interval_coverage)], "inputs within their interval"))
     columns.append(column("width", numbers("interval_width", tests, mean), "mean width of intervals"))
+    columns.append(column(f"lower{between}bound", numbers("interval_low", tests, mean), "mean lower bound of times"))
     if any((silo.decisions or {}).get("abstain") for silo in silos):
         shares = [percent(1 - (silo.decisions or {}).get("abstain", 0.0)) for silo in silos]
         columns.append(column("answered", [*shares, percent(mean.coverage)]))
-    split = (
-        f"Errors on {run.split} inputs in the unit of the target. No inputs: the distribution of all training targets."
-    )
-    promise = f" Intervals contain {percent(wanted)} of inputs or more." if wanted else ""
+    known = "Kaplan-Meier: the survival curve" if times else "No inputs: the distribution"
+    split = f"Metrics on {run.split} inputs, in the unit of the target. {known} of all training targets."
+    promise = f" Intervals contain {percent(wanted)} of inputs or more." if wanted and not times else ""
     return table(columns, split + promise, [silo.name for silo in silos], footer=1)
+
+
+def is_time(run: RunFolder) -> bool:
+    """Return whether the run predicts a time to an event."""
+    return bool(run.summary and run.summary.target and run.summary.target.event)
+
+
+def about_times(run: RunFolder) -> list[str]:
+    """Return sentences about the lower bounds and the test of calibration of a run that predicts times."""
+    summary, mean = run.summary, run.mean
+    if summary is None or summary.target is None or not is_time(run):
+        return []
+    said, events = [], sum(silo.test.events or 0.0 for silo in run.silos)
+    if summary.intervals is not None and mean.interval_low is not None:
+        level = summary.intervals.coverage
+        usual = _reached(summary.target.edges, summary.target.shares, 1 - level)
+        useless = mean.interval_low < USELESS * usual
+        said.append(
+            f"Times are at least their lower bounds for {percent(level)} of inputs or more, whatever the censoring: "
+            "bounds hold for the earlier of event and censoring. The mean bound is "
+            f"{mean.interval_low:.4g}; the {percent(1 - level)} quantile of the Kaplan-Meier curve is {usual:.4g}."
+            + " The bounds are useless here, since many inputs are censored early."
+            * useless
+        )
+    if events:
+        said.append(
+            f"D-calibration has {events:.0f} events: with a probability of 80 % it detects (at 5 %) deviations of the "
+            f"shares of ten bins of {percent(detected(events))} (root mean square) or more, and no smaller ones."
+        )
+    return said
+
+
+def _reached(edges: Sequence[float], shares: Sequence[float], level: float) -> float:
+    """Return the quantile of a distribution over bars."""
+    below = 0.0
+    for left, right, share in zip(edges, edges[1:], shares, strict=False):
+        if below + share >= level:
+            return left + (right - left) * (level - below) / share
+        below += share
+    return edges[-1]
 
 
 def _number(value: float | None) -> str:
@@ -94,9 +159,42 @@ def picture(found: ObservedInputs) -> Chart:
     return Chart(found.silo, drawing)
 
 
+def survival(found: SurvivalCurves) -> Chart:
+    """Return the mean predicted survival of test inputs beside their Kaplan-Meier curve."""
+    frame = svg.Axes(56, 10, 388, 220, (0.0, found.times[-1]), (0.0, 1.0))
+    x_ticks = svg.written(svg.inner_ticks(frame.x_range), lambda value: f"{value:g}")
+    y_ticks = svg.written(svg.ticks(0.0, 1.0), lambda share: percent(share, 0))
+    steps = [(t, each) for k, t in enumerate(found.times) for each in found.observed[max(k - 1, 0) : k + 1]]
+    curves = (("predicted mean", list(zip(found.times, found.predicted, strict=True))), ("Kaplan-Meier", steps))
+    drawn = [svg.draw(frame, svg.Line(points, k, name, "stream")) for k, (name, points) in enumerate(curves)]
+    label = f"Survival at {found.silo}: predicted (disc) and observed"
+    return Chart(found.silo, svg.plot(frame, label, x_ticks, y_ticks, "time", *drawn))
+
+
+def probabilities(silo: SiloRecord) -> Chart:
+    """Return the histogram of predicted probabilities of smaller values than those observed (PIT)."""
+    total = sum(silo.pit) or 1.0
+    shares = [count / total for count in silo.pit]
+    frame = svg.Axes(46, 10, 418, 170, (0.0, 1.0), (0.0, max(*shares, 2 / len(shares))))
+    titles = [f"{count:.4g} of {total:.0f} inputs" for count in silo.pit]
+    x_ticks = svg.written(svg.ticks(0.0, 1.0), lambda share: percent(share, 0))
+    y_ticks = svg.written(svg.ticks(*frame.y_range, 4), lambda share: percent(share, 0))
+    uniform = svg.line(frame.at((0.0, 1 / len(shares))), frame.at((1.0, 1 / len(shares))), "grid")
+    label = f"Predicted probabilities of smaller values at {silo.name}"
+    drawn = histogram_bars(frame, shares, titles)
+    return Chart(silo.name, svg.plot(frame, label, x_ticks, y_ticks, "probability", *drawn, uniform))
+
+
 def sentence(run: RunFolder) -> str:
     """Return the result in a sentence."""
     mean = run.mean
+    if mean.integrated_brier is not None:
+        pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs right; "
+        known = mean.reference_integrated_brier
+        return (
+            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}, that of the Kaplan-Meier curve "
+            f"{known or 0:.4g} (means over {len(run.silos)} silos)."
+        )
     if mean.mae is None:
         return ""
     said = f"{run.title} is off by {mean.mae:.4g} on average"
@@ -112,6 +210,9 @@ def quantity_parts(run: RunFolder) -> dict[str, Any]:
         "sentence": sentence(run),
         "silo_table": quantity_table(run),
         "pictures": [picture(each) for each in observed[:SHOWN]],
+        "curves": [survival(each) for each in (run.gallery.survival if run.gallery else [])[:SHOWN]],
+        "probabilities": [probabilities(silo) for silo in run.silos[:SHOWN] if silo.pit],
+        "about": about_times(run),
         "promise": run.summary.guarantee.statement if run.summary and run.summary.guarantee else "",
         "cost_table": cost_table(run),
         "warnings": run.summary.warnings if run.summary else (),

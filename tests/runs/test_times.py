@@ -1,0 +1,242 @@
+"""Runs that predict the time to an event: censored rows, metrics, bounds, files and refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import caveat
+from caveat import data
+from caveat.cli.main import app
+from caveat.core import ConfigurationError, DataError, Refused
+from caveat.core.quantity import Times, observed
+from caveat.data.settings import DataSettings
+from caveat.metrics.survival import at, brier, concordance, kaplan_meier
+from caveat.uncertainty import sets
+
+NAMES = ("north", "south", "west")
+TRAINING = caveat.Training(lr=0.01, batch_size=32, local_epochs=2)
+
+
+def arrays(rows: int = 240, seed: int = 0) -> dict[str, tuple[Any, Any]]:
+    """Silos with exponential times, whose rate a feature determines, and independent censoring of two thirds."""
+    rng, found = np.random.default_rng(seed), {}
+    for name in NAMES:
+        x = rng.normal(size=(rows, 3))
+        event, censored = rng.exponential(100 * np.exp(-1.2 * x[:, 0])), rng.uniform(0, 120, rows)
+        found[name] = x, np.column_stack([np.minimum(event, censored), event <= censored])
+    return found
+
+
+def silos(**more: Any) -> data.Silos:
+    return data.from_arrays(arrays(), predict="time", horizons=(20, 60), **more)
+
+
+def table(folder: Path) -> list[Path]:
+    paths = []
+    for name, (x, y) in arrays().items():
+        rows = [f"{a:.3f},{b:.3f},{c:.3f},{t:.2f},{int(e)}" for (a, b, c), (t, e) in zip(x, y, strict=True)]
+        paths.append(folder / f"{name}.csv")
+        paths[-1].write_text("\n".join(["a,b,c,days,died", *rows]) + "\n")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def finished() -> caveat.Run:
+    return caveat.run(silos(), caveat.FedAvg(rounds=15, training=TRAINING), every=15)
+
+
+def test_censored_rows_are_used(finished: caveat.Run) -> None:
+    """Predicted survival agrees with that of test inputs; without censored rows it is far too low."""
+    target = finished.silos.target
+    assert isinstance(target, Times)
+    differences = []
+    for name in NAMES:
+        silo = finished.silos[name]
+        times, event = observed(silo.values["test"])
+        assert 0.2 < float(event.double().mean()) < 0.6
+        predicted = target.survival(finished.predictor(name)(silo.test.x).probs.double(), torch.tensor([60.0])).mean()
+        differences.append(float(predicted - at(*kaplan_meier(times, event), torch.tensor([60.0]))))
+        assert (silo.train.y >= len(target.means)).any()
+    assert abs(float(np.mean(differences))) < 0.1
+    kept = {name: (x[y[:, 1] > 0], y[y[:, 1] > 0]) for name, (x, y) in arrays().items()}
+    dropped = caveat.run(
+        data.from_arrays(kept, predict="time"), caveat.FedAvg(rounds=3, training=TRAINING), every=3
+    ).silos.target
+    assert isinstance(dropped, Times)
+    curves = [float(each.survival(each.reference, torch.tensor([60.0]))) for each in (target, dropped)]
+    assert curves[0] > curves[1] + 0.2
+
+
+def test_metrics_are_better_than_without_inputs(finished: caveat.Run) -> None:
+    assert finished.summary["target"]["event"] == "event"
+    for silo in finished.summary["silos"]:
+        test, name = silo["test"], silo["name"]
+        assert test["c_index"] > 0.65
+        assert test["c_index_uno"] > 0.65
+        assert test["integrated_brier"] < test["reference_integrated_brier"]
+        assert test["interval_low"] > 0
+        assert "mae" not in {key for key, value in test.items() if value is not None}
+        assert sum(silo["pit"]) == pytest.approx(silo["n_test"])
+        own = finished.silos[name]
+        times, event = observed(own.values["test"])
+        found = finished.predictor(name)(own.test.x)
+        right, total = concordance(times, event, -found.mean)
+        assert test["c_index"] == pytest.approx(float(right / total))
+        assert (found.risk(20) <= found.risk(60)).all()
+        assert test["interval_coverage"] == pytest.approx(float((found.interval[:, 0] <= times).double().mean()))
+        again = finished.evaluate(own.test.x, torch.stack([times, event.double()], 1), name)
+        assert again["c_index"] == pytest.approx(test["c_index"])
+
+
+def test_lower_bounds_hold_for_the_time_itself() -> None:
+    """At the true times, which censoring hides: coverage over resplits is at least the level."""
+    rng, covered = np.random.default_rng(1), []
+    target = Times.of([torch.from_numpy(rng.exponential(50, 200))])
+    probs = target.reference.expand(1000, -1)
+    for _ in range(200):
+        time, censored = (torch.from_numpy(rng.exponential(scale, 1000)) for scale in (50, 40))
+        y = torch.where(time <= censored, time, -censored)
+        limit = sets.threshold(target.surprise(probs[:60], y[:60]), 0.9)
+        low = target.interval(probs, torch.tensor(limit, dtype=torch.float64))[60:, 0]
+        covered.append(float((low <= time[60:]).double().mean()))
+    assert 0.9 <= float(np.mean(covered)) <= 1
+
+
+@pytest.mark.parametrize("method", [caveat.Ditto, caveat.FedBN, caveat.Local, caveat.SCAFFOLD])
+def test_workers_and_folders_change_no_bit(method: Any, tmp_path: Path) -> None:
+    training = caveat.Training(batch_size=32, optimizer="sgd") if method is caveat.SCAFFOLD else TRAINING
+    made = method(rounds=2, training=training)
+    one = caveat.run(silos(), made, out=tmp_path / "run", every=2)
+    two, loaded = caveat.run(silos(), made, workers=2, every=2), caveat.load(tmp_path / "run")
+    assert isinstance(loaded.preparation.target, Times)
+    for name in NAMES:
+        x = one.silos[name].test.x
+        found, *others = (run.predictor(name)(x) for run in (one, two, loaded))
+        for other in others:
+            assert torch.equal(found.probs, other.probs)
+            assert torch.equal(found.interval, other.interval)
+            assert torch.equal(found.risk(20), other.risk(20))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"event": None}, "data.event is missing"),
+        ({"predict": "quantity"}, "data.event = 'died' is for data.predict = 'time'"),
+        ({"horizons": (1e6,)}, "no event of training is later"),
+        ({"range": (1.0, 200.0)}, "expected 0 as the lowest time"),
+        ({"event": "dead"}, "data.event = 'dead'"),
+        ({"event": "a"}, r"line 2: 'a' is .*, expected 1 or 0"),
+    ],
+)
+def test_keys_that_do_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    paths = table(tmp_path)
+    given = {"source": f"csv:{paths[0]},{paths[1]}", "target": "days", "event": "died", "predict": "time"}
+    with pytest.raises((ConfigurationError, DataError, Refused), match=message):
+        data.load(DataSettings(**given | keys), 0)
+
+
+def test_settings_and_methods_that_do_not_fit() -> None:
+    for settings, method, message in (
+        ({"policy": "guaranteed", "tolerance": 2.0}, caveat.FedAvg, "unknown for censored times"),
+        ({"set_coverage": 0.9}, caveat.FedAvg, "set_coverage needs classes"),
+        ({}, caveat.FedRoD, "censored times lack"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            caveat.run(silos(), method(rounds=1, training=TRAINING), uncertainty=caveat.Uncertainty(**settings))
+    with pytest.raises(DataError, match=r"expected \(N, 2\), times and events"):
+        data.from_arrays({name: (x, y[:, 0]) for name, (x, y) in arrays().items()}, predict="time")
+    with pytest.raises(DataError, match="time -1 with event 1"):
+        data.from_arrays({"a": (np.zeros((9, 2)), np.tile([-1.0, 1.0], (9, 1)))}, predict="time")
+
+
+def test_npz_files_have_an_array_of_events(tmp_path: Path) -> None:
+    for name, (x, y) in arrays().items():
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y[:, 0], died=y[:, 1])
+    source = "npz:" + ",".join(str(tmp_path / f"{name}.npz") for name in NAMES)
+    found = data.load(DataSettings(source=source, kind="features", predict="time", event="died"), 0)
+    values = torch.cat(list(found[0].values.values()))
+    times, events = arrays()["north"][1].T
+    assert sorted(values.tolist()) == sorted(np.where(events > 0, times, -times).tolist())
+
+
+def test_commands_from_table_to_predictions(tmp_path: Path) -> None:
+    paths, out, call = table(tmp_path), tmp_path / "run", CliRunner()
+    keys = ["data.predict=time", "data.event=died", "data.horizons=[20, 60]", "training.batch_size=16"]
+    given = ["run", *map(str, paths), "--target", "days", "--set", "rounds=4", "--out", str(out), "--quiet"]
+    done = call.invoke(app, [*given, *(part for key in keys for part in ("--set", key))])
+    assert done.exit_code == 0, done.output
+    assert "Brier" in done.output
+    assert max(len(line) for line in done.output.splitlines() if "/" not in line) <= 80
+    page = (out / "report.html").read_text()
+    assert "Kaplan-Meier" in page
+    assert "D-calibration has" in page
+    assert "whatever the censoring" in page
+    told = call.invoke(app, ["predict", str(out), str(paths[0]), "--silo", "north", "--out", str(tmp_path / "p.csv")])
+    assert told.exit_code == 0, told.output
+    rows = list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))
+    assert list(rows[0])[:6] == ["row", "median", "low", "risk_20", "risk_60", "spread"]
+    assert all(0 <= float(row["risk_20"]) <= float(row["risk_60"]) <= 1 for row in rows)
+    assert all(float(row["low"]) <= float(row["median"]) for row in rows)
+    found = call.invoke(app, ["evaluate", str(out), str(paths[0]), "--silo", "north", "--target", "days"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.output)["c_index"] > 0.5
+    for refused in (["export", str(out), "--silo", "north"], ["card", str(out), "--silo", "north"]):
+        answer = call.invoke(app, refused)
+        assert answer.exit_code != 0
+        assert "time" in answer.output
+
+
+@pytest.mark.long
+@pytest.mark.skipif("CAVEAT_DATA" not in os.environ, reason="needs the tables in CAVEAT_DATA")
+def test_tcga_brca() -> None:
+    """FLamby's split of Fed-TCGA-BRCA (du Terrail et al., NeurIPS 2022), ten seeds: C-index per center and of all test
+    inputs, and the integrated Brier score until ten years beside Kaplan and Meier's."""
+    folder = Path(os.environ["CAVEAT_DATA"])
+    if not (folder / "tcga_brca_test_0.csv").exists():
+        pytest.skip("no TCGA-BRCA tables")
+    figures = []
+    parts = {f"center {k}": [_center(folder / f"tcga_brca_{part}_{k}.csv") for part in ("train", "test")]
+             for k in range(6)}  # fmt: skip
+    every = np.concatenate([x for (x, _), _ in parts.values()])
+    mean, std = every.mean(0), every.std(0) + 1e-9
+    scaled = {
+        name: tuple(each for x, y in both for each in (((x - mean) / std).clip(-5, 5).astype(np.float32), y))
+        for name, both in parts.items()
+    }
+    training = caveat.Training(local_epochs=1, batch_size=16, lr=3e-3, weight_decay=1e-2, optimizer="adamw")
+    grid = torch.linspace(0, 3650, 101, dtype=torch.float64)
+    for seed in range(10):
+        made = data.from_arrays(scaled, predict="time", seed=seed)  # type: ignore[arg-type]
+        run = caveat.run(made, caveat.FedAvg(rounds=30, training=training), seed=seed, every=30)
+        target = made.target
+        assert isinstance(target, Times)
+        own = {silo.name: run.predictor(silo.name)(silo.test.x) for silo in made}
+        times, event = observed(torch.cat([silo.values["test"] for silo in made]))
+        right, total = concordance(times, event, -torch.cat([found.mean for found in own.values()]))
+        probs, censoring = torch.cat([found.probs.double() for found in own.values()]), kaplan_meier(times, event, True)
+        scores = [
+            torch.trapezoid(brier(times, event, target.survival(each, grid), grid, censoring), grid) / 3650
+            for each in (probs, target.reference.expand(len(probs), -1))
+        ]
+        centers = [silo["test"]["c_index"] for silo in run.summary["silos"] if silo["test"].get("c_index") is not None]
+        figures.append([float(np.mean(centers)), float(right / total), *map(float, scores)])
+    center, pooled, score, reference = np.mean(figures, 0)
+    print(f"C {center:.3f} per center, {pooled:.3f} pooled; Brier {score:.4f}, Kaplan-Meier {reference:.4f}")
+    assert center >= 0.77
+    assert pooled >= 0.80
+    assert score < reference
+
+
+def _center(path: Path) -> tuple[Any, Any]:
+    rows = np.array(list(csv.reader(path.read_text().splitlines()))[1:], float)
+    return rows[:, 2:], rows[:, [1, 0]]
