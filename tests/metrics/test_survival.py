@@ -11,7 +11,8 @@ import torch
 from caveat import metrics
 from caveat.core import Prediction
 from caveat.core.quantity import Times, observed
-from caveat.metrics.survival import at, brier, concordance, detected, kaplan_meier
+from caveat.metrics.survival import at, brier, concordance, kaplan_meier
+from caveat.uncertainty.statistical_tests import detected
 
 I = np.arange(40)  # noqa: E741
 TIMES = torch.tensor(np.round(1 + 37 * np.abs(np.sin(1.7 * I + 0.3)), 0))

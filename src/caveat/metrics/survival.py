@@ -23,8 +23,6 @@ TIED = 1e-8
 """Difference below which risks are tied."""
 BLOCK = 1024
 """Maximum number of events whose pairs are compared at once."""
-DETECTED = 15.686
-"""Noncentrality that a chi-squared test with nine degrees of freedom detects at 5 % with a probability of 80 %."""
 
 
 def kaplan_meier(times: Tensor, event: Tensor, censoring: bool = False) -> tuple[Tensor, Tensor]:
@@ -128,9 +126,3 @@ def survival_figures(sums: Tensors, n: float) -> dict[str, float]:
     if "covered" in value:
         found |= {"interval_coverage": value["covered"] / n, "interval_low": value["bound"] / n}
     return found
-
-
-def detected(events: float) -> float:
-    """Return the root mean square of relative deviations of the ten shares that the test of D-calibration detects with
-    a probability of 80 %, if it had events only."""
-    return (DETECTED / events) ** 0.5 if events else torch.inf

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincinv, betaln, chdtrc, gammaln, nbdtr, nbdtrik, pdtrc, stdtr, stdtrit
 
 Array = NDArray[np.float64]
+DETECTED = 15.686
+"""Noncentrality that a chi-squared test with nine degrees of freedom detects at 5 % with a probability of 80 %."""
 
 
 def student_quantile(probability: float, freedom: float) -> float:
@@ -201,3 +203,9 @@ def holm(ps: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(order) - rank) * ps[i]))
         corrected[i] = largest
     return corrected
+
+
+def detected(events: float) -> float:
+    """Return the root mean square of relative deviations of the ten shares that a chi-squared test (D-calibration) at 5 %
+    detects with a probability of 80 % from this number of events."""
+    return (DETECTED / events) ** 0.5 if events else math.inf

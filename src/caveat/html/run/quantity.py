@@ -9,8 +9,7 @@ from markupsafe import Markup
 from ...core.text import percent
 from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
-from ...metrics.survival import detected
-from ...uncertainty.statistical_tests import beta_binomial_tail
+from ...uncertainty.statistical_tests import beta_binomial_tail, detected
 from .. import svg
 from ..diagrams import histogram_bars
 from ..svg import Chart
