@@ -206,6 +206,6 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def detected(events: float) -> float:
-    """Return the root mean square of relative deviations of the ten shares that a chi-squared test (D-calibration) at 5 %
+    """Return the root mean square of relative deviations of ten shares that a chi-squared test (D-calibration) at 5 %
     detects with a probability of 80 % from this number of events."""
     return (DETECTED / events) ** 0.5 if events else math.inf
