@@ -223,7 +223,7 @@ def test_the_report_holds_what_a_run_decided(decided: tuple[Path, Result]) -> No
         assert there in page
     for there in (
         "after temperature scaling",
-        "Confidence of right and wrong",
+        "Uncertainty of right, wrong and foreign",
         "separates ood_local from",
         "separates ood_global",
     ):

@@ -32,8 +32,9 @@ _PARTS = ("delivered", "undone/*", "baselines/*", "baselines/*/delivered")
 def result_table(run: RunFolder) -> TextTable:
     """Return a table with a row per silo, then the mean over silos and the worst silo.
 
-    Empty columns are omitted. If other methods ran on the same data, their accuracy and entropy follow under the
-    method's name. Metrics are for the test split, or for validation while the run is unfinished.
+    Of more than 20 silos, only the ten with the lowest accuracy have rows. Empty columns are omitted. If other methods
+    ran on the same data, their accuracy follows under the method's name. Metrics are for the test split, or for
+    validation while the run is unfinished.
     """
     columns, worst = [column for column in _columns(run) if any(column[1])], ""
     if len(run.silos) > _MOST_SILOS:
@@ -65,22 +66,20 @@ def _columns(run: RunFolder) -> list[tuple[str, Cells]]:
     own = f"{run.title}\n" if run.comparable else ""
     names = [silo.name for silo in silos]
 
-    def of(other: RunFolder, prefix: str) -> list[tuple[str, Cells]]:
-        accuracies, entropies = (metric_column(other, names, metric, worst) for metric in ("accuracy", "entropy"))
-        return [(f"{prefix}accuracy", (*map(percent, accuracies),)), (f"{prefix}entropy", (*map(decimal, entropies),))]
+    def of(other: RunFolder, prefix: str) -> tuple[str, Cells]:
+        return f"{prefix}accuracy", (*map(percent, metric_column(other, names, "accuracy", worst)),)
 
     columns: list[tuple[str, Cells]] = [
         ("silo", (*names, "mean", f"worst {worst}".rstrip())),
         ("domain", (*(silo.domain for silo in silos), "", "")),
-        *of(run, own),
+        of(run, own),
+        (f"{own}entropy", (*map(decimal, metric_column(run, names, "entropy", worst)),)),
         *([] if run.comparable else of_models(silos)),
-        ("codewords", (*(str(silo.codewords or "") for silo in silos), "", "")),
-        ("perplexity", (*(decimal(silo.perplexity, 1) for silo in silos), "", "")),
         ("label\nin set", (*map(percent, metric_column(run, names, "set_coverage", worst)),)),
         ("classes\nin set", (*map(decimal, metric_column(run, names, "set_size", worst)),)),
     ]
     for name, other in run.comparable.items():
-        columns += of(other, f"{name}\n")
+        columns.append(of(other, f"{name}\n"))
     return columns
 
 

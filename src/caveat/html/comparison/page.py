@@ -13,7 +13,16 @@ from ..svg import Chart, Point, Write, swatch
 from . import verdict as verdicts
 from . import wording
 from .plots import MethodRow, Place, course, course_chart, forest, method_limits, method_plot, plane, silo_map
-from .tables import contrast_table, main_table, pair_table, paper_table, place_table, run_table, tuning_table
+from .tables import (
+    contrast_table,
+    main_table,
+    metric_table,
+    pair_table,
+    paper_table,
+    place_table,
+    run_table,
+    tuning_table,
+)
 
 _MOST_PAIRS = 15
 """Maximum number of pairs in one figure."""
@@ -221,6 +230,7 @@ def _whole(record: Comparison, setting: Setting) -> dict[str, Any]:
         "setting": setting.name,
         "verdict": verdicts.verdict(record, setting),
         "table": main_table(record, setting),
+        "more": metric_table(record, setting),
         "curves": curves(record, setting),
         "cost": cost_plane(record, setting),
     }

@@ -19,7 +19,8 @@ _EDGE = "at the edge of the tried values: a better value may be beyond"
 
 
 def main_table(record: Comparison, setting: Setting) -> Table | None:
-    """Return a row per method: all metrics, rank and worst silo, costs, and tuned values."""
+    """Return a row per method: the first metric, its difference to the best, calibration and error detection, worst
+    silo, costs, and tuned values."""
     runs = [record.runs(row, setting) for row in record.rows]
     keys = dict.fromkeys(key for found in runs for run in found for key in run.tuned)
     columns = [
@@ -27,8 +28,8 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
         words("runs", map(_runs, runs), "done, out of all planned"),
         _measured(record, setting, record.measures[0]),
         *_forest(record, setting, record.measures[0]),
-        *(_measured(record, setting, measure) for measure in record.measures[1:]),
-        *(one for measure in record.measures for one in _ranked(record, setting, measure)),
+        *(_measured(record, setting, measure) for measure in record.measures[1:] if measure.figure in _MAIN),
+        _ranked(record, setting, record.measures[0])[0],
         column("time", (duration(wording.mean_of(each, "seconds")) for each in runs), "per run, mean over seeds"),
         column(
             "MB up",
@@ -41,6 +42,22 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     caption = "Mean over silos and seeds, with its 95 % interval below, the best in bold; costs are per run, mean over "
     caption += f"seeds; a triangle marks failed runs. {wording.POPULATION}"
     return table(columns, caption, [row.name for row in record.rows])
+
+
+_MAIN = ("ece", "augrc")
+"""Metrics of the main table besides the first one."""
+
+
+def metric_table(record: Comparison, setting: Setting) -> Table | None:
+    """Return a row per method with the metrics that the main table lacks, and worst silo and rank of each."""
+    others = [measure for measure in record.measures[1:] if measure.figure not in _MAIN]
+    columns = [
+        words("method", (_name(record, row) for row in record.rows)),
+        *(_measured(record, setting, measure) for measure in others),
+        *(one for measure in record.measures for one in _ranked(record, setting, measure)),
+    ]
+    caption = "More metrics, and the worst silo and the rank by each metric, mean over seeds."
+    return table(columns, caption, [row.name for row in record.rows]) if len(columns) > 1 else None
 
 
 def _name(record: Comparison, row: ComparedMethod) -> Markup:

@@ -56,13 +56,13 @@ def familiarity(run: RunFolder) -> Familiarity | None:
     elif mute:
         names = listed([silo.name for silo in mute], _MOST)
         notes.append(
-            f"{plural(len(mute), 'silo')} of {len(silos)} cannot raise an alarm, because they need "
+            f"{len(mute):,} of {plural(len(silos), 'silo')} cannot raise an alarm, because they need "
             f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     elif few:
         names = listed([silo.name for silo in few], _MOST)
         notes.append(
-            f"{plural(len(few), 'silo')} of {len(silos)} have fewer than the {least(alarm)} calibration inputs that "
+            f"{len(few):,} of {plural(len(silos), 'silo')} have fewer than the {least(alarm)} calibration inputs that "
             f"their own alarms need: {names}. The guarantee holds for these silos together, not for each."
         )
     if broken:

@@ -33,7 +33,7 @@ def _sentence(run: RunFolder) -> Markup:
         return answering
     known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
-        known += f", mean over {len(run.silos)} silos"
+        known += f", mean over {len(run.silos):,} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
             of = _count_of(run, worst.silo)
             known += Markup("; lowest is <b>{}</b>, at {}{}").format(percent(worst.accuracy), worst.silo, of)
@@ -135,7 +135,7 @@ def headline(run: RunFolder) -> list[tuple[str, str]]:
     early = Markup(" ") + element("small", "stopped early") if summary and summary.stopped else ""
     begun = Markup(" ") + element("small", f"started with {rounds[0]}") if rounds else ""
     found = [
-        ("silos", escape(count) + of if count else ""),
+        ("silos", escape(f"{count:,}") + of if count else ""),
         ("rounds", escape(run.rounds_run) + early + begun),
         ("sent by silos", size(sent) if sent else ""),
         ("time", total_time(seconds) if seconds else ""),

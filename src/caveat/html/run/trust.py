@@ -73,7 +73,7 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
         edges, shares = edges[start:], {name: each[start:] for name, each in shares.items()}
     drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
     caption = f"Share of each kind of test inputs by the {axis.split(',')[0]} of their prediction: {told}. The less "
-    caption += "wrong and foreign ones overlap with right ones, the better uncertainty detects them."
+    caption += "the others overlap with right ones, the better uncertainty detects them."
     title = "Uncertainty of right, wrong and foreign" if entropies else "Confidence of right and wrong"
     return Chart(title, drawn, caption), [(key(i, "stream"), name) for i, name in enumerate(parts)]
 
@@ -250,6 +250,10 @@ def _where_not(run: RunFolder) -> Markup | None:
     names = without_gain(run)
     if not names:
         return None
+    if len(names) > max(2, len(run.silos) // 2):
+        text = "Do not use it: at {:,} of {} it is no better than the most frequent class. Train for more "
+        text += "<code>rounds</code> or with another <code>training.lr</code>."
+        return Markup(text).format(len(names), plural(len(run.silos), "silo"))
     if len(names) == len(run.silos):
         return Markup("Test it on more inputs before use: these show no gain over the most frequent class.")
     return Markup("Do not use it at {} before more test inputs show a gain there.").format(listed(names, _MOST_NAMED))
