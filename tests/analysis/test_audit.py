@@ -209,7 +209,8 @@ def test_the_page_says_first_what_is_not_what_its_name_promises(audited: tuple[P
     assert "No problem was found" in render(AuditFile.model_validate(record))
     record["findings"][0] |= {"verdict": "does not hold", "sentence": "It <rises>."}
     text = render(AuditFile.model_validate(record))
-    assert text.index("It &lt;rises&gt;.") < text.index('id="findings"') < text.index("<svg")
+    assert text.index("It &lt;rises&gt;.") < text.index("Do not rely on it: ") < text.index("<svg")
+    assert text.index("<svg") < text.index('id="findings"')
     assert not re.search(r'src=|href="(?!#)|url\(|@import', text)
 
 
