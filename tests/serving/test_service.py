@@ -23,8 +23,9 @@ import caveat
 from caveat import Run, export_model
 from caveat.cli.output import prediction_rows
 from caveat.data.inputs import noted_inputs
+from caveat.serving.answering import AnsweringThread, AnswerLog, Served
 from caveat.serving.answers import OnnxModel, RunModel, ServedModel
-from caveat.serving.app import AnsweringThread, AnswerLog, service
+from caveat.serving.app import service
 from caveat.serving.watch import Watch
 
 testclient = pytest.importorskip("fastapi.testclient")
@@ -60,8 +61,8 @@ def model(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.Tem
 
 @contextmanager
 def asked(model: ServedModel, audit: Path | None = None, watch: Watch | None = None, **limits: int) -> Iterator[Any]:
-    worker = AnsweringThread(model, None if audit is None else AnswerLog(audit, model), watch, None)
-    with testclient.TestClient(service(model, "heart", worker, **limits), raise_server_exceptions=False) as client:
+    worker = AnsweringThread([Served("heart", model, watch)], None if audit is None else AnswerLog(audit))
+    with testclient.TestClient(service(worker, **limits), raise_server_exceptions=False) as client:
         client.worker = worker
         yield client
 

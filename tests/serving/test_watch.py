@@ -92,3 +92,20 @@ def test_serve_says_what_is_wrong_before_it_serves(run: Run, nowhere: Path) -> N
     assert (
         "--host 192.0.2.1 --port 8000: " in caveat("serve", run.folder, "--silo", "hill", "--host", "192.0.2.1").stderr
     )
+
+
+def test_an_endless_watch_goes_on_after_an_alarm_and_the_mean_counts_several_silos(run: Run, nowhere: Path) -> None:
+    watch = ("watch", run.folder, "rows.csv", "--silo", "coast")
+    batch(nowhere / "rows.csv", 4, factor=12)
+    assert caveat(*watch, "--state", "a.json", "--page", "page.html").exit_code == 1
+    page = Path("page.html").read_text()
+    assert "column age: changed, likely since input" in page
+    assert "check the unit" in page
+    assert "src=" not in page
+    done = caveat("watch", run.folder, "rows.csv", "--silo", "hill", "--state", "b.json", "--with", "a.json")
+    assert "mean over 2 silos: evidence" in done.stdout
+    assert "ALARM: inputs or outcomes have changed at several silos" in done.stdout
+    assert caveat(*watch, "--state", "c.json", "--between", 50).exit_code == 1
+    assert len(read(nowhere / "c.json", WatchFile).alarms) > 2
+    assert "not with --between" in one_error(caveat(*watch, "--state", "d.json", "--with", "c.json"), 2)
+    assert "which cannot change" in one_error(caveat(*watch, "--state", "c.json"), 2)

@@ -152,3 +152,17 @@ def test_a_monitor_continues_from_its_state_with_the_same_bits() -> None:
 def test_an_impossible_rank_is_refused(rank: int) -> None:
     with pytest.raises(ValueError, match="expected 1 to 21"):
         RankMonitor(20, 0.01).add(rank)
+
+
+def test_the_mean_time_between_false_alarms_is_at_least_as_promised() -> None:
+    rng, between, alarms, inputs = np.random.default_rng(6), 100, 0, 0
+    for _ in range(60):
+        known, monitor = np.sort(rng.random(30)), RankMonitor(30, 0.01, endless=True)
+        for _ in range(300):
+            monitor.add(1 + int((known < rng.random()).sum()))
+            inputs += 1
+            if monitor.evidence >= between:
+                alarms += 1
+                monitor.begin_anew()
+                assert monitor.evidence == 0
+    assert inputs / max(alarms, 1) >= between

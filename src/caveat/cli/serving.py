@@ -7,48 +7,60 @@ import typer
 
 from .console import Device, ModelOptions, Plugins, RunArgument, reported
 
-ServedArgument = Annotated[Path, typer.Argument(metavar="RUN|MODEL.onnx", help="Run folder, or exported ONNX file.")]
+ServedArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders, or exported ONNX files.")
+]
 Alarm = Annotated[float, typer.Option(min=1e-6, max=0.5, help="Largest chance of ever raising a false alarm.")]
+Between = Annotated[
+    int | None,
+    typer.Option(min=2, metavar="N", help="Instead of --alarm: mean number of inputs between false alarms, at least."),
+]
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
 
 
 def serve(
-    folder: ServedArgument,
-    silo: Annotated[str | None, typer.Option(metavar="NAME", help="Silo whose model answers.")] = None,
+    places: ServedArgument,
+    silos: Annotated[
+        list[str] | None, typer.Option("--silo", metavar="NAME", help="Silo whose model answers. Repeatable.")
+    ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8000,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Append a line per answer to this file.")
     ] = None,
-    state: Annotated[
-        Path | None, typer.Option("--watch", metavar="FILE.json", help="Watch inputs; keep the state in this file.")
+    states: Annotated[
+        Path | None, typer.Option("--watch", metavar="FOLDER", help="Watch inputs; keep a state per model here.")
     ] = None,
     alarm: Alarm = 0.01,
+    between: Between = None,
     most_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of inputs of a request.")] = 4096,
     most_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Largest size of a request.")] = 4 << 20,
     model: ModelOptions = None,
     device: Device = None,
     plugins: Plugins = None,
 ) -> None:
-    """Serve a silo's model over HTTP (docs/serving.md); needs the extra `serve`.
+    """Serve models of silos over HTTP (docs/serving.md); needs the extra `serve`.
 
     Answers /predict, the Open Inference Protocol (/v2) and MLflow's /invocations, with the decision to abstain, its
-    reason and the model's guarantees. There is no authentication and no encryption: for other machines, put a proxy
-    that has both in front of it.
+    reason and the model's guarantees. Signal HUP opens the models again, and no request is lost. There is no
+    authentication and no encryption: for other machines, put a proxy that has both in front of it.
     """
     with reported(named=True):
-        from ..serving.app import AnsweringThread, AnswerLog, service, serving
-        from ..serving.watch import Watch
+        from ..serving.answering import AnsweringThread, AnswerLog
+        from ..serving.app import service, serving
+        from ..serving.deployment import Deployment
 
-        served = _opened(folder, silo, model, device)
-        watch = None if state is None else Watch.opened(state, served, alarm)
-        log = None if audit is None else AnswerLog(audit, served)
-        name = folder.resolve().stem if folder.suffix == ".onnx" else folder.resolve().name
-        worker = AnsweringThread(served, log, watch, state)
-        app = service(served, name, worker, most_rows=most_rows, most_bytes=most_bytes)
-        typer.echo(f"{name}, silo {served.silo}, version {served.version[:12]}: http://{host}:{port}/predict", err=True)
-        serving(app, host, port)
+        opened = Deployment(
+            tuple(places), tuple(silos or ()), lambda place, silo: _opened(place, silo, model, device), states, alarm,
+            between,
+        )  # fmt: skip
+        worker = AnsweringThread(opened.served(), None if audit is None else AnswerLog(audit), opened.served)
+        app = service(worker, most_rows=most_rows, most_bytes=most_bytes)
+        for each in worker.served:
+            address = f"http://{host}:{port}/predict?model={each.name}"
+            typer.echo(f"{each.name}, silo {each.model.silo}, version {each.version}: {address}", err=True)
+        serving(app, worker, host, port)
 
 
 def watch(
@@ -63,6 +75,12 @@ def watch(
     ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column of labels, if known.")] = None,
     alarm: Alarm = 0.01,
+    between: Between = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="FILE.json", help="State of another silo, for the mean over silos. Repeatable."),
+    ] = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a page of what was found.")] = None,
     model: ModelOptions = None,
     plugins: Plugins = None,
 ) -> None:
@@ -72,17 +90,22 @@ def watch(
     the chance that it ever raises a false alarm is at most --alarm. Exits with status 1 if there is an alarm.
     """
     with reported(named=True):
+        from ..files import read
+        from ..files.schema import WatchFile
         from ..serving.batches import add_file
         from ..serving.watch import Watch
 
         served = _opened(folder, silo, model, None)
         place = state or Path(f"{folder.resolve().name}-{silo}.watch.json")
-        found = Watch.opened(place, served, alarm)
+        found, together = Watch.opened(place, served, alarm, between), [read(each, WatchFile) for each in others or ()]
         add_file(found, served, inputs, id, target)
         found.save(place)
-        for line in found.lines():
+        if page is not None:
+            page.write_text(found.page(), encoding="utf-8")
+        mean = found.mean_with(together)
+        for line in found.lines() + ([] if mean is None else [mean.line]):
             typer.echo(line)
-    if found.alarms:
+    if found.alarms or (mean is not None and mean.alarm):
         raise typer.Exit(ALARMED)
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ..data.sources.tables import rows_of
 from ..data.tables.dictionary import Declared, DictionaryColumn
 from ..data.tables.encoding import Encoder, TableLayout
 from ..data.tables.frames import Columns, FrameSheet
+from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
 from ..export.model_card import promises, recorded
 from ..export.predictor import RawInputs, outputs
@@ -61,6 +62,17 @@ def _placed(row: int | None, column: str | None, expected: str) -> str:
 
 
 @dataclass(frozen=True)
+class Given:
+    """What a request gives, before it is read: values of a table by column, or inputs."""
+
+    count: int
+    columns: Mapping[str, Sequence[Any]] | None = None
+    values: Any = None
+    groups: list[str] | None = None
+    """What counts once for the watch."""
+
+
+@dataclass(frozen=True)
 class ServedInputs:
     """The inputs of a request."""
 
@@ -76,6 +88,13 @@ class ServedInputs:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def part(self, start: int, end: int) -> ServedInputs:
+        """Return some of these rows, without what all together differ in."""
+        there = slice(start, end)
+        why, subgroup = (None if each is None else each[there] for each in (self.why, self.subgroup))
+        rows = None if self.rows is None else self.rows[there]
+        return ServedInputs(self.x[there], self.notes[there], why, subgroup, rows)
 
 
 class ServedModel:
@@ -109,15 +128,16 @@ class ServedModel:
         """Return inputs from nested lists of numbers. Raises Refusal."""
         raise NotImplementedError
 
-    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
+    def _of_rows(self, raw: Array, frame: Any, apart: bool = False) -> ServedInputs:
         raise NotImplementedError
 
     @property
     def columns(self) -> tuple[TableColumn, ...]:
         return () if self.encoder is None else self.encoder.table
 
-    def rows(self, columns: Mapping[str, Sequence[Any]]) -> ServedInputs:
-        """Return inputs from the values of a table's columns by name; further columns are ignored. Raises Refusal."""
+    def rows(self, columns: Mapping[str, Sequence[Any]], *, apart: bool = False) -> ServedInputs:
+        """Return inputs from the values of a table's columns by name; further columns are ignored. Rows that are
+        `apart` are of several requests: nothing is said of all together. Raises Refusal."""
         if self.encoder is None:
             raise Refusal((None, None, f"the model takes {self.kind}, not rows of a table"))
         names = {*(column.name for column in self.columns), *self._own_names}
@@ -133,7 +153,7 @@ class ServedModel:
         try:
             sheet = FrameSheet(Columns(frame), self.silo, "inputs")
             raw = rows_of(sheet, self.columns, self.encoder.csv_format, self.silo)
-            return self._of_rows(raw, Columns(frame))
+            return self._of_rows(raw, Columns(frame), apart)
         except DataError as error:
             raise self._refused(str(error)) from None
         except (ValueError, TypeError, OverflowError, IndexError, KeyError):
@@ -199,6 +219,8 @@ class RunModel(ServedModel):
         self.risk = promise.risk if promise is not None and promise.guaranteed else None
         if self.kind == "table":
             self.encoder = self.raw.encoder
+            single = replace(self.encoder, reference=NO_REFERENCE)
+            self.of_one_row = replace(run.preparation, encoders={silo: single})
             known = self.encoder.reference.columns
             self.known = tuple(KnownValues(each.values, each.missing) for each in known)
         with torch.no_grad():
@@ -218,9 +240,9 @@ class RunModel(ServedModel):
             shape = ", ".join(map(str, self.shape))
             raise Refusal((None, None, f"expected {self.dtype} (N, {shape})")) from None
 
-    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
+    def _of_rows(self, raw: Array, frame: Any, apart: bool = False) -> ServedInputs:
         preparation = self.run.preparation
-        found = preparation.noted(raw, self.silo)
+        found = (self.of_one_row if apart else preparation).noted(raw, self.silo)
         subgroup = found.subgroup
         if preparation.subgroups is not None and frame is not None and self.encoder is not None:
             subgroup = preparation.subgroups.of_rows(frame, self.encoder)
@@ -268,7 +290,7 @@ class OnnxModel(ServedModel):
         x = self._array(values)
         return self._of_rows(x, None) if self.kind == "table" else ServedInputs(x)
 
-    def _of_rows(self, raw: Array, frame: Any) -> ServedInputs:
+    def _of_rows(self, raw: Array, frame: Any, apart: bool = False) -> ServedInputs:
         if self.encoder is None:
             raise Refusal((None, None, "the model takes no rows"))
         checked = self.encoder.checked(raw, self.silo)

@@ -11,150 +11,29 @@ import contextlib
 import json
 import logging
 import math
-import os
-import queue
+import signal
 import socket
-import threading
-import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import Future
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from html import escape
+from typing import Any
 
 from .._version import __version__
-from ..core import CaveatError, ConfigurationError
-from ..export.export_model import Arrays
-from ..files.writing import privately
-from .answers import WATCHED, Refusal, ServedInputs, ServedModel, described
+from ..core import ConfigurationError
+from .answering import Answered, AnsweringThread, NoModel, Served
+from .answers import Given, Refusal, described
 from .requests import parsed, request_of, tensors_of
-from .watch import Watch, rank_of
 
-BATCH = 256
-"""Maximum number of inputs of a batch, unless one request has more."""
-SAVED = 1.0
-"""Seconds between two states of the watch on disk."""
 DATATYPES = {"f": "FP64", "i": "INT64", "b": "BOOL", "u": "UINT8"}
-PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat serve</title><h1>caveat serve</h1>
-<p>POST <code>/predict</code> with <code>{"rows": [{"COLUMN": VALUE}]}</code> or <code>{"inputs": [...]}</code>.
-All routes: <a href="/openapi.json">openapi.json</a>.</p></html>"""
-
-
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat serve</title>
+<style>body{{font:16px system-ui;max-width:60em;margin:2em auto;padding:0 1em}}td{{padding:.2em 1em .2em 0}}</style>
+<h1>caveat serve</h1>
+<p>Models:</p><ul>{models}</ul>
+<p><code>POST /predict</code> with a body such as</p><pre>{body}</pre>
+<table>{rows}</table>
+<p>The same as <a href="/openapi.json">OpenAPI</a>. With several models, <code>?model=NAME</code>.</p></html>"""
+CONNECTIONS = 512
+"""Maximum number of connections and requests at once; others have status 503."""
 LOG = logging.getLogger(__name__)
-
-
-class Answered(NamedTuple):
-    """The outputs of a request."""
-
-    id: str
-    found: Arrays
-    asked: ServedInputs
-
-
-class AnswerLog:
-    """A file for its owner alone, with a line for every answer."""
-
-    def __init__(self, path: Path, model: ServedModel) -> None:
-        try:
-            self.file = os.fdopen(privately(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
-            os.fchmod(self.file.fileno(), 0o600)
-        except OSError as error:
-            raise ConfigurationError(f"--audit {path}: {error.strerror}") from None
-        self.model = model
-
-    def write(self, id: str, answers: list[dict[str, Any]]) -> None:
-        model, now = self.model, datetime.now(UTC).isoformat(timespec="milliseconds")
-        for row, answer in enumerate(answers):
-            line = {
-                "time": now, "id": id, "row": row, "silo": model.silo, "model": model.version[:12],
-                **{name: answer[name] for name in ("decision", "reason", "label")},
-            }  # fmt: skip
-            if answer.get("typicality") is not None and model.n_calibration:
-                line |= {"rank": rank_of(answer["typicality"], model.n_calibration), "of": model.n_calibration + 1}
-            self.file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self.file.flush()
-
-
-class AnsweringThread:
-    """The thread that reads and answers requests, in batches."""
-
-    def __init__(self, model: ServedModel, audit: AnswerLog | None, watch: Watch | None, state: Path | None) -> None:
-        self.model, self.audit, self.watch, self.state = model, audit, watch, state
-        self.waiting: queue.SimpleQueue[tuple[Callable[[], ServedInputs], list[str] | None, Future[Answered]] | None]
-        self.waiting, self.saved, self.batches = queue.SimpleQueue(), time.monotonic(), 0
-        self.thread = threading.Thread(target=self._work, daemon=True)
-
-    def submit(self, read: Callable[[], ServedInputs], groups: list[str] | None) -> Future[Answered]:
-        answer: Future[Answered] = Future()
-        self.waiting.put((read, groups, answer))
-        return answer
-
-    def close(self) -> None:
-        """Answer what waits, and save the watch."""
-        self.waiting.put(None)
-        self.thread.join()
-        if self.audit is not None:
-            self.audit.file.close()
-
-    def _work(self) -> None:
-        running = True
-        while running:
-            batch, count = [], 0
-            first = self.waiting.get()
-            while first is not None:
-                read, groups, answer = first
-                try:
-                    asked = read()
-                    if groups is not None and len(groups) != len(asked):
-                        raise Refusal((None, None, "expected a group for each input"))
-                    batch.append((asked, groups, answer))
-                    count += len(asked)
-                except Exception as error:
-                    answer.set_exception(error)
-                if count >= BATCH:
-                    break
-                try:
-                    first = self.waiting.get_nowait()
-                except queue.Empty:
-                    break
-            running = first is not None
-            if batch:
-                self._answer(batch)
-            if (
-                self.watch is not None
-                and self.state is not None
-                and (not running or time.monotonic() - self.saved > SAVED)
-            ):
-                self._save(self.watch, self.state)
-
-    def _save(self, watch: Watch, state: Path) -> None:
-        try:
-            watch.save(state)
-        except (CaveatError, OSError) as error:  # answers go on; the next save may succeed
-            LOG.error("the state of the watch was not saved: %s", error)
-        self.saved = time.monotonic()
-
-    def _answer(self, batch: list[tuple[ServedInputs, list[str] | None, Future[Answered]]]) -> None:
-        self.batches += 1
-        try:
-            every = self.model.ask([asked for asked, _, _ in batch])
-        except Exception as error:
-            for _, _, answer in batch:
-                answer.set_exception(error)
-            return
-        for (asked, groups, answer), found in zip(batch, every, strict=True):
-            id = uuid.uuid4().hex
-            try:
-                watched = found.pop(WATCHED, None)
-                if self.audit is not None:
-                    self.audit.write(id, described(self.model, found, asked))
-                if self.watch is not None:
-                    self.watch.add(found if watched is None else found | {"typicality": watched}, asked, groups)
-            except Exception as error:
-                answer.set_exception(error)
-                continue
-            answer.set_result(Answered(id, found, asked))
 
 
 def listed(value: Any) -> Any:
@@ -202,6 +81,28 @@ class Guard:
             await _send(send, 413 if long else 500, {"error": told})
 
 
+def page_of(schema: Mapping[str, Any], served: Sequence[Served]) -> str:
+    """Return a page of all models and routes, which needs no other file."""
+    rows = [
+        f"<tr><td>{method.upper()} <code>{escape(path)}</code><td>{escape(each.get('description', ''))}"
+        for path, methods in schema["paths"].items()
+        for method, each in methods.items()
+    ]
+    models = [
+        f"<li><code>{escape(each.name)}</code>, silo {escape(each.model.silo)}, version {each.version}"
+        for each in served
+    ]
+    return PAGE.format(models="\n".join(models), rows="\n".join(rows), body=escape(json.dumps(example(served[-1]))))
+
+
+def example(served: Served) -> dict[str, Any]:
+    """Return a body of `/predict`."""
+    model = served.model
+    if model.kind == "table":
+        return {"rows": [{each.name: 1.0 if each.categories is None else each.categories[0] for each in model.columns}]}
+    return {"inputs": ["..."]}
+
+
 class _TooLong(Exception):
     pass
 
@@ -212,12 +113,10 @@ async def _send(send: Any, status: int, value: Mapping[str, Any]) -> None:
     await send({"type": "http.response.body", "body": json.dumps(value).encode()})
 
 
-def service(
-    model: ServedModel, name: str, worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int = 4 << 20
-) -> Any:
+def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int = 4 << 20) -> Any:
     """Return the ASGI application. Raises ConfigurationError without FastAPI."""
     try:
-        from fastapi import FastAPI, Request
+        from fastapi import FastAPI, HTTPException, Request
         from fastapi.responses import HTMLResponse, JSONResponse
     except ImportError as error:
         raise ConfigurationError("caveat serve needs FastAPI and uvicorn: pip install 'caveat[serve]'") from error
@@ -229,124 +128,167 @@ def service(
         await asyncio.to_thread(worker.close)
 
     app = FastAPI(title="caveat serve", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
-    version = model.version[:12]
-    Reads = Callable[[ServedModel, Mapping[str, Any], int], Callable[[], ServedInputs]]
-
-    async def answer(request: Any, reads: Reads) -> tuple[dict[str, Any], Answered]:
-        body = parsed(await request.body())
-        groups = body.get("groups")
-        if groups is not None and not (isinstance(groups, list) and all(isinstance(each, str) for each in groups)):
-            raise Refusal((None, None, "expected groups as a list of texts"))
-        return body, await asyncio.wrap_future(worker.submit(reads(model, body, most_rows), groups))
-
-    def outputs(found: Answered) -> list[dict[str, Any]]:
-        return [
-            {"name": each, "shape": list(values.shape), "datatype": DATATYPES[values.dtype.kind],
-             "data": listed(values.ravel().tolist())}
-            for each, values in found.found.items()
-        ]  # fmt: skip
-
     Handler = Callable[..., Awaitable[Any]]
 
+    def failed(status: int, text: str, **more: Any) -> Any:
+        return JSONResponse({"error": text, **more}, status)
+
     def told(handler: Handler) -> Handler:
-        """Return a handler whose refusals are responses."""
+        """Return a handler whose errors are responses that quote nothing."""
 
         async def handled(request: Request) -> Any:
             try:
                 return await handler(request)
             except Refusal as refusal:
                 places = [{"row": row, "column": column, "expected": each} for row, column, each in refusal.places]
-                return JSONResponse({"error": refusal.text, "detail": places}, 422)
+                return failed(422, refusal.text, detail=places)
+            except NoModel:
+                return failed(404, "no such model; POST /v2/repository/index lists all")
             except _TooLong:
-                return JSONResponse({"error": f"expected a body of at most {most_bytes:,} bytes"}, 413)
-            except Exception as error:
-                LOG.error("a request failed: %s", type(error).__name__)
-                return JSONResponse({"error": "internal error"}, 500)
+                return failed(413, f"expected a body of at most {most_bytes:,} bytes")
+            except Exception as problem:
+                LOG.error("a request failed: %s", type(problem).__name__)
+                return failed(500, "internal error")
 
         handled.__name__, handled.__doc__ = handler.__name__, handler.__doc__
         handled.__annotations__ = {"request": Request}
         return handled
 
+    @app.exception_handler(HTTPException)
+    @app.exception_handler(404)
+    @app.exception_handler(405)
+    async def unknown(request: Request, problem: Any) -> Any:
+        return failed(problem.status_code, "no such route, or not with this method; see /")
+
+    def asked(request: Any) -> Served:
+        """Return the model of a request: by its path, or by ?model= and ?version=."""
+        path, query = request.path_params, request.query_params
+        name, version = path.get("model", query.get("model")), path.get("version", query.get("version"))
+        return worker.find(name, version)
+
+    async def answer(request: Any, reads: Callable[[Mapping[str, Any], int], Given]) -> tuple[Any, Served, Answered]:
+        body = parsed(await request.body())
+        given, served = reads(body, most_rows), asked(request)
+        return body, served, await asyncio.wrap_future(worker.submit(served, given))
+
     async def predict(request: Request) -> Any:
         """Answer rows of a table, objects by column, or inputs, lists of numbers."""
-        _, found = await answer(request, request_of)
-        head = {"id": found.id, "silo": model.silo, "model": name, "version": version, "promises": model.promises}
-        return JSONResponse({**head, "answers": described(model, found.found, found.asked)})
+        _, served, found = await answer(request, request_of)
+        model = served.model
+        head = {"id": found.id, "silo": model.silo, "model": served.name, "version": served.version}
+        answers = described(model, found.found, found.asked)
+        return JSONResponse({**head, "promises": model.promises, "answers": answers})
 
     async def invocations(request: Request) -> Any:
         """MLflow's route: the same outputs as those of an exported MLflow model."""
-        _, found = await answer(request, request_of)
+        _, _, found = await answer(request, request_of)
         predictions = {each: listed(values.tolist()) for each, values in found.found.items()}
         notes = {"notes": list(found.asked.notes)} if found.asked.notes else {}
         return JSONResponse({"predictions": predictions | notes}, headers={"x-answer-id": found.id})
 
     async def infer(request: Request) -> Any:
         """The Open Inference Protocol: a tensor of inputs, or a tensor for each column of a table."""
-        if request.path_params["model"] != name:
-            return JSONResponse({"error": "no such model"}, 404)
-        body, found = await answer(request, tensors_of)
+        body, served, found = await answer(request, tensors_of)
         id = body.get("id")
         own = id if isinstance(id, str) and len(id) <= 64 and id.isascii() and id.isprintable() else found.id
-        head = {"model_name": name, "model_version": version, "id": own, "parameters": {"answer_id": found.id}}
-        return JSONResponse({**head, "outputs": outputs(found)})
+        head = {"model_name": served.name, "model_version": served.version, "id": own}
+        outputs = [
+            {"name": each, "shape": list(values.shape), "datatype": DATATYPES[values.dtype.kind],
+             "data": listed(values.ravel().tolist())}
+            for each, values in found.found.items()
+        ]  # fmt: skip
+        return JSONResponse({**head, "parameters": {"answer_id": found.id}, "outputs": outputs})
 
-    for path, handler in (("/predict", predict), ("/invocations", invocations), ("/v2/models/{model}/infer", infer)):
-        app.add_api_route(path, told(handler), methods=["POST"])
-
-    async def live() -> Any:
+    async def live(request: Request) -> Any:
+        """Say that the process runs."""
         return {"live": True}
 
-    async def ready() -> Any:
-        return JSONResponse({"ready": worker.thread.is_alive()}, 200 if worker.thread.is_alive() else 503)
+    async def ready(request: Request) -> Any:
+        """Say whether a model answers."""
+        if "model" in request.path_params:
+            asked(request)
+        alive = worker.thread.is_alive()
+        return JSONResponse({"ready": alive}, 200 if alive else 503)
 
     async def metadata(request: Request) -> Any:
-        if request.path_params["model"] != name:
-            return JSONResponse({"error": "no such model"}, 404)
-        table = [
-            {"name": each.name, "datatype": "FP64" if each.categories is None else "BYTES", "shape": [-1]}
-            for each in model.columns
-        ]
-        kinds = {"float32": "FP32", "int64": "INT64", "uint8": "UINT8"}
-        whole = [{"name": "inputs", "datatype": kinds[model.dtype], "shape": [-1, *model.shape]}]
-        shapes = {"probs": [-1, len(model.classes)], "sets": [-1, len(model.classes)]}
-        whole_numbers = dict.fromkeys(("label", "decision", "reason", "answered_by"), "INT64") | {"sets": "BOOL"}
-        given = [
-            {"name": each, "datatype": whole_numbers.get(each, "FP64"), "shape": shapes.get(each, [-1])}
-            for each in model.output_names
-        ]
-        return {"name": name, "versions": [version], "platform": "caveat", "inputs": table or whole, "outputs": given}
+        """The inputs and outputs of a model."""
+        served = asked(request)
+        return described_model(served, [each.version for each in worker.served if each.name == served.name])
 
-    async def server() -> Any:
-        return {"name": "caveat", "version": __version__, "extensions": []}
+    async def index(request: Request) -> Any:
+        """All models that are served, by name, version and silo."""
+        return [
+            {"name": each.name, "version": each.version, "state": "READY", "reason": "", "silo": each.model.silo}
+            for each in worker.served
+        ]
 
-    async def watched() -> Any:
+    async def server(request: Request) -> Any:
+        """The name and the version of the server."""
+        return {"name": "caveat", "version": __version__, "extensions": ["model_repository"]}
+
+    async def watched(request: Request) -> Any:
         """What the watch has found."""
-        if worker.watch is None:
-            return JSONResponse({"error": "no watch"}, 404)
-        return {"lines": worker.watch.lines(), "evidence": worker.watch.points}
+        watch = asked(request).watch
+        if watch is None:
+            return failed(404, "no watch")
+        return {"lines": watch.lines(), "evidence": list(watch.points)}
 
-    async def version_of() -> Any:
+    async def watch_page(request: Request) -> Any:
+        """The same as a page: evidence over time, since when, which column, what to do."""
+        watch = asked(request).watch
+        return failed(404, "no watch") if watch is None else HTMLResponse(watch.page())
+
+    async def version_of(request: Request) -> Any:
+        """The version of caveat."""
         return HTMLResponse(__version__)
 
-    async def page() -> Any:
-        return HTMLResponse(PAGE)
+    async def page(request: Request) -> Any:
+        """This page."""
+        return HTMLResponse(page_of(app.openapi(), worker.served))
 
-    for path, get in (
-        ("/", page), ("/ping", live), ("/health", live), ("/version", version_of), ("/watch", watched),
-        ("/v2", server), ("/v2/health/live", live), ("/v2/health/ready", ready), ("/v2/models/{model}", metadata),
-        ("/v2/models/{model}/ready", ready),
+    model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+    for path, handler in (
+        ("/predict", predict), ("/invocations", invocations), (f"{model}/infer", infer), (f"{version}/infer", infer),
+        ("/v2/repository/index", index),
     ):  # fmt: skip
-        get.__annotations__ = {each: Request if each == "request" else Any for each in get.__annotations__}
-        app.add_api_route(path, get, methods=["GET"], response_model=None)
+        app.add_api_route(path, told(handler), methods=["POST"], response_model=None)
+    for path, handler in (
+        ("/", page), ("/ping", live), ("/health", live), ("/version", version_of), ("/watch", watched),
+        ("/watch.html", watch_page),
+        ("/v2", server), ("/v2/health/live", live), ("/v2/health/ready", ready), (model, metadata),
+        (version, metadata), (f"{model}/ready", ready), (f"{version}/ready", ready),
+    ):  # fmt: skip
+        app.add_api_route(path, told(handler), methods=["GET"], response_model=None)
     return Guard(app, most_bytes)
 
 
-def serving(app: Any, host: str, port: int) -> None:
-    """Serve until interrupted. Raises ConfigurationError without uvicorn, or if the port is taken."""
+def described_model(served: Served, versions: list[str]) -> dict[str, Any]:
+    """Return the metadata of the Open Inference Protocol."""
+    model = served.model
+    table = [
+        {"name": each.name, "datatype": "FP64" if each.categories is None else "BYTES", "shape": [-1]}
+        for each in model.columns
+    ]
+    kinds = {"float32": "FP32", "int64": "INT64", "uint8": "UINT8"}
+    whole = [{"name": "inputs", "datatype": kinds[model.dtype], "shape": [-1, *model.shape]}]
+    shapes = {"probs": [-1, len(model.classes)], "sets": [-1, len(model.classes)]}
+    types = dict.fromkeys(("label", "decision", "reason", "answered_by"), "INT64") | {"sets": "BOOL"}
+    given = [
+        {"name": each, "datatype": types.get(each, "FP64"), "shape": shapes.get(each, [-1])}
+        for each in model.output_names
+    ]
+    return {"name": served.name, "versions": versions, "platform": "caveat", "inputs": table or whole, "outputs": given}
+
+
+def serving(app: Any, worker: AnsweringThread, host: str, port: int) -> None:
+    """Serve until interrupted; a hangup opens the models again. Raises ConfigurationError without uvicorn, or if the
+    port is taken."""
     try:
         import uvicorn
     except ImportError as error:
         raise ConfigurationError("caveat serve needs FastAPI and uvicorn: pip install 'caveat[serve]'") from error
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: worker.reload())
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with bound:
@@ -354,5 +296,7 @@ def serving(app: Any, host: str, port: int) -> None:
             bound.bind((host, port))
         except OSError as error:
             raise ConfigurationError(f"--host {host} --port {port}: {error.strerror or error}") from None
-        settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        settings = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, limit_concurrency=512
+        )
         uvicorn.Server(settings).run(sockets=[bound])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .answers import Refusal, ServedInputs, ServedModel
+from .answers import Given, Refusal
+
+Columns = Mapping[str, list[Any]]
 
 
 def _unique(value: str) -> Any:
@@ -42,24 +44,33 @@ def check_count(count: int, most: int) -> None:
         raise Refusal((None, None, f"expected 1 to {most:,} inputs"))
 
 
-def request_of(model: ServedModel, body: Mapping[str, Any], most: int) -> Callable[[], ServedInputs]:
-    """Return a function that reads the inputs of a body: rows, inputs, or MLflow's other names. Raises Refusal."""
+def request_of(body: Mapping[str, Any], most: int) -> Given:
+    """Return what a body gives: rows, inputs, or MLflow's other names. Raises Refusal."""
     forms = [name for name in ("rows", "inputs", "instances", "dataframe_records", "dataframe_split") if name in body]
     if len(forms) != 1:
         raise Refusal((None, None, 'expected "rows" or "inputs"'))
     given = body[forms[0]]
     if forms[0] in ("rows", "dataframe_records"):
         columns = columns_of(given, most)
-        return lambda: model.rows(columns)
+        return _given(body, len(given), columns)
     if forms[0] == "dataframe_split":
         names, data = _split(given)
         check_count(len(data), most)
         split = {name: [row[i] for row in data] for i, name in enumerate(names)}
-        return lambda: model.rows(split)
+        return _given(body, len(data), split)
     if not isinstance(given, list):
         raise Refusal((None, None, "expected inputs as lists of numbers"))
     check_count(len(given), most)
-    return lambda: model.inputs(given)
+    return _given(body, len(given), values=given)
+
+
+def _given(body: Mapping[str, Any], count: int, columns: Columns | None = None, values: Any = None) -> Given:
+    groups = body.get("groups")
+    if groups is not None and not (isinstance(groups, list) and all(isinstance(each, str) for each in groups)):
+        raise Refusal((None, None, "expected groups as a list of texts"))
+    if groups is not None and len(groups) != count:
+        raise Refusal((None, None, "expected a group for each input"))
+    return Given(count, columns, values, groups)
 
 
 def _split(given: Any) -> tuple[list[str], list[list[Any]]]:
@@ -73,8 +84,8 @@ def _split(given: Any) -> tuple[list[str], list[list[Any]]]:
     raise Refusal((None, None, "expected the names of columns, and rows of as many values"))
 
 
-def tensors_of(model: ServedModel, body: Mapping[str, Any], most: int) -> Callable[[], ServedInputs]:
-    """Return a function that reads the tensors of the Open Inference Protocol. Raises Refusal."""
+def tensors_of(body: Mapping[str, Any], most: int) -> Given:
+    """Return what tensors of the Open Inference Protocol give. Raises Refusal."""
     wrong = Refusal((None, None, "expected inputs as tensors with name, shape, datatype and data"))
     tensors = body.get("inputs")
     if not isinstance(tensors, list) or not tensors or not all(isinstance(each, dict) for each in tensors):
@@ -98,11 +109,11 @@ def tensors_of(model: ServedModel, body: Mapping[str, Any], most: int) -> Callab
         flat = _flat(by_name["inputs"])
         if len(flat) != math.prod(shape):
             raise Refusal((None, None, "expected as many numbers as the shape says"))
-        return lambda: model.inputs(_shaped(flat, shape))
+        return _given(body, shape[0], values=_shaped(flat, shape))
     flats = {name: _flat(data) for name, data in by_name.items()}
     if len({len(each) for each in flats.values()}) != 1 or len(next(iter(flats.values()))) != shape[0]:
         raise Refusal((None, None, "expected a tensor for each column, all of the same length"))
-    return lambda: model.rows(flats)
+    return _given(body, shape[0], flats)
 
 
 def _flat(data: list[Any]) -> list[Any]:

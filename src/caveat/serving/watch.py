@@ -1,7 +1,8 @@
 """A watch of a served model: inputs, a table's columns and outcomes, with a state that is kept in a file.
 
 The chance of ever raising a false alarm is at most `alarm`, for all of its monitors together: each raises one when its
-evidence reaches their number over `alarm`. An input counts once by its id, which the file has as a keyed hash.
+evidence reaches their number over `alarm`. With `between`, the mean number of inputs between false alarms is at least
+that. An input counts once by its id, which the file has as a keyed hash.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ MOST_IDS = 50_000
 """Number of ids that are remembered; the oldest are forgotten first."""
 MOST_POINTS = 200
 """Maximum number of points of the evidence over time."""
+MOST_ALARMS = 100
+"""Number of alarms that are remembered; the oldest are forgotten first."""
 ADVICE = {
     "inputs": "compare recent inputs with those that the model was calibrated on; until the cause is known, do not "
     "rely on its guarantees; if the change is there to stay, fit the model to new data (caveat join)",
@@ -37,21 +40,22 @@ ADVICE = {
 class Watch:
     """Monitors of a model, and what they have found."""
 
-    def __init__(self, model: ServedModel, alarm: float) -> None:
-        self.model, self.alarm, self.salt = model, alarm, secrets.token_hex(16)
+    def __init__(self, model: ServedModel, alarm: float, between: int | None = None) -> None:
+        self.model, self.alarm, self.between, self.salt = model, alarm, between, secrets.token_hex(16)
+        endless = between is not None
         ranked = model.n_calibration > 0 and "typicality" in model.output_names and model.ranks_watched
         count = ranked + bool(model.known) + (model.risk is not None)
         if not count:
             raise ConfigurationError(f"silo {model.silo}: nothing to watch: no p-values, no columns and no guarantee")
-        self.level = alarm / count
-        """The rate of false alarms of each monitor."""
+        self.level = (alarm if between is None else 1 / between) / count
+        """The rate of false alarms of each monitor; 1 over it is the evidence of an alarm."""
         self.monitors: dict[str, Monitor] = {}
         if ranked:
-            self.monitors["inputs"] = RankMonitor(model.n_calibration, self.level)
+            self.monitors["inputs"] = RankMonitor(model.n_calibration, self.level, endless=endless)
         if model.known:
-            self.monitors["columns"] = ColumnMonitor(model.known, 0)
+            self.monitors["columns"] = ColumnMonitor(model.known, 0, endless=endless)
         if model.risk is not None:
-            self.monitors["outcomes"] = OutcomeMonitor(model.risk)
+            self.monitors["outcomes"] = OutcomeMonitor(model.risk, endless=endless)
         self.ids: dict[str, None] = {}
         self.alarms: list[AlarmRaised] = []
         self.points: list[tuple[int, float]] = []
@@ -97,7 +101,8 @@ class Watch:
         return np.where(texts & (row == -1), np.nan, row)
 
     def _check(self, name: str, monitor: Monitor) -> None:
-        if monitor.evidence < 1 / self.level or any(each.monitor == name for each in self.alarms):
+        once = not monitor.endless and any(each.monitor == name for each in self.alarms)
+        if once or monitor.evidence < 1 / self.level:
             return
         column, change = "", 0
         if isinstance(monitor, ColumnMonitor):
@@ -106,7 +111,10 @@ class Watch:
             column += "" if monitor.of_values(at) else " (missing values)"
         elif isinstance(monitor, RankMonitor | OutcomeMonitor):
             change = monitor.change
-        self.alarms.append(AlarmRaised(monitor=name, at=monitor.t, since=change + 1, column=column))
+        found = AlarmRaised(monitor=name, at=monitor.t, since=change + 1, column=column)
+        self.alarms = [*self.alarms[1 - MOST_ALARMS :], found]
+        if monitor.endless:
+            monitor.begin_anew()
 
     @property
     def evidence(self) -> float:
@@ -127,8 +135,9 @@ class Watch:
 
     def record(self) -> WatchFile:
         return WatchFile(
-            model=self.model.version, silo=self.model.silo, alarm=self.alarm, salt=self.salt, ids=list(self.ids),
-            repeats=self.repeats, every=self.every, points=self.points, alarms=self.alarms,
+            model=self.model.version, silo=self.model.silo, alarm=self.alarm, between=self.between,
+            salt=self.salt, ids=list(self.ids), repeats=self.repeats, every=self.every,
+            points=self.points, alarms=self.alarms,
             monitors={name: monitor.state() for name, monitor in self.monitors.items()},
         )  # fmt: skip
 
@@ -137,17 +146,19 @@ class Watch:
         write_record(path, self.record(), opener=privately)
 
     @classmethod
-    def opened(cls, path: Path, model: ServedModel, alarm: float) -> Watch:
+    def opened(cls, path: Path, model: ServedModel, alarm: float, between: int | None = None) -> Watch:
         """Return a new watch, or the one in a file. Raises DataError for the file of another model, or a damaged one,
         ConfigurationError for another rate of alarms."""
         kept = record_of(path, WatchFile)
         if kept is None:
-            return cls(model, alarm)
+            return cls(model, alarm, between)
         if (kept.model, kept.silo) != (model.version, model.silo):
             raise DataError(f"{path} watches another model, of silo {kept.silo}: expected a new file for this one")
+        if kept.between != between:
+            raise ConfigurationError(f"--between {between}: {path} has {kept.between}, which cannot change")
         if kept.alarm != alarm:
             raise ConfigurationError(f"--alarm {alarm:g}: {path} has {kept.alarm:g}, which cannot change")
-        watch = cls(model, kept.alarm)
+        watch = cls(model, kept.alarm, between)
         watch.salt, watch.ids = kept.salt, dict.fromkeys(kept.ids)
         watch.alarms, watch.points = list(kept.alarms), [(int(t), float(share)) for t, share in kept.points]
         watch.repeats, watch.every = kept.repeats, kept.every
@@ -159,6 +170,26 @@ class Watch:
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path}: {error}") from None
         return watch
+
+    def mean_with(self, others: Sequence[WatchFile]) -> MeanEvidence | None:
+        """Return the mean over silos of evidence, None without others. Raises ConfigurationError for a state with
+        `between`, whose evidence is of another kind."""
+        every = [self.record(), *others]
+        if any(each.between is not None for each in every) and others:
+            raise ConfigurationError("--with: a mean over silos needs watches with --alarm, not with --between")
+        evidence = sum(map(_evidence, every)) / len(every)
+        return MeanEvidence(len(every), evidence, evidence >= 1 / self.alarm, 1 / self.alarm) if others else None
+
+    def page(self) -> str:
+        """Return a page of what has been found."""
+        from ..html.watch import Found, render
+
+        rows = [Found(name, each.t, float(each.evidence) * self.level) for name, each in self.monitors.items()]
+        columns = self.monitors.get("columns")
+        shares = columns.by_column * self.level if isinstance(columns, ColumnMonitor) else ()
+        by_column = {each.name: float(share) for each, share in zip(self.model.columns, shares, strict=False)}
+        alarms = [(each, ADVICE[each.monitor]) for each in self.alarms]
+        return render(self.record(), rows, by_column, alarms)
 
     def lines(self) -> list[str]:
         """Return what has been found, and what to do."""
@@ -174,6 +205,26 @@ class Watch:
                 f"{ADVICE[each.monitor]}"
             )
         return told if self.alarms else [*told, "no alarm: nothing suggests that inputs or outcomes have changed"]
+
+
+class MeanEvidence(NamedTuple):
+    """The mean over silos of evidence."""
+
+    silos: int
+    evidence: float
+    alarm: bool
+    needed: float
+
+    @property
+    def line(self) -> str:
+        told = "ALARM: inputs or outcomes have changed at several silos" if self.alarm else "no alarm"
+        return f"mean over {self.silos} silos: evidence {self.evidence:.3g}, alarm at {self.needed:.3g}: {told}"
+
+
+def _evidence(state: WatchFile) -> float:
+    """Return the mean over monitors of a silo's evidence; without bets against a bound, which hold at their silo."""
+    found = [each["urn.wealth" if "urn.wealth" in each else "bets.wealth"] for each in state.monitors.values()]
+    return float(np.mean([np.sum(each) for each in found]))
 
 
 def rank_of(p: float, n: int) -> int:

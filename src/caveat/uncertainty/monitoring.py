@@ -7,6 +7,9 @@ without bound. Given the past, the t-th rank of exchangeable inputs is among the
 (n + t), where c past inputs have been (Polya's urn). Bets begin at every input, with weights that sum to less than 1,
 so a late change is noticed, too (Shiryaev's mixture).
 
+For endless use, bets of 1 begin at every input instead (Shiryaev and Roberts; e-detectors, Shin et al. 2024, arXiv
+2203.03532): the mean number of inputs until the evidence reaches N is at least N. After an alarm, bets begin anew.
+
 An urn absorbs a change that it does not notice soon. From `LARGE` calibration inputs on, its wealth is averaged with
 that of bets against an upper confidence bound of the probability, which holds with a share `SPENT` of the rate.
 """
@@ -48,10 +51,10 @@ class Bets:
         self.since = np.zeros(self.wealth.shape, np.int64)
         """The number of inputs when the logarithm was lowest: the likely change."""
 
-    def settle(self, t: int, odds: Array) -> None:
+    def settle(self, t: int, odds: Array, endless: bool = False) -> None:
         """Pay out input t, from 0: 1 / probability for events (..., K) that happened, 0 for others, 1 if not bet on."""
         payoff = 1 - STAKES + STAKES * odds[..., None]
-        start = weight(t) / (odds.shape[-1] * len(STAKES))
+        start = (1 if endless else weight(t)) / (odds.shape[-1] * len(STAKES))
         self.wealth = np.minimum((self.wealth + start) * payoff, CAP)
         self.logs += np.log(payoff)
         lower = self.logs < self.low
@@ -74,11 +77,19 @@ class Monitor:
 
     t: int
     """Number of inputs so far."""
+    endless: bool
+    """Whether bets of 1 begin at every input."""
 
     @property
     def evidence(self) -> Any:
         """Exceeds 1 / rate with a probability of at most `rate` while all is well."""
         raise NotImplementedError
+
+    def begin_anew(self) -> None:
+        """Forget all bets, but not what has been seen."""
+        for bets in (each for each in vars(self).values() if isinstance(each, Bets)):
+            for name, each in vars(bets).items():
+                setattr(bets, name, np.full_like(each, self.t if name == "since" else 0))
 
     def arrays(self) -> dict[str, tuple[Any, str]]:
         """Return what holds each array of the state, and its name there."""
@@ -115,10 +126,10 @@ class RankMonitor(Monitor):
     """Evidence against inputs like n calibration inputs, from their ranks 1 to n + 1, low for unusual ones. With
     `streams`, a monitor for each of so many independent streams of inputs."""
 
-    def __init__(self, n: int, rate: float, *streams: int) -> None:
-        self.n, self.t, self.k = n, 0, _lowest(CUTS, n)
+    def __init__(self, n: int, rate: float, *streams: int, endless: bool = False) -> None:
+        self.n, self.t, self.k, self.endless = n, 0, _lowest(CUTS, n), endless
         self.counts, self.urn = np.zeros((*streams, len(self.k))), Bets(*streams, len(self.k))
-        self.fixed = Bets(*streams, len(self.k)) if n >= LARGE else None
+        self.fixed = Bets(*streams, len(self.k)) if n >= LARGE and not endless else None
         self.bound = beta_quantile(1 - SPENT * rate / len(self.k), self.k, n + 1 - self.k)
 
     def add(self, rank: ArrayLike) -> None:
@@ -127,7 +138,7 @@ class RankMonitor(Monitor):
         if not ((ranks >= 1) & (ranks <= self.n + 1)).all():
             raise ValueError(f"rank {rank!r}, expected 1 to {self.n + 1}")
         low = (ranks <= self.k).astype(np.float64)
-        self.urn.settle(self.t, low * (self.n + 1 + self.t) / (self.k + self.counts))
+        self.urn.settle(self.t, low * (self.n + 1 + self.t) / (self.k + self.counts), self.endless)
         if self.fixed is not None:
             self.fixed.settle(self.t, low / self.bound)
         self.counts += low
@@ -156,8 +167,8 @@ class ColumnMonitor(Monitor):
     """Evidence against rows (D,) like the calibration rows, from each column: a value's rank, low or high, among the
     known ones, and whether it is missing. Ties are broken at random, by numbers that depend on `seed` and the row."""
 
-    def __init__(self, known: Sequence[KnownValues], seed: int) -> None:
-        self.known, self.seed, self.t = known, seed, 0
+    def __init__(self, known: Sequence[KnownValues], seed: int, *, endless: bool = False) -> None:
+        self.known, self.seed, self.t, self.endless = known, seed, 0, endless
         jitter = np.random.default_rng([seed, 0])
         self.values = [np.array(each.values) for each in known]
         self.jitters = [jitter.random(len(values)) for values in self.values]
@@ -195,7 +206,7 @@ class ColumnMonitor(Monitor):
         inputs = np.repeat(np.stack([self.seen, np.full(len(x), self.t)], 1), 2 * half, axis=1)
         odds = happened * (np.repeat(self.sizes, 2 * half, axis=1) + 1 + inputs) / (self.k + self.counts)
         odds[~there, : 2 * half], happened[~there, : 2 * half] = 1, 0
-        self.bets.settle(self.t, odds.ravel())
+        self.bets.settle(self.t, odds.ravel(), self.endless)
         self.counts += happened
         self.seen += there
         self.t += 1
@@ -224,11 +235,11 @@ class ColumnMonitor(Monitor):
 class OutcomeMonitor(Monitor):
     """Evidence against answers that are wrong with a probability of at most `risk`, given the past."""
 
-    def __init__(self, risk: float) -> None:
-        self.risk, self.t, self.errors, self.bets = risk, 0, np.zeros(()), Bets(1)
+    def __init__(self, risk: float, *, endless: bool = False) -> None:
+        self.risk, self.t, self.errors, self.bets, self.endless = risk, 0, np.zeros(()), Bets(1), endless
 
     def add(self, wrong: bool) -> None:
-        self.bets.settle(self.t, np.array([wrong / self.risk]))
+        self.bets.settle(self.t, np.array([wrong / self.risk]), self.endless)
         self.errors = self.errors + wrong
         self.t += 1
 

@@ -26,6 +26,7 @@ class WatchFile(File):
     model: str  # SHA-256 of the model
     silo: str
     alarm: Annotated[float, Field(gt=0, lt=1)]  # largest chance of ever raising a false alarm
+    between: Annotated[int, Field(ge=2)] | None = None  # or the mean number of inputs between false alarms, at least
     salt: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]  # key of the hashes of ids
     ids: list[str]  # hashes of the ids of recent inputs
     repeats: Size  # inputs that did not count, because their ids had occurred

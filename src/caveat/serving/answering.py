@@ -1,0 +1,267 @@
+"""The thread that answers: models by name and version, batches of all that waits, the audit, and new models.
+
+All models share one thread, because a prediction uses torch's global state. What a request asks is decided when it
+arrives, so a model that is replaced still answers the requests that were made to it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core import CaveatError, ConfigurationError
+from ..data.tables.reference import FEWEST
+from ..export.export_model import Arrays
+from ..files.writing import privately
+from .answers import WATCHED, Given, Refusal, ServedInputs, ServedModel, described
+from .watch import Watch, rank_of
+
+BATCH = 256
+"""Maximum number of inputs of a batch, unless one request has more."""
+SAVED = 1.0
+"""Seconds between two states of a watch on disk."""
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Served:
+    """A model under a name, with its watch and the file of the watch's state."""
+
+    name: str
+    model: ServedModel
+    watch: Watch | None = None
+    state: Path | None = None
+
+    @property
+    def version(self) -> str:
+        return self.model.version[:12]
+
+
+class NoModel(Exception):
+    """No model has the name or the version that was asked for."""
+
+
+class Answered(NamedTuple):
+    """The outputs of a request."""
+
+    id: str
+    found: Arrays
+    asked: ServedInputs
+
+
+class Waiting(NamedTuple):
+    """A request to a model."""
+
+    served: Served
+    given: Given
+    answer: Future[Answered]
+
+
+class AnswerLog:
+    """A file for its owner alone, with a line for every answer."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.file = os.fdopen(privately(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
+            os.fchmod(self.file.fileno(), 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"--audit {path}: {error.strerror}") from None
+
+    def write(self, id: str, served: Served, answers: list[dict[str, Any]]) -> None:
+        model, now = served.model, datetime.now(UTC).isoformat(timespec="milliseconds")
+        lines = []
+        for row, answer in enumerate(answers):
+            line = {
+                "time": now, "id": id, "row": row, "silo": model.silo, "model": served.version,
+                **{name: answer[name] for name in ("decision", "reason", "label")},
+            }  # fmt: skip
+            if answer.get("typicality") is not None and model.n_calibration:
+                line |= {"rank": rank_of(answer["typicality"], model.n_calibration), "of": model.n_calibration + 1}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        self.file.write("".join(lines))
+        self.file.flush()
+
+
+class AnsweringThread:
+    """The thread that reads and answers requests, in batches. `reopen` returns the models to serve from now on, given
+    those that are served."""
+
+    def __init__(
+        self,
+        served: Sequence[Served],
+        audit: AnswerLog | None = None,
+        reopen: Callable[[Sequence[Served]], Sequence[Served]] | None = None,
+    ) -> None:
+        self.served, self.audit, self.reopen = tuple(served), audit, reopen
+        self.waiting: queue.SimpleQueue[Waiting | str] = queue.SimpleQueue()
+        self.changed: dict[Served, None] = {}
+        self.saved, self.batches = time.monotonic(), 0
+        self.thread = threading.Thread(target=self._work, daemon=True)
+
+    def find(self, name: str | None = None, version: str | None = None) -> Served:
+        """Return a model; the last one of several versions, if none is given. Raises NoModel."""
+        served = self.served
+        if name is None and len({each.name for each in served}) > 1:
+            raise NoModel
+        fitting = [each for each in served if name in (None, each.name) and version in (None, each.version)]
+        if not fitting:
+            raise NoModel
+        return fitting[-1]
+
+    def submit(self, served: Served, given: Given) -> Future[Answered]:
+        answer: Future[Answered] = Future()
+        self.waiting.put(Waiting(served, given, answer))
+        return answer
+
+    def reload(self) -> None:
+        """Open the models again, after what waits has been answered."""
+        self.waiting.put("reload")
+
+    def close(self) -> None:
+        """Answer what waits, and save the watch."""
+        self.waiting.put("close")
+        self.thread.join()
+        if self.audit is not None:
+            self.audit.file.close()
+
+    def _work(self) -> None:
+        told = ""
+        while told != "close":
+            told, batch = self._next()
+            of: dict[Served, list[Waiting]] = {}
+            for each in batch:
+                of.setdefault(each.served, []).append(each)
+            for served, requests in of.items():
+                self._answer(served, requests)
+            if told or time.monotonic() - self.saved > SAVED:
+                self._save()
+            if told == "reload" and self.reopen is not None:
+                try:
+                    self.served = tuple(self.reopen(self.served))
+                except (CaveatError, OSError) as error:
+                    LOG.error("the models were not opened again, and the old ones go on: %s", error)
+
+    def _next(self) -> tuple[str, list[Waiting]]:
+        """Wait for a request, and return it with the others that wait, or what else is to be done afterwards."""
+        batch: list[Waiting] = []
+        count = 0
+        try:
+            first = self.waiting.get(timeout=SAVED if self.changed else None)
+            while not isinstance(first, str):
+                batch.append(first)
+                count += first.given.count
+                if count >= BATCH:
+                    return "", batch
+                first = self.waiting.get_nowait()
+            return first, batch
+        except queue.Empty:
+            return "", batch
+
+    def _save(self) -> None:
+        for served in self.changed:
+            if served.watch is not None and served.state is not None:
+                try:
+                    served.watch.save(served.state)
+                except (CaveatError, OSError) as error:  # answers go on; the next save may succeed
+                    LOG.error("the state of the watch was not saved: %s", error)
+        self.changed.clear()
+        self.saved = time.monotonic()
+
+    def _answer(self, served: Served, requests: list[Waiting]) -> None:
+        self.batches += 1
+        try:
+            read = read_together(served.model, [each.given for each in requests])
+            fine = [
+                (each, asked) for each, asked in zip(requests, read, strict=True) if isinstance(asked, ServedInputs)
+            ]
+            every = served.model.ask([asked for _, asked in fine]) if fine else []
+        except Exception as error:
+            for each in requests:
+                each.answer.set_exception(error)
+            return
+        for each, asked in zip(requests, read, strict=True):
+            if not isinstance(asked, ServedInputs):
+                each.answer.set_exception(asked)
+        for (each, asked), found in zip(fine, every, strict=True):
+            self._tell(each, asked, found)
+
+    def _tell(self, request: Waiting, asked: ServedInputs, found: Arrays) -> None:
+        id, served = uuid.uuid4().hex, request.served
+        try:
+            watched = found.pop(WATCHED, None)
+            if self.audit is not None:
+                self.audit.write(id, served, described(served.model, found, asked))
+            if served.watch is not None:
+                ranked = found if watched is None else found | {"typicality": watched}
+                served.watch.add(ranked, asked, request.given.groups)
+                self.changed[served] = None
+        except Exception as error:
+            request.answer.set_exception(error)
+        else:
+            request.answer.set_result(Answered(id, found, asked))
+
+
+def read_together(model: ServedModel, given: Sequence[Given]) -> list[ServedInputs | Exception]:
+    """Return the inputs of each request, or why it is refused: as if each was read alone. Few rows with the same
+    columns, and values of the same types in each, are read as one table, which takes little longer than one row."""
+    found: dict[int, ServedInputs | Exception] = {}
+    tables: list[tuple[dict[str, type | None], list[int]]] = []
+    for i, each in enumerate(given):
+        if each.columns is None or each.count >= FEWEST:  # notes on all rows together begin there
+            continue
+        types = _types(each.columns)
+        for known, members in tables:
+            if types is not None and _fit(known, types):
+                known.update({name: kind for name, kind in types.items() if kind is not None})
+                members.append(i)
+                break
+        else:
+            if types is not None:
+                tables.append((types, [i]))
+    for _, members in tables:
+        if len(members) > 1:
+            parts = [given[i].columns or {} for i in members]
+            whole = {name: [value for part in parts for value in part[name]] for name in parts[0]}
+            try:
+                together = model.rows(whole, apart=True)
+            except Refusal:  # some of them: each for itself
+                continue
+            start = 0
+            for i in members:
+                found[i] = together.part(start, start + given[i].count)
+                start += given[i].count
+    return [found[i] if i in found else _alone(model, each) for i, each in enumerate(given)]
+
+
+def _alone(model: ServedModel, given: Given) -> ServedInputs | Exception:
+    try:
+        return model.rows(given.columns) if given.columns is not None else model.inputs(given.values)
+    except Exception as error:
+        return error
+
+
+def _fit(known: Mapping[str, type | None], types: Mapping[str, type | None]) -> bool:
+    """Return whether two tables have the same columns, and values of the same types in each."""
+    return known.keys() == types.keys() and all(None in (known[k], types[k]) or known[k] is types[k] for k in types)
+
+
+def _types(columns: Mapping[str, Sequence[Any]]) -> dict[str, type | None] | None:
+    """Return the type of the values of each column, None for a column without values; None if one has several."""
+    found: dict[str, type | None] = {}
+    for name, values in columns.items():
+        kinds = {float if type(value) is int else type(value) for value in values if value is not None}
+        if len(kinds) > 1 or not kinds <= {float, str, bool}:
+            return None
+        found[name] = next(iter(kinds), None)
+    return found
