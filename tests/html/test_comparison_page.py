@@ -23,9 +23,9 @@ from caveat.files import read_comparison
 from caveat.files.schema import ComparedRun, Comparison, IntervalRecord, Measure
 from caveat.html.comparison.page import cost_plane, differences, headline, render
 from caveat.html.comparison.plots import course, silo_map
-from caveat.html.comparison.tables import main_table, run_table, tuning_table
+from caveat.html.comparison.tables import main_table, metric_table, run_table, tuning_table
 from caveat.html.comparison.verdict import next_steps, seeds_needed, state, unequal_budgets, verdict
-from caveat.html.comparison.wording import bracketed, figure, ranked, signed
+from caveat.html.comparison.wording import bracketed, figure, header, ranked, signed
 from caveat.html.svg import limits
 from caveat.terminal.results import comparison_table, conclusion
 
@@ -283,6 +283,16 @@ def test_the_table_has_each_method_s_interval_and_its_difference_to_the_best() -
     assert [bool(cell) for cell in behind] == [row.name != best for row in found.rows]
     assert all("bounds" in cell and "p" in cell for cell in behind if cell)
     assert all('class="interval' in cell for cell in of["interval"])
+
+
+def test_no_metric_is_lost_between_the_two_tables() -> None:
+    found = record()
+    setting = found.columns[0]
+    tables = [main_table(found, setting), metric_table(found, setting)]
+    heads = [column.header for table in tables if table for column in table.columns]
+    for measure in found.measures:
+        assert sum(head.startswith(header(measure)) for head in heads) == 1
+    assert f"worst silo, {found.measures[-1].name}" in heads
 
 
 def test_the_cost_is_one_plane_with_names() -> None:

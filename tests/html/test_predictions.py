@@ -10,7 +10,7 @@ import torch
 from html_page import Page
 
 from caveat.core import Decision, Prediction, Reason, UnlikeColumn
-from caveat.html.predictions import PredictedInputs, render, sentence, verdicts
+from caveat.html.predictions import PredictedInputs, next_steps, render, sentence, verdicts
 
 INPUTS = 20
 
@@ -106,3 +106,10 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
     empty = Prediction.from_logits(torch.zeros(1, 0, 2, dtype=torch.float64))
     found = replace(none, prediction=empty, cells={})
     assert "0 of 0 inputs answered" in Page(render(found)).text
+
+
+def test_what_to_do_follows_from_the_verdicts() -> None:
+    assert next_steps(made(0)) == ["Use the labels of the CSV."]
+    (step,) = next_steps(made(3))
+    assert step.startswith("Have a person decide 3 inputs")
+    assert next_steps(made(8))[0].startswith("Do not rely on these predictions")

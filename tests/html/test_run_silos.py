@@ -17,6 +17,8 @@ from caveat.html.run.page import render, write_report
 from caveat.html.run.rounds import spread
 from caveat.html.run.silos import SiloSection, differences_to_alone, rows_of, silo_section
 from caveat.html.templates import Table
+from caveat.terminal.results import result_table, run_conclusion
+from caveat.terminal.tables import written
 from caveat.uncertainty.statistical_tests import wilson
 
 
@@ -93,6 +95,16 @@ def test_of_forty_silos_ten_are_open_and_of_a_thousand_columns_are_histograms(tm
     assert "Median" in thousand.histograms[0].caption
     bars = re.findall(r"<title>(\d+) silos</title>", thousand.histograms[0].drawing)
     assert sum(map(int, bars)) == 1000
+
+
+def test_the_terminal_shows_the_worst_of_many_silos_and_what_to_do(tmp_path: Path) -> None:
+    run = read_run(many(tmp_path / "run", 40))
+    lines = written(result_table(run), 80).splitlines()
+    assert sum(line.startswith("silo-") for line in lines) == 10
+    assert not any("\N{HORIZONTAL ELLIPSIS}" in line or len(line) > 80 for line in lines)
+    marks = [line[0] for line in run_conclusion(run)]
+    assert marks == sorted(marks, key="✗▲✓→".index)
+    assert marks[-1] == "→"
 
 
 def test_pages_are_light(tmp_path: Path) -> None:

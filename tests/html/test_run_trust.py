@@ -19,7 +19,7 @@ from caveat.html.diagrams import oracle_risk, risk_curve
 from caveat.html.run.confidence import SureErrors, confidence
 from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.page import render
-from caveat.html.run.trust import Trust, trust
+from caveat.html.run.trust import Trust, right_and_wrong, trust
 
 RIGHT = [(40, 39, 0.975)] * 9
 """Silos whose confidence is right."""
@@ -255,3 +255,42 @@ def test_wrong_answers_of_all_silos_are_shown_surest_first(tmp_path: Path) -> No
     page = Page(render(read_run(folder)))
     text = " ".join(page.text.split())
     assert "Wrong answers, most confident first 8 99.9 % label 3 silo-29 8 90.0 % label 3 silo-2" in text
+
+
+def test_training_alone_that_is_better_beyond_chance_is_the_first_advice(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    beside = confident_run(folder / "baselines" / "local", [(40, 40, 0.975 + i / 1000) for i in range(9)], off=0)
+    change(beside, method="local")
+    content = json.loads((folder / "summary.json").read_text())
+    for i, silo in enumerate(content["silos"]):
+        silo["test"]["accuracy"] = 0.8 + i / 100
+    write_json(folder / "summary.json", content)
+    assert advice(told(folder)).startswith("Use training alone instead (method local)")
+
+
+def test_a_run_that_gains_nothing_at_most_silos_is_not_to_be_used(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+    content = json.loads((folder / "summary.json").read_text())
+    for i, silo in enumerate(content["silos"]):
+        right = [[9, 1], [0, 10]] if i < 3 else [[0, 10], [1, 9]]
+        silo |= {"class_counts": [5, 6], "classification": {"confusion": right}}
+    write_json(folder / "summary.json", content | {"classes": ["a", "b"]})
+    text = advice(told(folder))
+    assert text.startswith("Do not use")
+    assert "no better than the most frequent class" in text
+
+
+def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    counts = {"ind": ([80, 10], [2, 8]), "ood_local": ([30, 10], [10, 50]), "ood_global": ([0, 0], [10, 90])}
+    for name, (right, wrong) in counts.items():
+        made = {kind: {"from": [0.0, 0.5], "count": n, "step": 0.5} for kind, n in (("right", right), ("wrong", wrong))}
+        content["streams"][name]["models"]["switch"]["uncertainty"] = made
+    write_json(folder / "summary.json", content)
+    found = right_and_wrong(read_run(folder))
+    assert found is not None
+    assert [name for _, name in found[1]] == ["right", "wrong", "foreign (ood_local)", "foreign (ood_global)"]
+    assert "right 90, 89 % of them in the lowest bin" in found[0].caption
+    assert "foreign (ood_local) 100, 40 % of them" in found[0].caption
+    assert "foreign (ood_global) 100, 10 % of them" in found[0].caption
