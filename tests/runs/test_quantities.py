@@ -173,7 +173,6 @@ def test_class_weights_and_commands_for_classes_are_refused(finished: caveat.Run
     weighted = caveat.Training(class_weights="balanced", batch_size=32)
     for refused in (
         lambda: caveat.run(silos(), caveat.FedAvg(rounds=1, training=weighted)),
-        lambda: caveat.join(finished, silos()),
         lambda: caveat.export_model(finished, "north"),
         lambda: caveat.compare(silos(), {"a": caveat.FedAvg()}, out=tmp_path / "grid"),
         lambda: caveat.audit(silos(), caveat.FedAvg()),

@@ -20,6 +20,7 @@ from caveat.core import ConfigurationError, DataError, Refused
 from caveat.core.quantity import Times, observed
 from caveat.data.settings import DataSettings
 from caveat.metrics.survival import at, brier, concordance, kaplan_meier
+from caveat.runs.progress import Silent
 from caveat.uncertainty import sets
 
 NAMES = ("north", "south", "west")
@@ -125,6 +126,42 @@ def test_workers_and_folders_change_no_bit(method: Any, tmp_path: Path) -> None:
             assert torch.equal(found.probs, other.probs)
             assert torch.equal(found.interval, other.interval)
             assert torch.equal(found.risk(20), other.risk(20))
+
+
+@pytest.mark.parametrize("kind", ["time", "quantity"])
+def test_a_held_out_silo_joins_with_the_bars_of_the_federation(kind: Any, tmp_path: Path) -> None:
+    given = arrays() if kind == "time" else {name: (x, y[:, 0]) for name, (x, y) in arrays().items()}
+    made = data.from_arrays(given, predict=kind)
+    run = caveat.run(made, caveat.FedBN(rounds=2, training=TRAINING), out=tmp_path / "run", every=2, newcomers=["west"])
+    joined = caveat.join(run, out=tmp_path / "joined", rounds=1)
+    found = joined.predictor("west")(made["west"].test.x)
+    assert found.target == made.target
+    assert found.interval is not None
+    assert joined.summary["silos"][0]["test"]["crps"] > 0
+    with pytest.raises(DataError, match="expected"):  # other bars
+        caveat.join(run, data.from_arrays({"new": given["west"], "old": given["north"]}, predict=kind))
+
+
+@pytest.mark.parametrize("kind", ["time", "quantity"])
+def test_an_interrupted_run_continues_to_the_same_bits(kind: Any, tmp_path: Path) -> None:
+    given = arrays() if kind == "time" else {name: (x, y[:, 0]) for name, (x, y) in arrays().items()}
+    made, method = data.from_arrays(given, predict=kind), caveat.Ditto(rounds=3, training=TRAINING)
+
+    class Cut(Exception):
+        pass
+
+    class Cuts(Silent):
+        def round(self, *_: object) -> None:
+            raise Cut
+
+    whole = caveat.run(made, method)
+    with pytest.raises(Cut):
+        caveat.run(made, method, out=tmp_path / "run", progress=Cuts())
+    again = caveat.run(made, method, out=tmp_path / "run")
+    for name in NAMES:
+        one, other = (run.predictor(name)(made[name].test.x) for run in (whole, again))
+        assert torch.equal(one.probs, other.probs)
+        assert torch.equal(one.interval, other.interval)
 
 
 @pytest.mark.parametrize(

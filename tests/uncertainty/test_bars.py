@@ -10,6 +10,8 @@ from torch import Tensor
 
 from caveat.core.quantity import Quantity, Times
 from caveat.uncertainty import bars
+from caveat.uncertainty.guarantee import fixed_sequence, policy_counts, ranks, score_edges
+from caveat.uncertainty.histograms import histogram
 from caveat.uncertainty.sets import threshold
 
 EDGES = torch.tensor([0.0, 1.0, 3.0, 4.0], dtype=torch.float64)
@@ -151,3 +153,32 @@ def test_the_loss_of_a_censored_time_is_that_of_all_later_bars() -> None:
     wanted = [float(logits[0, 2].exp()), float(later)]
     found = bars.likelihood(logits.exp().expand(2, -1), torch.tensor([2, size + 2]))
     assert found.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+def test_promises_about_a_tolerance_are_broken_in_at_most_one_of_ten() -> None:
+    """200 calibration samples of a model whose spread ranks errors; the risk of each promise on 5,000 new targets."""
+    generator = torch.Generator().manual_seed(0)
+    target, tolerance, risk = Quantity.of([normal(400)]), 0.8, 0.1
+    middle = torch.tensor(target.means)
+
+    def drawn(n: int) -> tuple[Tensor, Tensor]:
+        """Return the spreads of n predictions, and whether their medians are wrong."""
+        center, noise = torch.randn(n, 2, dtype=torch.float64, generator=generator).unbind(1)
+        noise = 0.6 * noise.abs() + 0.1
+        y = center + noise * torch.randn(n, dtype=torch.float64, generator=generator)
+        probs = (-(middle - center[:, None]).square() / (2 * noise[:, None].square())).softmax(1)
+        return target.spread(probs), (target.quantile(probs, 0.5) - y).abs() > tolerance
+
+    edges = score_edges("spread", histogram("spread", drawn(400)[0]))
+    spread, wrong = drawn(5000)
+    new, base = ranks(edges, spread), float(wrong.double().mean())
+    broken = answered = 0
+    for _ in range(200):
+        spread, false = drawn(300)
+        found = fixed_sequence(policy_counts(None, ranks(edges, spread), None, false), risk, 0.9)
+        kept = new <= (found.limit or 0.0)
+        answered += int(kept.sum())
+        broken += bool(kept.any()) and float(wrong[kept].double().mean()) > risk
+    assert base > 1.3 * risk
+    assert answered > 200 * 2000
+    assert broken <= 200 * 0.1 + 2.5 * math.sqrt(200 * 0.1 * 0.9)

@@ -53,7 +53,7 @@ class Finished:
     @property
     def most(self) -> int:
         """Maximum number of training rounds for joining."""
-        ensemble = find(self.spec.complete_method(self.silos), Ensemble)
+        ensemble = find(self.spec.complete_method(self.silos, target=self.preparation.target), Ensemble)
         return self.trained // (1 if ensemble is None else ensemble.ensemble_size)
 
     @classmethod
@@ -85,7 +85,8 @@ class JoinRun(LocalRun):
 
     @cached_property
     def complete_method(self) -> Method:
-        base = self.spec.complete_method(self.finished.silos, self.finished.preparation.subgroup_names)
+        known = self.finished.preparation
+        base = self.spec.complete_method(self.finished.silos, known.subgroup_names, known.target)
         return Joining(base, self.rounds, self.finished.trained)
 
     @property
@@ -128,7 +129,6 @@ def join(run: Run, silos: data.Silos | None, rounds: int | None, out: Path, prog
     interrupted one. Raises ConfigurationError or DataError, before anything runs, for silos with data unlike the
     federation's, and for an unsuitable folder.
     """
-    check_classes_only(run.preparation.target, "join")
     finished = Finished.of(run)
     joining = newcomers_of(run) if silos is None else silos
     check_alike(finished, joining)
@@ -164,7 +164,7 @@ def own_silos_of(run: Run, source: str, name: SiloId) -> data.Silos:
     Raises ConfigurationError for a Python run, which has no sources, or if one silo cannot read such a source;
     DataError for data that do not fit.
     """
-    check_classes_only(run.preparation.target, "join")
+    check_classes_only(run.preparation.target, "join with the data of a new silo")
     spec = run.experiment.spec
     if spec.data is None:
         raise ConfigurationError(
