@@ -41,8 +41,8 @@ NEEDED = {
 WITHIN = {
     "html": ({"intervals", "svg", "templates"}, {"diagrams"}, {"run", "comparison", "audit", "watch", "predictions"}),
     "engines": (
-        {"allocator", "placement", "checks", "norms", "flower_messages"},
-        {"executor", "rounds"},
+        {"allocator", "placement", "checks", "norms", "flower_messages", "secure_sums"},
+        {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
         {"vectorization", "replies"},
         {"worker_process"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ batch_size = 8
 [engine]
 name = "flower"
 [federation]
-min_available_silos = 3
+min_available_silos = {silos}
 quorum = {quorum}
 round_timeout = 0.3
 start_timeout = {start_timeout}
@@ -91,14 +91,16 @@ class Federation:
         quorum: int = 2,
         start_timeout: float = 3,
         more: str = "",
+        names: Sequence[str] = NAMES,
     ) -> None:
         self.folder, self.run = folder, folder / "run"
-        self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(NAMES)}
+        self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(names)}
         (folder / "config.toml").write_text(
-            CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout) + more
+            CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout, silos=len(names))
+            + more
         )
         self.config = load(str(folder / "config.toml"))
-        self.node = {name: 7 + k for k, name in enumerate(NAMES)}
+        self.node = {name: 7 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in self.node.values()})
         self.grid.node_config = {self.node[n]: {"silo": str(home / "silo.toml")} for n, home in self.homes.items()}
         self.notes: list[str] = []
@@ -111,7 +113,7 @@ class Federation:
     def embedded(self) -> Path:
         """The same run on one machine that has all three tables."""
         table = self.folder / "config.toml"
-        sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in NAMES)
+        sources = ",".join(str(home / f"{name}.csv") for name, home in self.homes.items())
         text = table.read_text().replace('"on_site"', f'"csv:{sources}"')
         text = text.replace('name = "flower"', 'name = "single_machine"')
         lines = [

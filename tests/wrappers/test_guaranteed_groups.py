@@ -136,7 +136,7 @@ def test_what_leaves_a_silo_are_histograms_and_counts(guarantee_scope: Any, rows
         update, state = task(method.broadcast(server), state, context)
         shapes.append({name: tuple(tensor.shape) for name, tensor in flat(update.payload).items()})
     domain = {} if guarantee_scope == "federation" else {"decision/domain": (4,)}
-    counted = {"decision/counts": (rows, 2, 100), "decision/needs": ()}
+    counted = {"decision/counts": (rows, 2, 100), "decision/inputs": (rows,)}
     assert shapes == [domain | {"decision/scores.global": (4096,)}, domain | counted]
     assert ("limits" in state["decision"]) == (guarantee_scope == "silo")
 

@@ -121,7 +121,13 @@ def test_histograms_hold_no_more_inputs_than_the_split_has() -> None:
             assert "are not counts of at most 40 inputs" in wrong({group: {name: bad}}, CARD)
     rank = torch.rand(N, generator=torch.Generator().manual_seed(4)).clamp_min(1e-3)
     honest = policy_counts(None, rank, None, rank > 0.5)
-    assert count({"decision": {"counts": honest[None]}}, CARD) == ""
+    inputs = torch.tensor([float(N)]).double()
+    assert count({"decision": {"counts": honest[None], "inputs": inputs}}, CARD) == ""
+    for wrong_inputs in (inputs + 1, inputs - 1, -inputs, inputs[:0]):
+        told = {"counts": honest[None], "inputs": wrong_inputs}
+        assert "impossible with 40 calibration inputs" in count({"decision": told}, CARD)
     assert honest.shape == (2, GRID)
     for bad in (honest * 2, honest.flip(0) + honest, honest.flip(1), -honest):
-        assert "impossible with 40 calibration inputs" in count({"decision": {"counts": bad[None]}}, CARD)
+        assert "impossible with 40 calibration inputs" in count(
+            {"decision": {"counts": bad[None], "inputs": inputs}}, CARD
+        )

@@ -134,6 +134,9 @@ class Federation:
     with equal weights of silos; off."""
     max_byzantine: Annotated[int, Field(ge=1, le=MAX_COUNT)] | None = None
     """Assumed maximum number of malicious silos per round, for the robust aggregation rules (1 by default)."""
+    secure: bool = False
+    """Secure aggregation: in all rounds in which sums suffice, and in evaluations, the server learns only sums over
+    silos. Needs three silos or more, and robust = "off". single_machine: the same numbers, without protection."""
     newcomers: tuple[str, ...] = ()
     """single_machine: held-out silos, which take no part in training. They are evaluated at the end with the global
     model, or, if parts of the model stay at silos, with these parts as initialized."""
@@ -152,6 +155,13 @@ class Federation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "newcomers", tuple(dict.fromkeys(self.newcomers)))
         Robust(self.robust, self.max_byzantine)
+        if self.secure and self.robust != "off":
+            raise ConfigurationError(
+                f"federation.secure = true and federation.robust = {self.robust!r} exclude each other: rules against "
+                "malicious silos look at single updates, which secure aggregation hides. Set robust = 'off', and any "
+                "silo can distort the model unnoticed, or secure = false, and the server sees each silo's update",
+                "federation.secure",
+            )
         if (self.min_available_silos or self.quorum or 1) < (self.quorum or 1):
             raise ConfigurationError(
                 f"federation.min_available_silos = {self.min_available_silos}, expected at least federation.quorum = "

@@ -118,7 +118,7 @@ def all_finite(tensor: Tensor) -> bool:
 
 class Replies:
     """Updates of one round, sorted by the names of the silos. If `means` is given, the updates were summed on arrival:
-    they hold shapes and types, but no values."""
+    they hold shapes and types, but no values. With secure aggregation, `totals` are their weighted sums."""
 
     def __init__(
         self,
@@ -126,16 +126,25 @@ class Replies:
         population: int,
         left_out: Mapping[SiloId, str] | None = None,
         means: Payload | None = None,
+        totals: Payload | None = None,
     ) -> None:
         self.updates = dict(sorted(updates.items()))
         self.population = population
         """Number of silos in the federation, in the cohort or not."""
         self.left_out = dict(left_out or {})
         """Silos whose updates were requested but are not aggregated, with the reason."""
-        self.means = means
+        self.means, self.totals = means, totals
 
     def __len__(self) -> int:
         return len(self.updates)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that all silos sent; with secure aggregation, eight per number, without keys and shares."""
+        if self.totals is not None:
+            numbers = (t.numel() for u in self.updates.values() for named in u.payload.values() for t in named.values())
+            return 8 * sum(numbers)
+        return sum(size(update.payload) for update in self.updates.values())
 
     def mean(self, group: str, weights: Sequence[float] | None = None) -> Tensors:
         """Return the mean of a group over the cohort, summed in float64; weighted by n_k unless weights are given.
@@ -154,6 +163,12 @@ class Replies:
             name: weighted_sum([tensors[name] for tensors in groups], shares) if t.is_floating_point() else t.clone()
             for name, t in groups[0].items()
         }
+
+    def total(self, group: str, name: str) -> Tensor:
+        """Return the sum of one tensor of all updates, without weights, see `Round.totals`."""
+        if self.totals is not None:
+            return self.totals[group][name]
+        return self.stack(group, name).sum(0)
 
     def stack(self, group: str, name: str) -> Tensor:
         """Return one tensor of every update, stacked on a new first axis. Raises LookupError if they were summed."""

@@ -81,6 +81,10 @@ class Round:
     sums.
     """
 
+    totals: bool = field(default=False, kw_only=True)
+    """Whether the server needs only the number of replies and their unweighted sums, `Replies.total`. In contrast to
+    `linear`, the sums are exact for counts, and an engine keeps all replies unless aggregation is secure."""
+
     origin: Callable[[Payload, Payload], Payload] | None = field(default=None, kw_only=True)
     """Return the values that a silo started from, by group and name, given what was sent and the reply: zeros for
     tensors that are changes already. The norms of the changes are bounded; tensors not returned are not checked. None:
@@ -106,6 +110,11 @@ class Round:
             )
         if self.linear not in (None, *get_args(Weights)):
             raise ConfigurationError(f"Round.linear = {self.linear!r}: expected 'examples', 'silos' or None")
+
+    @property
+    def summed(self) -> Weights | None:
+        """The weights of the only sums that the server needs; None if it needs the silos' own updates."""
+        return self.linear or ("silos" if self.totals else None)
 
     @property
     def address(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -208,6 +208,8 @@ class Silo:
         )  # fmt: skip
 
 
+TOGETHER = "all silos"
+"""The name under which the sum over silos is reported if single silos are unknown."""
 MOST = 10**9
 """Maximum number of examples that a silo can report for a split or a class."""
 LONGEST = 500
@@ -270,6 +272,15 @@ class SiloInfo:
             and all(self.examples[split] + left[split] == before.examples[split] for split in SPLITS)
             and all(now <= then for now, then in zip(self.class_counts, before.class_counts, strict=True))
         )
+
+    @classmethod
+    def of_sum(cls, infos: Iterable[SiloInfo]) -> SiloInfo:
+        """Return the metadata of several silos together."""
+        known = list(infos)
+        examples = {split: sum(each.examples[split] for each in known) for split in SPLITS}
+        dropped = {split: n for split in SPLITS if (n := sum(each.dropped.get(split, 0) for each in known))}
+        counts = (each.class_counts for each in known)
+        return cls(TOGETHER, "", examples, tuple(map(sum, zip(*counts, strict=True))), dropped)
 
     @property
     def most(self) -> int:

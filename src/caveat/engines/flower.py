@@ -16,10 +16,14 @@ from flwr.clientapp import ClientApp
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo import SiloInfo
 from ..files.schema import NO_PART, KeptState, VectorizedRecord
+from ..secure.fixed_point import decode
+from ..secure.messages import MasksRemain, TooFewSilos
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
+from .flower_secure import GROUP, SecureServer, alike, check_measured, request_digest
 from .norms import Admission
+from .secure_sums import weight_in, weights_of
 
 LATE = "no reply in time"
 
@@ -102,6 +106,8 @@ class FlowerEngine:
     """The last round in which each silo's update was aggregated."""
     rollbacks: int = 0
     """Number of rollbacks to an earlier round."""
+    secure: SecureServer | None = None
+    """The sessions of secure aggregation, if the federation has it."""
     untrained: frozenset[SiloId] = field(default=frozenset(), init=False)
     """Silos that had joined when training ended, but without any aggregated update."""
     vectorized: dict[str, VectorizedRecord] = field(default_factory=dict, init=False)
@@ -147,6 +153,9 @@ class FlowerEngine:
         updates: dict[SiloId, Update] = {}
         reasons: dict[SiloId, str] = {}
         cohort = [silo for silo in cohort if silo not in self.untrained]
+        weights = weights_of(self.method, t, address)
+        if self.secure is not None and weights is not None and not self.joining:
+            return self._exchange_securely(self.secure, t, address, payload, cohort, weights)
         least = min(self.quorum, len(cohort))
         until = time.monotonic() + self.round_timeout
         end = until + self.start_timeout
@@ -155,7 +164,9 @@ class FlowerEngine:
             missing = [silo for silo in cohort if silo not in updates]
             found, reasons = self._ask(t, address, payload, missing, until)
             updates |= found
-            if measures:
+            if measures and self.secure is not None:
+                bad = {}  # a joining silo sends no measurements, which no other silo's would hide
+            elif measures:
                 bad = left_out_measuring(updates, self.members.most, partial(self.read, address))
             else:
                 bad = self._invalid(t, updates, payload)
@@ -178,6 +189,83 @@ class FlowerEngine:
         late = dict.fromkeys(sorted(self.untrained.union(self.members.late)), NO_PART)
         return Replies(updates, len(self.silos), reasons | late)
 
+    def _exchange_securely(
+        self, secure: SecureServer, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], weights: Weights
+    ) -> Replies:
+        """Let the silos of the cohort run the task; the replies have only their sum. Silos that vanish are left out of
+        it while more than two thirds are left; otherwise the task is repeated for up to `start_timeout` seconds."""
+        until = time.monotonic() + self.round_timeout
+        end = until + self.start_timeout
+        while True:
+            self.members.meet(self.wire, until)
+            try:
+                return self._sum(secure, t, address, payload, cohort, weights, until)
+            except (TooFewSilos, MasksRemain) as error:
+                secure.session = None  # the secrets of its slots may be partly known
+                why = legible(f"round {t}, task {address!r}: {error}")
+                self.tell(f"no sum: {why}")
+            if time.monotonic() >= end:
+                raise RunError(why)
+            time.sleep(min(self.pause, max(0.0, end - time.monotonic())))
+            until = min(time.monotonic() + self.round_timeout, end)
+
+    def _sum(
+        self,
+        secure: SecureServer,
+        t: int,
+        address: str,
+        payload: Payload,
+        cohort: Sequence[SiloId],
+        weights: Weights,
+        until: float,
+    ) -> Replies:
+        online, terms = self.wire.online(), self.members.terms_text
+        nodes = {silo: node for silo in cohort if (node := self.members.nodes.get(silo, NEVER)) in online}
+        session, lost = secure.ready(nodes, terms, until)
+        slot, members = session.begin(), list(session.members)
+        slots = {silo: secure.slot_of(silo, slot) for silo in members}
+        updates, reasons = self._ask(t, address, payload, members, until, slots)
+        step = None if address in self.method.evaluations else next(islice(self.method.schedule(), t, None))
+        if step is not None:
+            reasons |= miscounted(step, updates, self.members.cards)
+        updates = {silo: update for silo, update in updates.items() if silo not in reasons}
+        away = {silo: "not connected" for silo in cohort if silo not in nodes}
+        if updates and not any(update.payload.get(GROUP) for update in updates.values()):
+            form = next(iter(updates.values())).payload  # without tensors, so there is nothing to add
+            return self._heard(t, updates, away | lost | reasons, dict(form), dict(form), step is None)
+        layout, vectors, other = alike(updates)
+        request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, payload)
+        words, alive = secure.total(slot, request, vectors, nodes, terms, until)
+        if layout is None:
+            raise TooFewSilos("no silo sent a masked update")
+        total = decode(words, layout)
+        expected = sum(weight_in(updates[silo], weights) for silo in alive)
+        if total.weight != expected:
+            raise MasksRemain(f"the weights add up to {total.weight:,}, expected {expected:,}")
+        if step is None:
+            check_measured(total, [self.members.cards[silo] for silo in alive])
+        late = {silo: LATE for silo in members if silo not in alive}
+        found = {silo: Update(layout.form(), updates[silo].examples) for silo in alive}
+        left = away | late | lost | reasons | other
+        return self._heard(t, found, left, total.means(layout), total.sums, step is None)
+
+    def _heard(
+        self,
+        t: int,
+        found: Mapping[SiloId, Update],
+        left_out: Mapping[SiloId, str],
+        means: Payload,
+        totals: Payload,
+        measures: bool,
+    ) -> Replies:
+        if len(found) < min(self.quorum, len(self.silos)):
+            raise TooFewSilos(f"{len(found)} silos, fewer than federation.quorum = {self.quorum}")
+        if not measures:
+            self.counted |= dict.fromkeys(found, t)
+        reasons = {silo: legible(why) for silo, why in left_out.items() if silo not in found}
+        late = dict.fromkeys(sorted(self.untrained.union(self.members.late)), NO_PART)
+        return Replies(found, len(self.silos), reasons | late, means, totals)
+
     def _invalid(self, t: int, updates: Mapping[SiloId, Update], sent: Payload) -> dict[SiloId, str]:
         step = next(islice(self.method.schedule(), t, None), None)
         wrong: dict[SiloId, str] = {}
@@ -198,13 +286,20 @@ class FlowerEngine:
         return empty | left_out(sending, sent, self.members.most, self.variances)
 
     def _ask(
-        self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        silos: Sequence[SiloId],
+        until: float,
+        slots: Mapping[SiloId, str] | None = None,
     ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
         more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
         requests = {
             nodes[silo]: pack(
-                payload, t=t, task=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more
+                payload, t=t, task=address, counted=self.counted.get(silo, NEVER), silo=silo, terms=terms, **more,
+                **({"secure": slots[silo]} if slots else {}),
             )
             for silo in silos
             if nodes.get(silo) in online
@@ -258,6 +353,9 @@ class SiloHandler(Protocol):
     def perform(self, context: Context, order: Order, terms: str, payload: Payload) -> Update:
         """Run a task, and store the state."""
 
+    def secure(self, context: Context, question: Words) -> Words:
+        """Answer a question of secure aggregation: about keys, shares, or the shares that unmask a sum."""
+
     def says(self, context: Context, terms: str) -> Words:
         """Return the contents to send with the reply to a request: updated metadata, if rows were dropped."""
 
@@ -269,6 +367,10 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
     @app.query()
     def greet(message: Message, context: Context) -> Message:
         return Message(pack({}, **handler.greet(context, words_of(message.content))), reply_to=message)
+
+    @app.evaluate()
+    def secure(message: Message, context: Context) -> Message:
+        return Message(pack({}, **handler.secure(context, words_of(message.content))), reply_to=message)
 
     @app.train()
     def task(message: Message, context: Context) -> Message:
@@ -282,6 +384,7 @@ def silo_app_of(handler: SiloHandler) -> ClientApp:
             str(words["silo"]),
             bool(words.get("joins")),
             int(words.get("rollbacks", 0)),
+            str(words.get("secure", "")),
         )
         update = handler.perform(context, order, str(words["terms"]), unpack(message.content))
         reply = handler.says(context, str(words["terms"]))

@@ -66,6 +66,8 @@ class Order(NamedTuple):
     """Whether the silo joins a finished federation, and runs the task only for itself."""
     rollbacks: int = 0
     """Number of rollbacks of the run by the server's operator."""
+    secure: str = ""
+    """The slot of a session of secure aggregation, by which the update is masked, see `flower_secure.Slot`."""
 
 
 def pack(payload: Payload, **words: str | int) -> RecordDict:

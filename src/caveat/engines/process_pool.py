@@ -18,6 +18,7 @@ from .batched_executor import BatchedExecutor, ChunkDone, ChunkOrder, ChunkPart
 from .executor import Executor, Performed
 from .norms import Admission
 from .replies import BUFFERS, BufferedReplies, ChunkReplies, ReplyCollector, StreamingMean, SummedPart, summed
+from .secure_sums import sums_alone, weights_of
 from .vectorization import Vectorization
 from .worker_process import Rebuild, SharedBuffer, Worker, WorkerQueue, as_order, can_fork, check_respawn
 
@@ -37,11 +38,13 @@ class SingleMachineEngine:
         devices: Sequence[torch.device] = (),
         rebuild: Rebuild | None = None,
         vectorization: Vectorization | None = None,
+        secure: bool = False,
     ) -> None:
+        """With `secure`, the server gets the sums that secure aggregation gives, wherever sums suffice."""
         if workers > 1 and not hasattr(os, "fork"):
             raise ConfigurationError(f"engine.workers = {workers} needs a system with fork; use 1")
         self.devices = devices or [executor.device]
-        self.executor = executor
+        self.executor, self.secure = executor, secure
         self.vectorization, self.batched = vectorization or Vectorization("off"), BatchedExecutor(executor)
         self.method = executor.method
         self.silos: Sequence[SiloId] = executor.sorted_names
@@ -127,6 +130,19 @@ class SingleMachineEngine:
     ) -> Replies:
         """Let every silo of the cohort run the task; in a linear round, keep only means. Raises SiloError if a task
         fails."""
+        if self.secure and (weights := weights_of(self.method, t, address)) is not None:
+            return sums_alone(self._exchange(t, address, payload, cohort, None, None), weights)
+        return self._exchange(t, address, payload, cohort, linear, admission)
+
+    def _exchange(
+        self,
+        t: int,
+        address: str,
+        payload: Payload,
+        cohort: Sequence[SiloId],
+        linear: Weights | None,
+        admission: Admission | None,
+    ) -> Replies:
         chunks, vectorized = self.vectorization.plan(
             self.batched, t, address, payload, cohort, self.examples, self.states
         )

@@ -142,7 +142,7 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
     try:
         if max(len(line), len(signature)) > LONGEST:
             raise ValueError(f"more than {LONGEST} characters")
-        public = _public_key(line.encode())
+        public = public_key(line.encode())
         public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
         why = str(error) or type(error).__name__
@@ -151,7 +151,7 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
     return fingerprint(public)
 
 
-def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
+def public_key(line: bytes) -> ec.EllipticCurvePublicKey:
     """Read an elliptic-curve public key. Raises ValueError or UnsupportedAlgorithm for any other text."""
     key = load_ssh_public_key(line)
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -162,7 +162,7 @@ def _public_key(line: bytes) -> ec.EllipticCurvePublicKey:
 def fingerprint_in(path: Path) -> str:
     """Return the fingerprint of a public key's file. Raises ConfigurationError, naming the file, if it is invalid."""
     try:
-        return fingerprint(_public_key(path.read_bytes()))
+        return fingerprint(public_key(path.read_bytes()))
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise ConfigurationError(f"{path}: cannot be read as a silo's public key: {error}") from None
 

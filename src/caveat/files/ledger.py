@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ..core import DataError, Payload, RunError, SiloId, Update
-from ..core.aggregation import size
 from .reading import check_version, checked, lines_of
 from .schema import FileSum, Form, Message, Record, TensorForm, as_json
 from .writing import AppendLog
@@ -37,10 +36,13 @@ class AboutMessage(About, total=False):
     task: str
 
 
-def tensors_of(payload: Payload) -> Tensors:
+def tensors_of(payload: Payload, summed: bool = False) -> Tensors:
+    """Return the forms of tensors; those of which only the sum over silos was seen have eight bytes per number."""
     return {
         f"{group}/{name}": TensorForm(
-            shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), bytes=tensor.nbytes
+            shape=list(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            bytes=8 * tensor.numel() if summed else tensor.nbytes,
         )
         for group, tensors in sorted(payload.items())
         for name, tensor in sorted(tensors.items())
@@ -64,19 +66,17 @@ class Ledger:
         self.log.recover(known)
         self.forms = set(read_ledger(self.log.path).forms)
 
-    def add(self, updates: Mapping[SiloId, Update], **about: Unpack[AboutMessage]) -> None:
-        """Append a line per update, and a line for each new form."""
+    def add(self, updates: Mapping[SiloId, Update], summed: bool = False, **about: Unpack[AboutMessage]) -> None:
+        """Append a line per update, and a line for each new form. `summed` updates were seen only as their sum."""
         lines = list[Record]()
         for silo, update in updates.items():
-            tensors = tensors_of(update.payload)
-            text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()})
-            form = Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors)
+            tensors = tensors_of(update.payload, summed)
+            text = json.dumps({name: as_json(tensor) for name, tensor in tensors.items()}) + " summed" * summed
+            form = Form(form=hashlib.sha256(text.encode()).hexdigest()[:12], tensors=tensors, summed=summed)
             if form.form not in self.forms:
                 lines.append(form)
                 self.forms.add(form.form)
-            lines.append(
-                Message(**about, silo=silo, form=form.form, bytes=size(update.payload), examples=update.examples)
-            )
+            lines.append(Message(**about, silo=silo, form=form.form, bytes=form.bytes, examples=update.examples))
         self.log.add(lines)
 
 

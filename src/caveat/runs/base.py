@@ -20,7 +20,6 @@ from ..files import RUN, SiloStore, write_record
 from ..files.schema import SCHEMA, Features, Gallery, GivenConfiguration, KeptState, RunFile, VectorizedRecord
 from ..nn.frozen import FrozenEncoder
 from ..nn.models import ModelSettings
-from ..wrappers.evaluation import Evaluated
 from .fingerprints import check_code, code_fingerprint, initial_model_fingerprint
 from .inputs import PREPARATION
 from .spec import RunSpec
@@ -139,7 +138,7 @@ class BaseRun:
         """Return an executor at these silos, whose inputs are a frozen encoder's features; `names` are their names."""
         spec, info = self.spec, self.info
         own = spec.build_personal_models(info)
-        method = Evaluated(self.complete_method, spec.known_metrics, len(info.subgroups))
+        method = spec.evaluated(self.complete_method, len(info.subgroups))
         return Executor(method, spec.build(info), silos, states, spec.seed, own, names=names, device=self.device)
 
     @property

@@ -8,6 +8,7 @@ from collections import Counter
 from ..core import DataWarning, ResultWarning
 from ..engines import rounds
 from ..engines.placement import one_thread
+from ..engines.secure_sums import unsecured
 from ..files import ServerStore, read
 from ..files.schema import RunState, Summary, as_json
 from ..nn.dropout import has_dropout
@@ -35,6 +36,11 @@ def execute(run: BaseRun, progress: Progress, title: str) -> None:
     module = run.server_context().module
     if remark := run.method.remark(module):
         progress.note(remark)
+    if run.spec.federation.secure and (single := unsecured(run.complete_method)):
+        progress.note(
+            f"federation.secure = true, but in {', '.join(single)} the server sees each silo's own update, because "
+            f"{run.method.name} needs more than sums"
+        )
     for line in say_unbounded(run):
         progress.note(line)
     try:

@@ -112,8 +112,9 @@ class LocalRun(AnsweringRun):
 
     def engine(self) -> SingleMachineEngine:
         return SingleMachineEngine(
-            self.executor(), self.workers, self.devices, self.rebuild, Vectorization(self.vectorized)
-        )
+            self.executor(), self.workers, self.devices, self.rebuild, Vectorization(self.vectorized),
+            self.spec.federation.secure,
+        )  # fmt: skip
 
     @property
     def rebuild(self) -> Rebuild | None:

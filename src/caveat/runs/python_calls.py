@@ -45,6 +45,7 @@ class TrainingArguments(TypedDict, total=False):
     min_silos: int
     robust: Choice
     max_byzantine: int | None
+    secure: bool
     uncertainty: Uncertainty | None
     privacy: Privacy | None
     server: ServerOptimizer | None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from ..core import CaveatError, ConfigurationError, Payload, RunError, SiloId, State, horizon
+from ..core import CaveatError, ConfigurationError, Payload, Replies, RunError, SiloId, State, horizon
 from ..core.aggregation import all_finite
 from ..core.errors import DIVERGED, Diverged, one_of
 from ..core.settings import plain
@@ -44,7 +44,7 @@ from ..wrappers.privacy import Private
 from .base import BaseRun, Engine
 from .progress import Progress
 from .result_warnings import RunResult, largest_part, noted_rows, result_warnings, rollback_advice
-from .summary import count, rows, summarize
+from .summary import count, infos_of, measured_in, rows, summarize
 
 logger = logging.getLogger(__name__)
 SPLITS = ("validation", "test")
@@ -110,7 +110,7 @@ class Recorder:
         seconds = self._lap("train")
         self._check_numbers(done.number, phase, server)
         count(self.run_state, done, phase)
-        self.ledger.add(done.replies.updates, round=done.number, t=done.t, phase=phase)
+        self.ledger.add(done.replies.updates, done.replies.totals is not None, round=done.number, t=done.t, phase=phase)
         self.end_training(done.t + 1)
         about = About(round=done.number, phase=phase)
         self._left_out(about, done.replies.left_out)
@@ -216,13 +216,13 @@ class Recorder:
         """Evaluate the final model on every split, and write the result."""
         t, number = self.run_state.last, self.run_state.number
         self.engine.end_training()  # in case the method skipped its last rounds
-        final: dict[str, dict[SiloId, Payload]] = {}
+        final: dict[str, Replies] = {}
         for split in SPLITS:
             known = split in self.run.spec.evaluation.splits and self.run_state.measured == t
             final[split] = self.evaluate(t, number, FINAL, split, server, self.run.measured, not known)[1]
         newcomers: dict[SiloId, Payload] = {}
         if self.run.spec.newcomers:
-            newcomers = self.evaluate(t, number, FINAL, "test", server, self.run.spec.newcomers)[1]
+            newcomers = measured_in(self.evaluate(t, number, FINAL, "test", server, self.run.spec.newcomers)[1])
         self._lap("evaluate")
         self._write_model(t, server)
         self.states.add(self.run.states_at_hand())
@@ -233,7 +233,7 @@ class Recorder:
         self._sync()
         (self.run.folder / FAILURE).unlink(missing_ok=True)
         summary = summarize(self.run, self.run_state, final["test"], server, self._privacy(), newcomers)
-        found = result_warnings(RunResult(self.run, summary, final["validation"], final["test"]))
+        found = result_warnings(RunResult(self.run, summary, *map(measured_in, final.values())))
         noted = {"warnings": found} if found else {}
         complete = summary.model_copy(update={**noted, "files": sums_of_folder(self.run.folder)})
         write_record(self.run.folder / "summary.json", complete, lasting=True)
@@ -289,20 +289,20 @@ class Recorder:
 
     def evaluate(
         self, t: int, number: int, phase: str, split: str, server: State, silos: Sequence[SiloId], write: bool = True
-    ) -> tuple[dict[str, float], dict[SiloId, Payload]]:
-        """Evaluate silos on a split; return means of some metrics over silos, and each silo's payload."""
+    ) -> tuple[dict[str, float], Replies]:
+        """Evaluate silos on a split; return means of some metrics over silos, and their replies."""
         evaluated = self.engine.method
         about = About(round=number, phase=phase, split=split)
         replies = self.engine.exchange(t, split, evaluated.broadcast(server), sorted(silos))
-        payloads = {silo: update.payload for silo, update in replies.updates.items()}
-        self.ledger.add(replies.updates, t=t, **about)
+        payloads = measured_in(replies)
+        self.ledger.add(replies.updates, replies.totals is not None, t=t, **about)
         self._left_out(about, replies.left_out)
         if write:
-            infos = [self.run.info.silo_infos[name] for name in silos if name in payloads]
+            infos = infos_of(self.run.info, [name for name in silos if name in replies.updates], payloads)
             found = [row for info in infos for row in rows(self.run.method, info, payloads[info.name], about)]
             self.rows.add(found)
         mean = across({silo: figures(payload["sums"]) for silo, payload in payloads.items()})["mean"]
-        return {name: mean[name] for name in ("accuracy", "crps", "entropy", "nll") if name in mean}, payloads
+        return {name: mean[name] for name in ("accuracy", "crps", "entropy", "nll") if name in mean}, replies
 
     def _left_out(self, about: About, reasons: Mapping[SiloId, str]) -> None:
         """Report the silos that are not aggregated, in the rows and the log."""

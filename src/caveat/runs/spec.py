@@ -25,9 +25,11 @@ from ..metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
+from ..secure.fixed_point import LEAST
 from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
 from ..wrappers.aggregation import Robust, ServerOptimizer
+from ..wrappers.evaluation import Evaluated
 from ..wrappers.privacy import Privacy
 from ..wrappers.trained import trained
 from ..wrappers.uncertainty import Uncertainty
@@ -68,6 +70,23 @@ class RunSpec:
                 f"{source!r}, whose members need all rounds",
                 "evaluation.early_stopping_patience",
             )
+        if self.federation.secure:
+            self._check_secure()
+
+    def _check_secure(self) -> None:
+        """Raise ConfigurationError for settings that need single silos."""
+        settings = (
+            ("evaluation.metrics", self.evaluation.metrics or self.metrics, "are functions of a silo's predictions"),
+            ("evaluation.n_silos", (self.evaluation.n_silos or LEAST) < LEAST, f"must be {LEAST} or more"),
+            ("federation.newcomers", self.newcomers, "are evaluated one by one"),
+        )
+        for key_, wrong, why in settings:
+            if wrong:
+                raise ConfigurationError(
+                    f"{key_} cannot be used with federation.secure = true, in which only sums over {LEAST} silos or "
+                    f"more leave the silos: {key_.rpartition('.')[2]} {why}",
+                    key_,
+                )
 
     def read_silos(self) -> Silos:
         """Read the silos. Raises DataError for a run of a Python program, which passed them."""
@@ -142,6 +161,10 @@ class RunSpec:
                 method, self.population(silos), seed=self.seed, subgroups=subgroups, target=target
             )
         return self._completed[silos, subgroups, target]
+
+    def evaluated(self, method: Method, subgroups: int = 0) -> Evaluated:
+        """Return a method with evaluations of what it predicts."""
+        return Evaluated(method, self.known_metrics, subgroups, self.federation.secure)
 
     @cached_property
     def _completed(self) -> dict[tuple[int, tuple[str, ...], Quantity | None], Method]:
@@ -276,6 +299,12 @@ class RunSpec:
                     f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
                 )
         self.complete_method(len(info), info.subgroups, info.target)
+        if self.federation.secure and (count := self.cohort_size(len(info))) < LEAST:
+            raise ConfigurationError(
+                f"federation.secure = true needs {LEAST} silos or more in every round, but there are {count}: from a "
+                "sum over two, each could subtract its own numbers",
+                "federation.secure",
+            )
         server = self.init_server(info, context, self.method)  # raises if a custom module lacks something
         if self.init_from is not None and "model" not in self.method.broadcast(server):
             text = f"{{key}} = {self.init_from!r} has no effect for {self.method.name!r}, which has no global model"

@@ -1,7 +1,7 @@
 """Results of a run: rows of `rounds.jsonl` for each round, and `summary.json` at the end."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ import torch
 
 from .. import metrics
 from .._version import __version__
-from ..core import ConfigurationError, Method, Payload, SiloId, State, Tensors
+from ..core import ConfigurationError, Method, Payload, Replies, SiloId, State, Tensors
 from ..core.aggregation import size
 from ..core.devices import device_model, versions
 from ..core.errors import short_repr
-from ..core.silo import SiloInfo, positive_class
+from ..core.silo import TOGETHER, FederationInfo, SiloInfo, positive_class
 from ..engines.rounds import FinishedRound
+from ..engines.secure_sums import unsecured
 from ..files import schema
 from ..uncertainty import histograms
 from .base import BaseRun
@@ -75,12 +76,25 @@ FREE_OF_SILOS = {"codewords", "perplexity", "codeword_use", "promise"}
 
 def count(run_state: schema.RunState, done: FinishedRound, phase: str) -> None:
     """Add a round's traffic to the run's state."""
-    up = sum(size(update.payload) for update in done.replies.updates.values())
+    up = done.replies.sent
     down = size(done.sent) * len(done.cohort)
     run_state.last = done.t
     run_state.traffic.append(
         schema.RoundTraffic(round=done.number, phase=phase, silos=len(done.cohort), up=up, down=down)
     )
+
+
+def measured_in(replies: Replies) -> dict[SiloId, Payload]:
+    """Return the measurements of each silo, or of `TOGETHER` if only their sum is known."""
+    if replies.totals is not None:
+        return {TOGETHER: replies.totals}
+    return {silo: update.payload for silo, update in replies.updates.items()}
+
+
+def infos_of(info: FederationInfo, silos: Iterable[SiloId], payloads: Mapping[SiloId, Payload]) -> list[SiloInfo]:
+    """Return the metadata of these silos, or of all of them together if only a sum is known."""
+    infos = [info.silo_infos[name] for name in silos]
+    return [SiloInfo.of_sum(infos)] if TOGETHER in payloads else infos
 
 
 def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, Any]) -> list[schema.RoundRow]:
@@ -100,14 +114,14 @@ def rows(method: Method, silo: SiloInfo, payload: Payload, about: Mapping[str, A
 def summarize(
     run: BaseRun,
     run_state: schema.RunState,
-    test: Mapping[SiloId, Payload],
+    tested: Replies,
     server: State,
     privacy: schema.PrivacyRecord | None,
     newcomers: Mapping[SiloId, Payload],
 ) -> schema.Summary:
     """Return the summary: metrics on the test split after the last round, of the silos that replied. Newcomers, which
     did not take part, have marked entries and are excluded from all other metrics."""
-    method = run.complete_method
+    method, test = run.complete_method, measured_in(tested)
     outcome = check_outcome(method, method.outcome(server))
     personal = {silo: own.name for silo, own in run.personal_settings.items() if "local" in test.get(silo, {})}
     positive = positive_class(run.info.positive, run.info.classes)
@@ -115,11 +129,10 @@ def summarize(
         test, newcomers, positive, run.info.classes[positive], run.spec.evaluation.target_sensitivity
     )
     silos = [
-        _with_classes(classes, silo_record(method, run.info.silo_infos[name], test[name])).model_copy(
-            update={"model": personal[name]} if name in personal else {}
+        _with_classes(classes, silo_record(method, info, test[info.name])).model_copy(
+            update={"model": personal[info.name]} if info.name in personal else {}
         )
-        for name in run.measured
-        if name in test
+        for info in infos_of(run.info, [name for name in run.measured if name in tested.updates], test)
     ]
     streams = summarize_streams(method, test)
     inside = streams[schema.INSIDE] = _stream_with_classes(classes, streams[schema.INSIDE])
@@ -138,10 +151,11 @@ def summarize(
         classes=list(run.info.classes),
         target=None if run.info.target is None else schema.QuantityRecord.model_validate(asdict(run.info.target)),
         silos=[*silos, *_newcomers(run, newcomers, classes)],
-        absent=[name for name in run.measured if name not in test],
+        absent=[name for name in run.measured if name not in tested.updates],
         domains=_domains(silos),
         mean=_with(mean_of_silos(method, test), classes.over_silos["mean"]),
-        worst=_worst(silos),
+        worst=None if TOGETHER in test else _worst(silos),
+        secure=_secure(method, tested),
         metrics=own_records(run.spec.known_metrics, test),
         pooled=schema.Metrics.model_validate(
             metrics.figures(pooled) | metrics.errors(pooled) | _null(pooled) | classes.pooled
@@ -170,6 +184,17 @@ def summarize(
         rollbacks=run_state.rollbacks,
         largest=run_state.largest,
         vectorized=training_tasks(run_state.vectorized, method),
+    )
+
+
+def _secure(method: Method, tested: Replies) -> schema.SecureRecord | None:
+    """Return the record of secure aggregation; None without."""
+    if tested.totals is None:
+        return None
+    names = dict.fromkeys(step.name for step in method.schedule())
+    single = unsecured(method)
+    return schema.SecureRecord(
+        silos=list(tested.updates), sums=[name for name in names if name not in single], single=list(single)
     )
 
 

@@ -21,6 +21,8 @@ FRACTION = 32
 """Number of bits after the point."""
 CHECKS = 2
 """Number of words before the tensors: the number of silos, and their weights."""
+LEAST = 3
+"""Minimum number of silos in a sum: with two, each could subtract its own numbers from the sum."""
 MOST_WORDS = 1 << 31
 """Maximum number of words."""
 Words = NDArray[np.uint64]
@@ -121,7 +123,7 @@ class DecodedSum(NamedTuple):
     """A decoded sum over silos."""
 
     sums: Payload
-    """Weighted sums of floating-point tensors, float64, and sums of integer tensors, int64."""
+    """Weighted sums of floating-point tensors, float64, and sums of integer tensors, int64 or int32 as the tensors."""
     silos: int
     weight: int
 
@@ -143,7 +145,8 @@ def decode(words: Words, layout: Layout) -> DecodedSum:
     for each in layout.entries:
         part = whole[at : at + prod(each.shape)].view(each.shape)
         at += part.numel()
-        found[each.group][each.name] = part.double() / 2.0**FRACTION if each.floats else part
+        whole_type = torch.int32 if each.dtype == "int32" else torch.int64
+        found[each.group][each.name] = part.double() / 2.0**FRACTION if each.floats else part.to(whole_type)
     return DecodedSum(found, int(whole[0]), int(whole[1]))
 
 

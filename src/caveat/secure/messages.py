@@ -11,12 +11,11 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from ..core import DataError, RunError, SiloId
+from .fixed_point import LEAST
 from .masks import digest, joined
 
 SLOTS = 8
 """Number of aggregations of a session."""
-LEAST = 3
-"""Minimum number of silos in a sum: with two, each could subtract its own numbers from the sum."""
 LONGEST = 50_000_000
 """Maximum length of a message."""
 Result = TypeVar("Result")

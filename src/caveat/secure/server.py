@@ -7,9 +7,9 @@ import numpy as np
 
 from ..core import SiloId
 from . import shares
-from .fixed_point import Words
+from .fixed_point import LEAST, Words
 from .masks import add_mask, agreed, derived, public_of
-from .messages import LEAST, SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context, threshold
+from .messages import SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context, threshold
 
 
 @dataclass

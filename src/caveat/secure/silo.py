@@ -11,9 +11,9 @@ from typing import Protocol
 
 from ..core import SiloId
 from . import shares
-from .fixed_point import Words
+from .fixed_point import LEAST, Words
 from .masks import add_mask, agreed, derived, joined, new_private, public_of, seal, unseal
-from .messages import LEAST, SLOTS, Advert, Opened, Roster, SecureRefused, mask_context, threshold
+from .messages import SLOTS, Advert, Opened, Roster, SecureRefused, mask_context, threshold
 
 
 class Identity(Protocol):

@@ -160,6 +160,7 @@ class Conformal(Wrapper):
             everyone=True,
             trains=False,
             name="conform",
+            totals=True,
             sums=SumOver("calibration", self.wrong),
         )
 
@@ -224,7 +225,7 @@ class Conformal(Wrapper):
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms, and keep the quantile for all silos without their own."""
-        limits = self.limits(replies.stack("sets", "surprise").sum(0))
+        limits = self.limits(replies.total("sets", "surprise"))
         return server | {"sets": {"ready": torch.tensor(True)} | limits}
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:
@@ -308,7 +309,7 @@ class LabelShifted(Conformal):
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms of each class."""
         settled = super().settle(server, replies, context)
-        added = {"surprise_by_class": replies.stack("sets", "surprise_by_class").sum(0)}
+        added = {"surprise_by_class": replies.total("sets", "surprise_by_class")}
         return settled | {"sets": settled["sets"] | added}
 
     def limit(self, agreed: Tensors, kept: Tensors, subgroup: Tensor | None = None) -> Tensor:

@@ -84,7 +84,7 @@ class Switched(Wrapper):
         yield from super().schedule()
         yield Round(
             self.broadcast, self.calibrate, self.settle, everyone=True, trains=False, name="calibrate",
-            sums=SumOver("calibration", self.wrong),
+            totals=True, sums=SumOver("calibration", self.wrong),
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
@@ -107,8 +107,9 @@ class Switched(Wrapper):
 
     def settle(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the silos' histograms, and keep the global model's threshold."""
-        counts = [u.payload["decision"]["scores"] for u in replies.updates.values() if u.payload["decision"]]
-        limit = quantile(self.score, torch.stack(counts).sum(0), 1 - self.abstain_rate) if counts else torch.inf
+        limit = torch.inf
+        if any(update.payload["decision"] for update in replies.updates.values()):
+            limit = quantile(self.score, replies.total("decision", "scores"), 1 - self.abstain_rate)
         return server | {"decision": {"ready": torch.tensor(True), "limit": scalar(limit)}}
 
     def decide(self, down: Payload, state: State, answers: Answers) -> Prediction:

@@ -48,6 +48,8 @@ class Evaluated(Wrapper):
     metrics: tuple[OwnMetric, ...] = ()
     subgroups: int = 0
     """Number of subgroups of inputs."""
+    additive: bool = False
+    """Whether only sums leave a silo, so without the numbers of `describe`, which are about a silo's own model."""
 
     @property
     def evaluations(self) -> Mapping[str, SiloTask]:
@@ -92,7 +94,8 @@ class Evaluated(Wrapper):
         self, down: Payload, state: State, context: SiloContext, streams: Mapping[str, tuple[Data, Tensor]]
     ) -> tuple[Payload, Prediction]:
         """Return the sums of all streams, each with its labels or quantities, and the prediction of the first one."""
-        payload: Payload = {"method": self.base.describe(down, state, context, streams[""][0].x)}
+        described = {} if self.additive else self.base.describe(down, state, context, streams[""][0].x)
+        payload: Payload = {"method": described}
         predictions = []
         for prefix, (data, y) in streams.items():
             answers, decided = self._asked(down, state, replace(context, subgroup=None) if prefix else context, data)

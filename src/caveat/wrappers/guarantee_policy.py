@@ -46,7 +46,7 @@ from .guarantee_groups import (
     known_domains,
     members,
     row_of,
-)
+)  # fmt: skip
 
 GuaranteeScope = Literal["federation", "domain", "silo"]
 """The smallest group that gets its own guarantee."""
@@ -82,6 +82,11 @@ class Guaranteed(Wrapper):
         return answers_needed(1, self.risk, 1 - self.confidence_level)
 
     @property
+    def additive(self) -> bool:
+        """Whether sums over all silos suffice; groups of silos need each silo's own numbers."""
+        return self.guarantee_scope == "federation"
+
+    @property
     def rows(self) -> int:
         """Number of rows of a group of silos: all inputs together, and each subgroup."""
         return 1 + len(self.subgroups)
@@ -89,9 +94,8 @@ class Guaranteed(Wrapper):
     def init_server(self, context: SiloContext) -> State:
         none = torch.zeros(self.rows, BINS, dtype=torch.float64)
         known = {"ready": torch.tensor(False), "promises": scalar(1.0)}
-        unset = self.unset(known_domains(torch.zeros(0, 4, dtype=torch.long)))
-        decision = known | unset | self.edges(dict.fromkeys(self.names, none))
-        return self.base.init_server(context) | {"decision": decision}
+        known |= self.unset(known_domains(torch.zeros(0, 4, dtype=torch.long)))
+        return self.base.init_server(context) | {"decision": known | self.edges(dict.fromkeys(self.names, none))}
 
     def unset(self, domains: Tensor) -> Tensors:
         """Return the state of groups before limits are tested; G groups have G times `rows` rows."""
@@ -109,11 +113,11 @@ class Guaranteed(Wrapper):
         yield from super().schedule()
         yield Round(
             self.broadcast, self.survey, self.set_edges, everyone=True, trains=False, name="survey",
-            sums=SumOver("validation", self.wrong_survey),
+            totals=self.additive, sums=SumOver("validation", self.wrong_survey),
         )  # fmt: skip
         yield Round(
             self.broadcast, self.count, self.set_limits, everyone=True, trains=False, name="count",
-            sums=SumOver("calibration", self.wrong_count),
+            totals=self.additive, sums=SumOver("calibration", self.wrong_count),
         )  # fmt: skip
 
     def broadcast(self, server: State) -> Payload:
@@ -133,8 +137,8 @@ class Guaranteed(Wrapper):
             sizes = torch.zeros_like(sizes) if n >= self.least else sizes  # consistent with the counts
             kept = self.edges({name: by_subgroup.pooled(each, pool) for name, each in found.items()})
             kept |= {"pools": pool[None]} if self.subgroups else {}
-        sent = self.sent(context) | {f"scores.{name}": self.plain(each) for name, each in found.items()}
-        sent |= {"sizes": sizes} if self.subgroups else {}
+        sent = {f"scores.{name}": self.plain(each) for name, each in found.items()}
+        sent |= self.sent(context) | ({"sizes": sizes} if self.subgroups else {})
         return Update({"decision": sent}, len(context.validation)), state | {"decision": kept}
 
     def histograms(self, answer: Prediction) -> Tensor:
@@ -160,6 +164,10 @@ class Guaranteed(Wrapper):
     def wrong_count(self, sent: Payload, card: SiloInfo) -> str:
         """Return why these cannot be counts of a silo's calibration inputs, which grow with the limit."""
         n = card.examples["calibration"]
+        inputs = sent.get("decision", {}).get("inputs", torch.zeros(0))
+        possible = bool(((inputs >= 0) & (inputs <= n) & (inputs == inputs.floor())).all())
+        if not possible or inputs[:1].tolist() not in ([0], [n]):
+            return f"numbers of inputs that are impossible with {n:,} calibration inputs"
         for answered, errors in sent.get("decision", {}).get("counts", torch.zeros(0, 2, GRID)):
             fits = no_counts("answered", answered.diff(prepend=answered.new_zeros(1)), n)
             if fits or bool(((errors < 0) | (errors > answered) | (errors != errors.floor())).any()):
@@ -168,7 +176,7 @@ class Guaranteed(Wrapper):
 
     def sent(self, context: SiloContext) -> Tensors:
         """Return the code of the silo's domain if the server needs it."""
-        return {} if self.guarantee_scope == "federation" else {"domain": domain_code(context.domain)}
+        return {} if self.additive else {"domain": domain_code(context.domain)}
 
     def edges(self, scores: Mapping[str, Tensor]) -> Tensors:
         """Return the edges that rank the scores of each model: (G, J) from (G, 4096) histograms."""
@@ -177,25 +185,28 @@ class Guaranteed(Wrapper):
 
     def set_edges(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the histograms of each group, and pool its subgroups by their numbers of calibration inputs."""
-        domains = known_domains(torch.zeros(0, 4, dtype=torch.long))
-        belongs = torch.ones(1, len(replies), dtype=torch.float64)
-        if self.guarantee_scope != "federation":
-            codes = replies.stack("decision", "domain")
-            domains = known_domains(codes)
-            belongs = members(codes, domains)
+        codes = torch.zeros(0, 4, dtype=torch.long) if self.additive else replies.stack("decision", "domain")
+        domains = known_domains(codes)
+        belongs = None if self.additive else members(codes, domains)
         groups = {"federation": 1, "domain": len(domains) - 1, "silo": max(replies.population, len(replies))}
         unset = self.unset(domains)
         if self.subgroups:
-            sizes = self.without_own(belongs, (sent := replies.stack("decision", "sizes"))[:, 0]) @ sent[:, 1:]
+            tested = None if belongs is None else self.without_own(belongs, replies.stack("decision", "sizes")[:, 0])
+            sizes = self.by_group(replies, "sizes", tested)[:, 1:]
             unset["pools"] = torch.stack([by_subgroup.pools(each, self.least) for each in sizes])
         scores = {}
         for name in self.names:
-            sent = replies.stack("decision", f"scores.{name}").view(len(replies), self.rows * BINS)
-            summed = (belongs @ sent).view(len(domains), self.rows, BINS)
+            summed = self.by_group(replies, f"scores.{name}", belongs).view(len(domains), self.rows, BINS)
             each = [by_subgroup.pooled(one, self.pool(unset, g)) for g, one in enumerate(summed)]
             scores[name] = torch.cat(each)
         unset["promises"] = scalar(float(groups[self.guarantee_scope] * self.rows if self.familywise else 1))
         return server | {"decision": {"ready": server["decision"]["ready"]} | unset | self.edges(scores)}
+
+    def by_group(self, replies: Replies, name: str, belongs: Tensor | None) -> Tensor:
+        """Return the sums of what silos sent in each group of silos, (G, ...), or in all of them, (1, ...)."""
+        if belongs is None:
+            return replies.total("decision", name)[None]
+        return torch.einsum("gk,k...->g...", belongs, replies.stack("decision", name))
 
     def without_own(self, belongs: Tensor, sizes: Tensor) -> Tensor:
         """Return the silos on which each group's guarantee is tested, (G, K), given their numbers (K,) of calibration
@@ -209,8 +220,7 @@ class Guaranteed(Wrapper):
 
     def count(self, down: Payload, state: State, context: SiloContext) -> tuple[Update, State]:
         """Send the answered and wrong calibration inputs per limit; keep the silo's own guarantee."""
-        y = context.truth("calibration")
-        group, own = down["decision"], state.get("decision", {})
+        y, group, own = context.truth("calibration"), down["decision"], state.get("decision", {})
         answers = {w: among_others(a) for w, a in asked(self.base, down, state, context, "calibration").items()}
         number = row_of(domain_code(context.domain), group["domains"])
         found = [self.counted(group, each, answers, y) for each in ([0, number] if number else [0])]
@@ -224,9 +234,8 @@ class Guaranteed(Wrapper):
             sent, sizes = torch.zeros_like(sent), torch.zeros_like(sizes)  # not counted in a group
         elif context.joins:
             kept = {}  # the guarantees were tested without this silo
-        needs = torch.tensor("limits" not in kept)
-        told = {"counts": sent, "needs": needs} | ({"inputs": sizes} if self.subgroups else {})
-        return Update({"decision": self.sent(context) | told}, len(y)), state | {"decision": kept}
+        told = {"decision": self.sent(context) | {"counts": sent, "inputs": sizes}}
+        return Update(told, len(y)), state | {"decision": kept}
 
     def counted(self, group: Tensors, number: int, answers: Answers, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the counts (R, 2, J) of calibration inputs by the edges of a group, and the numbers (R,) of inputs."""
@@ -262,19 +271,18 @@ class Guaranteed(Wrapper):
     def set_limits(self, server: State, replies: Replies, context: SiloContext) -> State:
         """Sum the counts of each group, and keep the largest limit that passes the tests."""
         decision, rows = server["decision"], self.rows
-        counts = replies.stack("decision", "counts")
-        sizes = torch.tensor([float(update.examples) for update in replies.updates.values()], dtype=torch.float64)
-        sizes = sizes * replies.stack("decision", "needs")
-        by_row = replies.stack("decision", "inputs") if self.subgroups else sizes[:, None].expand(counts.shape[:2])
-        summed, totals = counts[:, :rows].sum(0), by_row[:, :rows].sum(0)
-        if self.guarantee_scope != "federation":
-            belongs = self.without_own(members(replies.stack("decision", "domain"), decision["domains"]), sizes)
+        if self.additive:
+            summed, totals = replies.total("decision", "counts"), replies.total("decision", "inputs")
+        else:
+            counts, by_row = replies.stack("decision", "counts"), replies.stack("decision", "inputs")
+            belongs = members(replies.stack("decision", "domain"), decision["domains"])
+            belongs = self.without_own(belongs, by_row[:, 0])
             summed, totals = (torch.cat([
                 torch.einsum("k,k...->...", belongs[0], each[:, :rows]),
                 torch.einsum("gk,k...->g...", belongs[1:], each[:, rows:]).flatten(0, 1),
             ]) for each in (counts, by_row))  # fmt: skip
-        limits = self.limits(summed, totals, decision["promises"])
-        set_ = {"ready": torch.tensor(True), "summed": summed, "totals": totals, "limits": limits}
+        set_ = {"ready": torch.tensor(True), "summed": summed, "totals": totals}
+        set_ |= {"limits": self.limits(summed, totals, decision["promises"])}
         return server | {"decision": decision | set_}
 
     def guarantee(self, counts: Tensor, total: int, promises: Tensor) -> Guarantee:

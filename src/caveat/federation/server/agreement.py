@@ -155,6 +155,11 @@ class Members:
         return dataclasses.replace(self.terms, names=tuple(self.silo_infos)).to_text()
 
     @property
+    def secure_name(self) -> str:
+        """The name of the sessions of secure aggregation of this method."""
+        return f"{self.terms.federation}/{self.terms.method}"
+
+    @property
     def info(self) -> FederationInfo:
         shape, classes = self.agreement.input_shape, self.agreement.classes
         positive = self.terms.config.data.positive_class

@@ -20,6 +20,7 @@ from ...core import ConfigurationError, Method, Round, RunError, SiloId, State, 
 from ...engines.allocator import use_huge_pages
 from ...engines.flower import FlowerEngine
 from ...engines.flower_messages import NEVER, GridMessages
+from ...engines.flower_secure import SecureServer
 from ...files import RUN, Entries, Ledger, ServerStore, held, manifest_of, owner_only, read_ledger
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
@@ -141,9 +142,10 @@ class Delivery:
         trained = saved.checkpoint.number
         method = Joining(run.complete_method, min(DEFAULT_ROUNDS, trained) if rounds is None else rounds, trained)
         bounds = {key: getattr(run.config.federation, key) for key in ("round_timeout", "start_timeout")}
+        secure = SecureServer(run.wire, run.members.secure_name) if run.spec.federation.secure else None
         engine = FlowerEngine(
             Evaluated(method), run.wire, run.members, read=partial(check_measurement, run), joining=True,
-            **{key: value for key, value in bounds.items() if value is not None},
+            secure=secure, **{key: value for key, value in bounds.items() if value is not None},
         )  # fmt: skip
         ledger = Ledger(part / DELIVERED / "ledger.jsonl")
         (part / DELIVERED).mkdir(exist_ok=True)
@@ -164,9 +166,12 @@ class Delivery:
         replies = self.engine.exchange(self.last, TEST, down, [silo])
         self.ledger.add(replies.updates, t=self.last, phase="final", split=TEST)
         measured = replies.updates[silo].payload
+        after = f" after {number} rounds alone" if number else ""
+        if not measured:
+            self.progress.note(f"{silo} has the model of {self.method.name}{after}; it measures it for itself alone")
+            return
         majority = _majority(measured.get(GROUP, {}), self.engine.members.cards[silo].class_counts)
         found = metrics.figures(measured["sums"]) | majority
-        after = f" after {number} rounds alone" if number else ""
         told = ", ".join(f"{name} {found[name]:.3f}" for name in ("accuracy", MAJORITY, "nll") if name in found)
         self.progress.note(f"{silo} has the model of {self.method.name}{after}: {told}")
 

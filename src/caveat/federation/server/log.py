@@ -13,7 +13,7 @@ from typing import TextIO
 
 from ...core import ConfigurationError, RunError
 from ...core.text import escaped, plural
-from ...files import held, privately, read_ledger, refuse_link
+from ...files import held, privately, read_ledger, read_sent, refuse_link
 from ...files.schema import NO_PART
 from ...runs.progress import Plain
 
@@ -98,7 +98,13 @@ def status_of(folder: Path) -> list[str]:
     if not said and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no run, and no {path.name} next to it; expected a run's folder")
     late = sorted({found[1] for line in said if (found := LATE.search(line))})
-    return [*_how_far(folder, said), *_silos(folder, said), *late, *(["", *said[-LAST:]] if said else [])]
+    return [
+        *_how_far(folder, said),
+        *_secured(folder),
+        *_silos(folder, said),
+        *late,
+        *(["", *said[-LAST:]] if said else []),
+    ]
 
 
 def _how_far(folder: Path, said: list[str]) -> list[str]:
@@ -114,6 +120,18 @@ def _how_far(folder: Path, said: list[str]) -> list[str]:
     _, failed, why = said[-1].partition(FAILED) if said else ("", "", "")
     state = f"failed; start it again to continue: {why}" if failed else _whether_alive(folder)
     return [f"{folder}: {rounds}; {state}"]
+
+
+def _secured(folder: Path) -> list[str]:
+    """Return of which messages the server saw only sums; nothing without secure aggregation."""
+    sent = read_sent(folder / "ledger.jsonl") if (folder / "ledger.jsonl").exists() else None
+    uses = [] if sent is None else [(purpose, sent.forms[form].summed) for form, purpose in sent.uses]
+    if sent is None or not any(summed for _, summed in uses):
+        return []
+    single = dict.fromkeys(purpose for purpose, summed in uses if not summed)
+    told = ", ".join(dict.fromkeys(purpose for purpose, summed in uses if summed and purpose not in single))
+    return [f"secure: only sums over silos were seen of {told or 'no round'}"
+            + (f"; each silo's own update of {', '.join(single)}" if single else "")]  # fmt: skip
 
 
 def _whether_alive(folder: Path) -> str:

@@ -22,6 +22,7 @@ from ...engines.checks import VARIANCES
 from ...engines.flower import FlowerEngine, silent
 from ...engines.flower import Membership as Greeter
 from ...engines.flower_messages import GridMessages
+from ...engines.flower_secure import SecureServer
 from ...files import RUN, ServerStore, held, locked, owner_only, read, write_json, write_record
 from ...files.schema import SCHEMA, KeptState, Record, Started, Summary, as_json
 from ...html.run.page import write_report
@@ -34,7 +35,7 @@ from ...runs.spec import RunSpec, spec_of
 from ...runs.spec_file import check_begun, run_file
 from ...runs.start import check_empty, keep_configuration
 from ...runs.summary import rows, silo_record
-from ...wrappers.evaluation import TEST, Evaluated
+from ...wrappers.evaluation import TEST
 from ...wrappers.privacy import VARIANCE
 from ..keys import SILO_KEYS, NameKeys
 from ..project import STARTED
@@ -175,8 +176,13 @@ def engine_of(
     # Noise may make a variance negative; the server then keeps the old one.
     variances = VARIANCES if config.privacy.clip_norm is None else VARIANCES - {VARIANCE}
     read = partial(check_measurement, run)
-    method, draws = Evaluated(run.complete_method), run.spec.participation.share < 1
-    return FlowerEngine(method, wire, members, variances=variances, read=read, tell=tell, draws=draws, **given)
+    method, draws = run.spec.evaluated(run.complete_method), run.spec.participation.share < 1
+    secure = None
+    if config.federation.secure and isinstance(members, OpenMembership):
+        secure = SecureServer(wire, members.secure_name)
+    return FlowerEngine(
+        method, wire, members, variances=variances, read=read, tell=tell, draws=draws, secure=secure, **given
+    )
 
 
 def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: StartCommand | None = None) -> Path:
@@ -187,6 +193,12 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
     """
     if config.engine.name != "flower":
         raise ConfigurationError(f"engine.name = {config.engine.name!r}, expected 'flower'")
+    if config.federation.secure and config.data.source != "on_site":
+        raise ConfigurationError(
+            "federation.secure = true needs silos with keys, not a simulation on Flower: use engine.name = "
+            "'single_machine', which has the same results",
+            "federation.secure",
+        )
     with held(lock_of(folder), f"{folder} is being run by another process"):
         if (folder / RUN).exists():
             check_same(folder, config)

@@ -19,11 +19,13 @@ from ...data import load
 from ...engines.executor import Executor
 from ...engines.flower import silo_app_of
 from ...engines.flower_messages import LONGEST, Order, Words
+from ...engines.flower_secure import request_digest
 from ...files import owner_only
 from ...methods import METHODS
 from ...nn.custom_model import KNOWN, Make
 from ...runs.local import LocalRun
 from ...runs.spec import spec_of
+from ...secure.messages import SecureRefused
 from ..keys import Asked, signed
 from ..refusals import ToldRefusal, check_version
 from ..terms import Terms
@@ -87,7 +89,9 @@ class NodeHandler:
             with without_details(), owner_only():
                 member = _member(context)
                 check_version(member.file.silo, text)
-                return member.perform(Terms.of_text(text), order, payload)
+                terms = Terms.of_text(text)
+                request = request_digest(order, text, payload) if terms.config.federation.secure else b""
+                return member.perform(terms, order, payload, request)
         terms = Terms.of_text(text)
         if not Path(terms.folder).is_absolute() or not Path(terms.folder).is_dir():
             # Otherwise, states would be stored where no run finds them.
@@ -97,6 +101,15 @@ class NodeHandler:
         check_order(order, executor, silo, books)
         checkpoints = terms.config.engine.kept_checkpoints
         return books.perform(executor, order, payload, lambda update, ledger: None, checkpoints)
+
+    def secure(self, context: Context, question: Words) -> Words:
+        if "silo" not in context.node_config:
+            raise RunError("secure aggregation needs silos with keys, not nodes of a simulation")
+        text = str(question["terms"])
+        with without_details(), owner_only():
+            member = _member(context)
+            check_version(member.file.silo, text)
+            return member.secure(Terms.of_text(text), question)
 
     def says(self, context: Context, text: str) -> Words:
         if "silo" not in context.node_config:
@@ -146,7 +159,7 @@ def _told(error: Exception) -> str:
         return f"{error.told}; see the log at the silo"
     if isinstance(error, DataChanged):
         return f"{CHANGED}; see the log at the silo"
-    return f"{error}; see the log at the silo" if isinstance(error, ToldRefusal) else _kind(error)
+    return f"{error}; see the log at the silo" if isinstance(error, ToldRefusal | SecureRefused) else _kind(error)
 
 
 def _kind(error: Exception) -> str:
@@ -154,7 +167,9 @@ def _kind(error: Exception) -> str:
 
 
 def _member(context: Context) -> SiloSide:
-    return SiloSide(read_silo_file(Path(str(context.node_config["silo"])).expanduser()))
+    config = context.node_config
+    key = Path(str(config["key"])).expanduser() if "key" in config else None
+    return SiloSide(read_silo_file(Path(str(config["silo"])).expanduser()), key)
 
 
 def _partition(context: Context, terms: Terms) -> tuple[SiloId, Executor]:

@@ -22,7 +22,8 @@ from ...data.agreement import own_schema, shared_schema
 from ...data.schemas import DataSchema
 from ...data.tables.dictionary import LabelCode, OwnColumn
 from ...engines.executor import Executor
-from ...engines.flower_messages import NEVER, Order
+from ...engines.flower_messages import NEVER, Order, Words
+from ...engines.secure_sums import weight_in, weights_of
 from ...files import Ledger, held, read, refuse_link, refuse_links, to_bytes, write_bytes, write_record
 from ...files.schema import SCHEMA, FileSum, ModelFile, SiloKeeps, SiloSource
 from ...runs.fingerprints import MODEL
@@ -30,10 +31,12 @@ from ...runs.inputs import PREPARATION, kept_preparation
 from ...runs.local import Run
 from ...runs.spec import spec_of
 from ...runs.spec_file import described
+from ...secure.messages import SecureRefused
 from ...wrappers.evaluation import TEST
 from ..refusals import check_count, check_counts, check_terms, told_by_rule
 from ..terms import Terms, differing
 from .data import SiloData, agreement
+from .secure import PEERS, SecureFolder, SignedName
 from .silo_file import SiloFile
 from .store import KeptSiloRun, OwnBooks, SiloRun, own_manifest
 
@@ -51,6 +54,8 @@ class SiloSide:
     """A silo with its own data."""
 
     file: SiloFile
+    key: Path | None = None
+    """Its private key, if it has one."""
 
     def introduce(self, terms: Terms) -> dict[str, str | int]:
         """Return the description of its data for the agreement, see `data.schemas.DataSchema`."""
@@ -90,9 +95,27 @@ class SiloSide:
         """Return what is sent with every update after rows were removed from its data: its current sizes."""
         return self.data.sizes_once_dropped(terms)
 
-    def perform(self, terms: Terms, order: Order, payload: Payload) -> Update:
-        """Run a client task; store the new state, and a ledger line about what is sent. Raises RunError for a request
-        that no server of this federation would send, BeyondLimits for an update beyond the silo's limits."""
+    def secure(self, terms: Terms, question: Words) -> Words:
+        """Answer a question of secure aggregation. Raises SecureRefused."""
+        self.keep_configuration(terms)
+        folder = self.folder(terms)
+        if not terms.config.federation.secure:
+            raise SecureRefused(f"silo {self.file.silo!r} joined a federation without secure aggregation")
+        folder.mkdir(exist_ok=True)
+        busy = f"{folder}: another process has been using it for {BUSY:.0f} s"
+        with held(folder / "lock", busy, BUSY):
+            refuse_links(folder)
+            return self._secure(folder).answer(f"{terms.federation}/{terms.method}", question)
+
+    def _secure(self, folder: Path) -> SecureFolder:
+        return SecureFolder(folder, SignedName(self.file.silo, self.key, folder.parent / PEERS, self.file.peers))
+
+    def perform(self, terms: Terms, order: Order, payload: Payload, request: bytes = b"") -> Update:
+        """Run a client task; store the new state, and a ledger line about what is sent. In a federation with secure
+        aggregation, an update of which the server needs only the sum is masked. `request` is a digest of the request.
+
+        Raises RunError for a request that no server of this federation would send, BeyondLimits for an update beyond
+        the silo's limits, SecureRefused for a request without the keys to mask its update."""
         self.keep_configuration(terms)
         folder = self.folder(terms)
         busy = f"{folder}: another process has been using it for {BUSY:.0f} s"
@@ -105,15 +128,21 @@ class SiloSide:
             refuse_links(folder)
             ledger = Ledger(folder / "ledger.jsonl")
 
+            weights = weights_of(executor.method, order.t, order.task) if terms.config.federation.secure else None
+
             def record(update: Update, known: FileSum | None) -> FileSum:
                 ledger.recover(known)
-                ledger.add({self.file.silo: update}, t=order.t, task=order.task)
+                ledger.add({self.file.silo: update}, weights is not None, t=order.t, task=order.task)
                 ledger.log.sync()
                 return ledger.log.sum
 
             update = books.perform(executor, order, payload, record, terms.config.engine.kept_checkpoints)
             if order.task == TEST:
                 self._keep_model(folder, terms, order.t, payload)
+            if weights is not None and any(update.payload.values()):
+                if order.joins:
+                    return Update({}, update.examples)
+                return self._secure(folder).masked(order, request, update, weight_in(update, weights))
         return update
 
     @contextmanager

@@ -213,7 +213,7 @@ def _left(state: Path) -> _Left:
 OWN_KEYS = ("target", "categorical", "numeric", "decimal", "thousands", "missing", "separator", "label_codes",
             "rename_columns", "groups", "time")  # fmt: skip
 """The data settings that a silo can set itself."""
-KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "data": dict, "limits": dict}
+KEYS: Mapping[str, type] = {"silo": str, "state": str, "device": str, "peers": str, "data": dict, "limits": dict}
 DATA_KEYS: Mapping[str, type] = {
     "source": str, "target": str, "categorical": list, "numeric": list, "decimal": str, "thousands": str,
     "missing": list, "separator": str, "label_codes": dict, "rename_columns": dict, "small_counts": bool,
@@ -239,6 +239,9 @@ class SiloFile:
     missing: tuple[str | float, ...] | None = None
     device: str = "cpu"
     """Its device, as in engine.device."""
+    peers: Path | None = None
+    """The folder with the public keys of the other silos, NAME.pub, for secure aggregation; None: the first key of each
+    name."""
     limits: Limits = field(default_factory=Limits)
     label_codes: tuple[LabelCode, ...] | None = None
     """The meanings of labels in its table."""
@@ -322,6 +325,7 @@ def read_silo_file(path: Path) -> SiloFile:
     }
     own["device"] = str(table.get("device", "cpu"))
     own |= {key: bool(data.get(key, False)) for key in ("small_counts", "magnitudes")} | {"path": str(path)}
+    own["peers"] = folder / Path(table["peers"]).expanduser() if "peers" in table else None
     own |= _declared(path, data)
     if "dictionary" in data:
         own["dictionary"] = read_dictionary(folder / Path(data["dictionary"]).expanduser())

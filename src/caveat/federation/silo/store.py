@@ -33,7 +33,6 @@ from ...runs.fingerprints import MODEL
 from ...runs.inputs import PREPARATION, without_references
 from ...runs.local import LocalRun
 from ...runs.spec import RunSpec
-from ...wrappers.evaluation import Evaluated
 from ...wrappers.familiar import GROUP, INPUTS, distances_alone
 from ...wrappers.joining import Joining
 
@@ -202,7 +201,7 @@ class SiloRun(ByOwnBooks, LocalRun):
     def joining(self) -> Executor:
         """The executor for joining a finished federation: the silo stores its state and sends nothing."""
         count = len(self.info.subgroups)
-        evaluated = Evaluated(Joining(self.complete_method, 0), self.spec.known_metrics, count)
+        evaluated = self.spec.evaluated(Joining(self.complete_method, 0), count)
         return replace(self.executor(), method=evaluated)
 
 

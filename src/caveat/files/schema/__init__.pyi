@@ -97,10 +97,12 @@ from .run import Member as Member
 from .run import ModelFile as ModelFile
 from .run import NoticedChange as NoticedChange
 from .run import OwnState as OwnState
+from .run import PeersFile as PeersFile
 from .run import PreparationFile as PreparationFile
 from .run import QuantityRecord as QuantityRecord
 from .run import ReferenceRecord as ReferenceRecord
 from .run import RunFile as RunFile
+from .run import SecureKept as SecureKept
 from .run import SequenceRecord as SequenceRecord
 from .run import SiloEncoder as SiloEncoder
 from .run import SiloKeeps as SiloKeeps
@@ -123,6 +125,7 @@ from .summary import ObservedInputs as ObservedInputs
 from .summary import Point as Point
 from .summary import Policy as Policy
 from .summary import Quadrant as Quadrant
+from .summary import SecureRecord as SecureRecord
 from .summary import Selective as Selective
 from .summary import SiloRecord as SiloRecord
 from .summary import SubgroupRecord as SubgroupRecord

@@ -65,8 +65,11 @@ class TensorForm(Record):
 class Form(Record):
     """The forms of a message's tensors, by "group/name", shared by many messages."""
 
+    OMITTED: ClassVar = frozenset({"summed"})
+
     form: str
     tensors: dict[str, TensorForm]
+    summed: bool = False  # the server saw only their sum over silos
 
     @property
     def bytes(self) -> int:

@@ -287,6 +287,29 @@ class OwnState(File):
     files: Sums = {}  # the model of its last evaluation
 
 
+class SecureKept(File):
+    """`secure.json` of a silo in a federation: its secrets of a session, see `caveat.secure.silo.SiloSecrets`."""
+
+    federation: str
+    number: int
+    silo: str
+    channel: str
+    keys: list[str]
+    seeds: list[str]
+    sent: str
+    roster: str = ""
+    members: list[str] = []
+    held: dict[str, list[str]] = {}
+    masked: list[int] = []
+    opened: list[int] = []
+
+
+class PeersFile(File):
+    """`peers.json` of a silo in a federation: the keys by which it knows the other silos."""
+
+    keys: dict[str, str] = {}  # fingerprints as of `ssh-keygen -lf`
+
+
 class SourceState(Record):
     """Fingerprints of the files of a silo's source."""
 

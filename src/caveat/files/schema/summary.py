@@ -174,6 +174,14 @@ class DeviceRecord(Record):
     versions: dict[str, str]
 
 
+class SecureRecord(Record):
+    """Secure aggregation: of which messages the server saw only the sum over silos. Evaluations are among them."""
+
+    silos: list[str]  # in the sums of the test split
+    sums: list[str]  # rounds
+    single: list[str] = []  # rounds whose server needs each silo's own update
+
+
 class Summary(File):
     """`summary.json`, with the entries of the method and its wrappers."""
 
@@ -181,7 +189,7 @@ class Summary(File):
     OMITTED: ClassVar = frozenset({
         "absent", "source", "streams", "privacy", "newcomers", "reset", "sets", "alarms", "stopped", "classification",
         "device", "vectorized", "metrics", "rollbacks", "largest", "warnings", "class_bias", "subgroups", "target",
-        "intervals",
+        "intervals", "secure",
     })  # fmt: skip
 
     schema_version: int = Field(alias="schema")
@@ -201,6 +209,7 @@ class Summary(File):
     domains: list[DomainRecord] = []
     mean: figures.Metrics | None = None
     worst: Worst | None = None
+    secure: SecureRecord | None = None  # None if the server saw each silo's messages
     metrics: dict[str, figures.OwnMetricRecord] = {}  # custom metrics
     pooled: figures.Metrics = figures.Metrics()
     subgroups: list[SubgroupRecord] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.text import count, listed, plain, ranges, size, times
 from ...files import RunFolder, Sent, natural
-from ...files.schema import DataSchemaRecord, FederationFile, Form, PrivacyRecord
+from ...files.schema import DataSchemaRecord, FederationFile, Form, PrivacyRecord, SecureRecord
 from ..templates import Table, column, table, words
 
 _MOST_NAMES = 12
@@ -63,6 +63,17 @@ def privacy(run: RunFolder) -> list[dict[str, Any]]:
     return [_privacy(name, each.sent) for name, each in runs.items() if each.sent]
 
 
+def secured(record: SecureRecord | None) -> str:
+    """Return what the server saw only as a sum over silos; empty for a run without secure aggregation."""
+    if record is None:
+        return ""
+    told = f"Secure aggregation: of evaluations and the rounds {listed(record.sums, _MOST_SILOS) or '(none)'}, "
+    told += f"the server saw only sums over silos ({len(record.silos)} in the last one)."
+    if record.single:
+        told += f" Not secured: in {listed(record.single, _MOST_SILOS)}, it needs each silo's own update."
+    return told
+
+
 def protection(record: PrivacyRecord | None) -> str:
     """Return the privacy guarantee of clipping and noise, at silo and at record level; empty for a run without."""
     if record is None or record.clip_norm is None:
@@ -102,7 +113,8 @@ def _privacy(method: str, sent: Sent) -> dict[str, Any]:
 def holds(form: Form) -> str:
     """Return the number of tensors in each of its groups."""
     groups = [f"{plain(group)} ({count})" for group, count in form.groups.items()]
-    return listed(groups, 12) or "only the number of examples"
+    found = listed(groups, 12) or "only the number of examples"
+    return f"{found}; seen only as a sum over silos" if form.summed else found
 
 
 def _silos(sent: Sent) -> Table | None:

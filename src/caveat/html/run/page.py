@@ -14,7 +14,7 @@ from .decisions import ABOUT, OWN, decisions
 from .familiarity import familiarity
 from .guarantee import promise, subgroup_table
 from .incidents import absence, absent, afresh, failures, lacking, newcomers, unlike, went_back, withdrawn
-from .ledger import metadata_sent, privacy, protection
+from .ledger import metadata_sent, privacy, protection, secured
 from .overview import headline, overview
 from .quantity import quantity_parts
 from .rounds import cost_table, curves, domains, milestone_table
@@ -180,6 +180,7 @@ def _parts(run: RunFolder) -> dict[str, Any]:
         "withdrawn": withdrawn(run),
         "privacy": privacy(run),
         "protection": protection(run.summary.privacy if run.summary else None),
+        "secured": secured(run.summary.secure if run.summary else None),
         "greeting": metadata_sent(run.greeting),
         "facts": headline(run),
         "cost_table": cost_table(run),

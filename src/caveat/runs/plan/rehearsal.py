@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from ...core import Payload, Round, SiloId
+from ...core import Replies, Round, SiloId
 from ...core.aggregation import size
 from ...core.devices import brought
 from ...engines.batched_executor import ChunkOrder
@@ -264,12 +264,12 @@ class RehearsalRunner:
         """Return the cost of evaluating the current model on a split, except the first time, which is slower."""
         t, name = (phase.begin, phase.name) if phase else (self.recorder.run_state.last, "final")
 
-        def evaluate() -> Mapping[SiloId, Payload]:
+        def evaluate() -> Replies:
             return self.recorder.evaluate(t, 1, name, split, self.server, self.sample)[1]
 
-        (payloads, _), *others = (timed(evaluate) for _ in range(3))
+        (replies, _), *others = (timed(evaluate) for _ in range(3))
         seconds = min(taken for _, taken in others)
-        up = round(sum(map(size, payloads.values())) / len(payloads))
+        up = round(replies.sent / len(replies))
         return Measuring(seconds * self.share, Bytes(size(self.engine.method.broadcast(self.server)), up))
 
     def gain(self, mode: Mode, cohort: int, workers: int) -> float | None:

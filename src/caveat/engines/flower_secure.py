@@ -1,0 +1,193 @@
+"""Secure sums through Flower's Grid: the server's part of the exchanges, and the messages of both sides.
+
+A session takes an exchange of keys and one of shares, for several sums. A sum takes two exchanges: the task, whose
+update comes back masked, and the shares that unmask the sum. Texts are JSON in the words of messages.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from ..core import DataError, Payload, RunError, SiloId, Update
+from ..core.silo import TOGETHER, SiloInfo
+from ..secure.fixed_point import DecodedSum, Layout, Words, encode, layout_of
+from ..secure.masks import digest, digest_of_payload
+from ..secure.messages import Advert, Opened, SecureRefused, TooFewSilos, hexed, sealed_of_text, unhexed
+from ..secure.server import SecureSession
+from ..secure.silo import SecureSilo
+from .checks import left_out_measuring
+from .flower_messages import GridMessages, Order, pack, words_of
+
+GROUP = "masked"
+"""The group of a masked update, with "words" and, as the bytes of a text, their "layout"."""
+Parsed = TypeVar("Parsed")
+PHASE = "evaluate"
+"""The kind of Flower's messages about keys and shares."""
+
+
+class Slot(NamedTuple):
+    """What a silo needs for one sum: part of the request for a task."""
+
+    number: int
+    slot: int
+    members: tuple[SiloId, ...]
+    inbox: dict[SiloId, bytes]
+
+    def to_text(self) -> str:
+        return json.dumps([self.number, self.slot, self.members, hexed(self.inbox)])
+
+    @classmethod
+    def of_text(cls, text: str) -> "Slot":
+        """Parse a slot. Raises SecureRefused for any other text."""
+        try:
+            number, slot, members, inbox = json.loads(text)
+            return cls(int(number), int(slot), tuple(map(str, members)), unhexed(inbox))
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise SecureRefused("a request for a masked update without a valid slot of a session") from None
+
+
+def request_digest(order: Order, terms: str, payload: Payload) -> bytes:
+    """Return a digest of everything in a request that all silos must have in common."""
+    return digest("request", order.t, order.task, order.rollbacks, terms, digest_of_payload(payload))
+
+
+def masked(update: Update, weight: int, silo: SecureSilo, slot: Slot, request: bytes) -> Update:
+    """Return a silo's update as it leaves the silo."""
+    layout = layout_of(update.payload)
+    words = encode(update.payload, weight, len(slot.members))
+    found = silo.mask(slot.slot, slot.members, slot.inbox, request, words)
+    text = torch.frombuffer(bytearray(layout.to_text().encode()), dtype=torch.uint8)
+    return Update({GROUP: {"words": torch.from_numpy(found.view("int64")), "layout": text}}, update.examples)
+
+
+def unpacked(update: Update) -> tuple[Layout, Words]:
+    """Return layout and words of a masked update. Raises DataError for anything else."""
+    group = update.payload.get(GROUP, {})
+    if update.payload.keys() != {GROUP} or group.keys() != {"words", "layout"}:
+        raise DataError("is not masked")
+    words, text = group["words"], group["layout"]
+    if words.dtype != torch.int64 or text.dtype != torch.uint8 or words.ndim != 1 or text.ndim != 1:
+        raise DataError("is no vector of 64-bit numbers")
+    layout = Layout.of_text(text.numpy().tobytes().decode(errors="replace"))
+    if len(words) != layout.words:
+        raise DataError(f"has {len(words)} numbers, but its tensors have {layout.words}")
+    return layout, words.numpy().view("uint64")
+
+
+@dataclass
+class SecureServer:
+    """The server's sessions, one at a time."""
+
+    wire: GridMessages
+    federation: str
+    session: SecureSession | None = None
+    delivered: set[SiloId] = field(default_factory=set)
+    """The silos that have their shares of the session."""
+
+    def ready(self, nodes: Mapping[SiloId, int], terms: str, until: float) -> tuple[SecureSession, dict[SiloId, str]]:
+        """Return a session with an unused slot for these silos, and the silos that are not in it, with reasons. Raises
+        TooFewSilos."""
+        last = self.session
+        if last is not None and not last.spent and set(last.members) == set(nodes):
+            return last, {}
+        self.session = None
+        session = SecureSession(self.federation, max(time.time_ns() // 1000, last.number + 1 if last else 0))
+        about: dict[str, str | int] = {"terms": terms, "number": session.number}
+        texts, lost = self.ask(nodes, {**about, "phase": "keys"}, nodes, until)
+        adverts, wrong = parsed(texts, Advert.of_text)
+        wrong |= {silo: "sent keys of another silo" for silo, each in adverts.items() if each.silo != silo}
+        roster = session.enrol({silo: each for silo, each in adverts.items() if silo not in wrong})
+        request = {**about, "phase": "shares", "roster": roster.to_text()}
+        texts, later = self.ask(roster.names, request, nodes, until)
+        sealed, wrong_later = parsed(texts, sealed_of_text)
+        lost |= wrong | later | wrong_later
+        session.collect(sealed)
+        self.session, self.delivered = session, set()
+        return session, lost
+
+    def slot_of(self, silo: SiloId, slot: int) -> str:
+        """Return what a silo needs for a sum. Raises LookupError before `ready`."""
+        if (session := self.session) is None:
+            raise LookupError("no session")
+        inbox = {} if silo in self.delivered else session.sealed[silo]
+        return Slot(session.number, slot, session.members, inbox).to_text()
+
+    def total(
+        self,
+        slot: int,
+        request: bytes,
+        vectors: Mapping[SiloId, Words],
+        nodes: Mapping[SiloId, int],
+        terms: str,
+        until: float,
+    ) -> tuple[Words, list[SiloId]]:
+        """Return the sum of vectors, and the silos in it. Raises TooFewSilos, MasksRemain, and LookupError before
+        `ready`."""
+        if (session := self.session) is None:
+            raise LookupError("no session")
+        self.delivered |= vectors.keys()
+        alive = session.survivors(vectors)
+        question: dict[str, str | int] = {
+            "terms": terms, "number": session.number, "phase": "open", "slot": slot, "survivors": json.dumps(alive),
+        }  # fmt: skip
+        texts, lost = self.ask(alive, question, nodes, until)
+        opened, wrong = parsed(texts, Opened.of_text)
+        try:
+            return session.unmask(slot, request, {silo: vectors[silo] for silo in alive}, opened), alive
+        except TooFewSilos as error:
+            reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted((lost | wrong).items()))
+            raise TooFewSilos(f"{error}; {reasons}" if reasons else str(error)) from error
+
+    def ask(
+        self, silos: Iterable[SiloId], question: Mapping[str, str | int], nodes: Mapping[SiloId, int], until: float
+    ) -> tuple[dict[SiloId, str], dict[SiloId, str]]:
+        """Return the answers of silos, and why others have none."""
+        silo_of = {nodes[silo]: silo for silo in silos}
+        contents = {node: pack({}, silo=silo, **question) for node, silo in silo_of.items()}
+        answers, errors = self.wire.ask(contents, PHASE, until)
+        texts = {silo_of[node]: str(words_of(records).get("answer", "")) for node, records in answers.items()}
+        lost = {silo: errors.get(nodes[silo], "no reply in time") for silo in silo_of.values() if silo not in texts}
+        return texts, lost
+
+
+def parsed(
+    texts: Mapping[SiloId, str], parse: Callable[[str], Parsed]
+) -> tuple[dict[SiloId, Parsed], dict[SiloId, str]]:
+    """Return the parsed texts, and why others are invalid."""
+    found, wrong = dict[SiloId, Parsed](), dict[SiloId, str]()
+    for silo, text in texts.items():
+        try:
+            found[silo] = parse(text)
+        except DataError as error:
+            wrong[silo] = str(error)
+    return found, wrong
+
+
+def alike(updates: Mapping[SiloId, Update]) -> tuple[Layout | None, dict[SiloId, Words], dict[SiloId, str]]:
+    """Return the layout of most silos, their masked vectors, and why others are left out."""
+    found, wrong = dict[SiloId, tuple[Layout, Words]](), dict[SiloId, str]()
+    for silo, update in updates.items():
+        try:
+            found[silo] = unpacked(update)
+        except DataError as error:
+            wrong[silo] = str(error)
+    if not found:
+        return None, {}, wrong
+    usual = Counter(layout for layout, _ in found.values()).most_common(1)[0][0]
+    other = {silo: "has other tensors than most silos" for silo, (layout, _) in found.items() if layout != usual}
+    return usual, {silo: words for silo, (layout, words) in found.items() if layout == usual}, wrong | other
+
+
+def check_measured(total: DecodedSum, cards: Sequence[SiloInfo]) -> None:
+    """Raise RunError for measurements that are impossible for these silos together. Which one is wrong is unknown."""
+    together, inputs = SiloInfo.of_sum(cards), int(total.sums.get("sums", {}).get("examples", 0))
+    wrong = left_out_measuring({TOGETHER: Update(total.sums, inputs)}, {TOGETHER: together.most})
+    if inputs not in together.examples.values():
+        wrong[TOGETHER] = f"{inputs} inputs, but the silos have {dict(together.examples)}"
+    if wrong:
+        raise RunError(f"an impossible sum over {len(cards)} silos, so one of them is broken: {wrong[TOGETHER]}")

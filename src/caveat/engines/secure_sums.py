@@ -1,0 +1,46 @@
+"""Rounds of which the server sees only the sum over silos, for every engine."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from ..core import Method, Replies, SiloId, Update, Weights
+from ..secure.fixed_point import DecodedSum, Layout, sum_in_the_clear
+
+
+def weights_of(method: Method, t: int, address: str) -> Weights | None:
+    """Return the weights of silos in the sum of a task of round t; None if its updates are not summed, because the
+    server needs each of them. Evaluations are sums."""
+    if address in method.evaluations:
+        return "silos"
+    step = next(islice(method.schedule(), t, None), None)
+    return None if step is None or step.address != address else step.summed
+
+
+def weight_in(update: Update, weights: Weights) -> int:
+    """Return the weight of an update in a sum."""
+    return update.examples if weights == "examples" else 1
+
+
+def summed_replies(
+    layout: Layout, total: DecodedSum, examples: Mapping[SiloId, int], population: int, left_out: Mapping[SiloId, str]
+) -> Replies:
+    """Return the replies of silos of which only the sum is known, with the numbers of examples that they reported."""
+    form = layout.form()
+    updates = {silo: Update(form, count) for silo, count in examples.items()}
+    return Replies(updates, population, left_out, means=total.means(layout), totals=total.sums)
+
+
+def sums_alone(replies: Replies, weights: Weights) -> Replies:
+    """Return what is left of replies if only their sum is known. The numbers are those of masked sums, bit by bit."""
+    updates = replies.updates
+    payloads = {silo: update.payload for silo, update in updates.items()}
+    layout, total = sum_in_the_clear(
+        payloads, {silo: weight_in(update, weights) for silo, update in updates.items()}, len(updates)
+    )
+    examples = {silo: update.examples for silo, update in updates.items()}
+    return summed_replies(layout, total, examples, replies.population, replies.left_out)
+
+
+def unsecured(method: Method) -> Sequence[str]:
+    """Return the names of the rounds in which the server sees each silo's own update."""
+    return list(dict.fromkeys(step.name for step in method.schedule() if step.summed is None))

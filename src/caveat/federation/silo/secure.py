@@ -1,0 +1,126 @@
+"""Secure aggregation at a silo: its key, the keys of its peers, and its secrets on disk between two messages."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from ...core import SiloId, Update
+from ...core.text import escaped
+from ...engines.flower_messages import Order, Words
+from ...engines.flower_secure import Slot, masked
+from ...files import privately, record_of, write_record
+from ...files.schema import PeersFile, SecureKept
+from ...secure.messages import Roster, SecureRefused, hexed
+from ...secure.silo import SecureSilo, SiloSecrets, begun
+from ..keys import LONGEST, fingerprint, fingerprint_in, private_key_in, public_key
+
+SESSION, PEERS = "secure.json", "peers.json"
+"""The files of a silo's secrets in a session, and of its peers' keys."""
+
+
+@dataclass(frozen=True)
+class SignedName:
+    """A silo's name and key, and the keys by which it knows others.
+
+    With a folder `peers`, only silos with a NAME.pub in it are known. Otherwise the first key of a name is stored in
+    `pins`, and reported, and another one is refused later.
+    """
+
+    silo: SiloId
+    key: Path | None
+    pins: Path
+    peers: Path | None = None
+
+    def sign(self, text: bytes) -> tuple[str, str]:
+        if self.key is None:
+            raise SecureRefused(
+                f"silo {self.silo!r} has no key, with which secure aggregation signs: start it by silo.sh"
+            )
+        private = private_key_in(self.key)
+        public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        return public.decode(), private.sign(text, ec.ECDSA(SHA384())).hex()
+
+    def check(self, silo: SiloId, key: str, signature: str, text: bytes) -> str:
+        try:
+            if max(len(key), len(signature)) > LONGEST:
+                raise ValueError(f"more than {LONGEST} characters")
+            public = public_key(key.encode())
+            public.verify(bytes.fromhex(signature), text, ec.ECDSA(SHA384()))
+        except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
+            return f"an invalid signature ({str(error) or type(error).__name__})"
+        found = fingerprint(public)
+        if silo == self.silo:
+            return "" if self.key is not None and key == self.sign(b"")[0] else "another key than its own"
+        known = self._known(silo)
+        if known is None and self.peers is not None:
+            return f"there is no {silo}.pub in {self.peers}"
+        if known is None:
+            self._pin(silo, found)
+        elif known != found:
+            place = self.peers or self.pins
+            return f"key {found}, but {place} has {known}; if that key was replaced, replace it there, too"
+        return ""
+
+    def _known(self, silo: SiloId) -> str | None:
+        if self.peers is not None:
+            path = self.peers / f"{silo}.pub"
+            return fingerprint_in(path) if path.is_file() else None
+        return (record_of(self.pins, PeersFile) or PeersFile()).keys.get(silo)
+
+    def _pin(self, silo: SiloId, key: str) -> None:
+        known = record_of(self.pins, PeersFile) or PeersFile()
+        write_record(self.pins, PeersFile(keys={**known.keys, silo: key}), lasting=True, opener=privately)
+        told = f"caveat: silo {self.silo!r} knows silo {silo!r} by key {key} from now on"
+        print(escaped(told), file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class SecureFolder:
+    """A silo's part in the sessions of one method of a federation."""
+
+    folder: Path
+    identity: SignedName
+
+    def answer(self, federation: str, question: Words) -> Words:
+        """Answer a question about keys, shares, or the shares that unmask a sum. Raises SecureRefused."""
+        phase, number = str(question.get("phase")), int(question.get("number", 0))
+        if phase == "keys":
+            known = self._known()
+            own = begun(federation, number, self.identity.silo, self.identity, known)
+            self._keep(own)
+            return {"answer": own.sent}
+        silo = self._session(number)
+        if phase == "shares":
+            return {"answer": json.dumps(hexed(silo.share(Roster.of_text(str(question.get("roster", ""))))))}
+        if phase != "open":
+            raise silo.refuse(f"{phase!r} is not a phase")
+        survivors = json.loads(str(question.get("survivors", "[]")))
+        if not isinstance(survivors, list):
+            raise silo.refuse("no list of survivors")
+        return {"answer": silo.open(int(question.get("slot", -1)), list(map(str, survivors))).to_text()}
+
+    def masked(self, order: Order, request: bytes, update: Update, weight: int) -> Update:
+        """Return an update as it leaves the silo. Raises SecureRefused without a slot to mask it."""
+        slot = Slot.of_text(order.secure)
+        return masked(update, weight, self._session(slot.number), slot, request)
+
+    def _session(self, number: int) -> SecureSilo:
+        own = self._known()
+        if own is None or own.number != number:
+            raise SecureRefused(f"silo {self.identity.silo!r} has no keys of session {number}")
+        return SecureSilo(own, self.identity, lambda: self._keep(own))
+
+    def _known(self) -> SiloSecrets | None:
+        record = record_of(self.folder / SESSION, SecureKept)
+        if record is None:
+            return None
+        return SiloSecrets(**{name: getattr(record, name) for name in SiloSecrets.__dataclass_fields__})
+
+    def _keep(self, own: SiloSecrets) -> None:
+        write_record(self.folder / SESSION, SecureKept(**vars(own)), lasting=True, opener=privately)

@@ -1,0 +1,184 @@
+"""A federation with secure aggregation: the bits of the run on one machine, lost silos, what the server gets."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flower_grid import InProcessGrid
+from flwr.app import ArrayRecord, Message, RecordDict
+from hospitals import Federation, summary
+from safetensors.torch import load_file
+from test_keys import make_key
+
+from caveat.config import load
+from caveat.core import ConfigurationError, RunError
+from caveat.engines.flower import silo_app_of
+from caveat.engines.flower_messages import words_of
+from caveat.engines.flower_secure import GROUP
+from caveat.federation.server.run import serve
+from caveat.federation.silo.app import NodeHandler
+from caveat.federation.silo.secure import SignedName
+from caveat.runs.progress import Silent
+
+SECURE = """
+secure = true
+robust = "off"
+"""
+# Categories of one silo alone.
+pytestmark = pytest.mark.filterwarnings("ignore:column 'smoker'")
+LONG = [pytest.param(each, marks=pytest.mark.long) for each in ("keys", "temperature", "test")]
+LOSSES = ["shares", "train", "open", *LONG]
+"""Phases of secure aggregation, and tasks."""
+GUARDED = '[uncertainty]\npolicy = "guaranteed"\nset_coverage = 0.8\n'
+MORE = "coast hill lake valley"
+
+
+class SecureHospitals(Federation):
+    """Four hospitals with keys, behind a Grid that loses the messages for which `lost` holds."""
+
+    def __init__(
+        self, folder: Path, method: str = "fedavg", rounds: int = 1, more: str = "", names: str = MORE
+    ) -> None:
+        super().__init__(folder, method, rounds, 3, 0.5, SECURE + more, names.split())
+        self.seen: list[RecordDict] = []
+        self.lost: Callable[[int, Message], bool] = lambda node, message: False
+        for name, home in self.homes.items():
+            key = make_key(home / "keys", name)
+            self.grid.node_config[self.node[name]]["key"] = str(key)
+            self.grid.apps[self.node[name]] = self._watched(self.node[name])
+
+    def _watched(self, node: int) -> Any:
+        app = silo_app_of(NodeHandler())
+
+        def call(message: Message, context: Any) -> Message:
+            if self.lost(node, message):
+                raise ConnectionError("lost")
+            reply = app(message, context)
+            self.seen.append(reply.content)
+            return reply
+
+        return call
+
+
+def phase_of(message: Message) -> str:
+    words = words_of(message.content)
+    return str(words.get("phase", words.get("task", ""))).rpartition(".")[2]
+
+
+def losing_in(phase: str, node: int, first: int = 0) -> Callable[[int, Message], bool]:
+    """Lose a node's messages of a phase, after the first few."""
+    calls = iter(range(10**6))
+    return lambda at, message: at == node and phase_of(message) == phase and next(calls) >= first
+
+
+def model(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def test_a_federation_has_the_bits_of_the_run_on_one_machine(tmp_path: Path) -> None:
+    """And its messages hold no numbers of a single silo: neither in the clear, nor in fixed point."""
+    federation = SecureHospitals(tmp_path, more=GUARDED)
+    run, alone = federation.serve(), federation.embedded()
+    one, other = model(run), model(alone)
+    assert one.keys() == other.keys()
+    assert [name for name, tensor in one.items() if not torch.equal(tensor, other[name])] == []
+    found, expected = summary(run), summary(alone)
+    assert {key for key in found if found[key] != expected.get(key)} <= {"traffic", "policy"}
+    groups = {name for records in federation.seen for name in records.array_records}
+    assert groups == {f"group.{GROUP}"}
+    masked = [records for records in federation.seen if records.array_records]
+    words = [each[f"group.{GROUP}"].to_torch_state_dict()["words"] for each in masked]
+    # Every number is masked: zeros, of which histograms are full, are as rare as any other number.
+    assert all(len(each.unique()) == len(each) for each in words)
+    sessions = [json.loads(path.read_text()) for path in (tmp_path / "silos").glob("*/state/*/*/secure.json")]
+    secrets = [text for each in sessions for text in (each["channel"], *each["keys"], *each["seeds"]) if text]
+    texts = [str(words_of(records)) for records in federation.seen]
+    assert secrets
+    assert not [text for text in texts if any(secret in text for secret in secrets)]
+
+
+@pytest.mark.parametrize("phase", LOSSES)
+def test_a_silo_that_vanishes_in_any_phase_does_not_stop_the_others(tmp_path: Path, phase: str) -> None:
+    federation = SecureHospitals(tmp_path)
+    federation.lost = losing_in(phase, federation.node["hill"])
+    run = federation.serve()
+    found = summary(run)
+    there = 4 if phase in ("open", "temperature") else 3
+    assert len(found["secure"]["silos"]) == there
+    assert found.get("absent", []) == ([] if there == 4 else ["hill"])
+
+
+def test_too_few_silos_fail_by_name(tmp_path: Path) -> None:
+    federation = SecureHospitals(tmp_path)
+    lost = [losing_in("train", federation.node[name]) for name in ("hill", "lake")]
+    federation.lost = lambda node, message: any(each(node, message) for each in lost)
+    with pytest.raises(RunError, match=r"2 of 4 silos sent masked vectors, but secure sums need 3.*without hill, lake"):
+        federation.serve()
+
+
+def test_a_silo_that_is_sent_another_model_is_found(tmp_path: Path) -> None:
+    federation = SecureHospitals(tmp_path)
+    handler = federation.grid.apps[federation.node["hill"]]
+
+    def other_model(message: Message, context: Any) -> Message:
+        if phase_of(message) == "train":
+            for name in message.content.array_records:
+                tensors = message.content[name].to_torch_state_dict()
+                message.content[name] = ArrayRecord(torch_state_dict={n: t + 1 for n, t in tensors.items()})
+        return handler(message, context)
+
+    federation.grid.apps[federation.node["hill"]] = other_model
+    with pytest.raises(RunError, match=r"round 0, task '.*train': the masks do not cancel, so nothing was learnt"):
+        federation.serve()
+    assert any("no sum: round 0" in note for note in federation.notes)
+
+
+@pytest.mark.parametrize("missing", ["key", "slot"])
+def test_silos_refuse_what_they_cannot_mask(tmp_path: Path, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = SecureHospitals(tmp_path)
+    if missing == "key":
+        for config in federation.grid.node_config.values():
+            del config["key"]
+        told = "has no key, with which secure aggregation signs"
+    else:
+        ask, told = federation.grid._deliver, "without a valid slot of a session"
+
+        def bare(message: Message) -> str:
+            if "secure" in words_of(message.content):
+                message.content["order"]["secure"] = ""
+            return ask(message)
+
+        federation.grid._deliver = bare  # type: ignore[method-assign]
+    with pytest.raises(RunError):
+        federation.serve()
+    assert any(told in line for line in capsys.readouterr().err.splitlines())
+
+
+def test_a_silo_knows_its_peers_by_their_first_keys(tmp_path: Path) -> None:
+    federation = SecureHospitals(tmp_path)
+    federation.serve()
+    (pins,) = (federation.homes["hill"] / "state").glob("*/peers.json")
+    known = json.loads(pins.read_text())["keys"]
+    assert sorted(known) == ["coast", "lake", "valley"]
+    assert pins.stat().st_mode & 0o077 == 0
+    identity = SignedName("hill", federation.homes["hill"] / "keys" / "hill", pins)
+    others = SignedName("coast", make_key(tmp_path / "new", "coast"), pins)
+    assert re.search("peers.json has SHA256", identity.check("coast", *others.sign(b"x"), b"x"))
+    first = SignedName("coast", federation.homes["coast"] / "keys" / "coast", pins)
+    assert identity.check("coast", *first.sign(b"x"), b"x") == ""
+    assert "invalid signature" in identity.check("coast", *first.sign(b"x"), b"y")
+    given = SignedName("hill", None, pins, tmp_path / "new")
+    assert "there is no lake.pub" in given.check("lake", *first.sign(b"x"), b"x")
+    assert given.check("coast", *others.sign(b"x"), b"x") == ""
+
+
+def test_secure_sums_on_flower_need_silos_of_their_own(tmp_path: Path) -> None:
+    config = load(
+        "digits", ["engine.name=flower", "federation.secure=true", "federation.robust=off", "engine.workers=1"]
+    )
+    with pytest.raises(ConfigurationError, match="needs silos with keys, not a simulation on Flower"):
+        serve(config, InProcessGrid({}), tmp_path / "run", Silent())
