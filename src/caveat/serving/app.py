@@ -167,7 +167,7 @@ def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int =
         return worker.find(name, version)
 
     async def answer(request: Any, reads: Callable[[Mapping[str, Any], int], Given]) -> tuple[Any, Served, Answered]:
-        body = parsed(await request.body())
+        body = parsed(await request.body(), nan=request.url.path == "/invocations")
         given, served = reads(body, most_rows), asked(request)
         return body, served, await asyncio.wrap_future(worker.submit(served, given))
 

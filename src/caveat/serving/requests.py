@@ -12,14 +12,18 @@ from .answers import Given, Refusal
 Columns = Mapping[str, list[Any]]
 
 
-def _unique(value: str) -> Any:
+def _refused(value: str) -> Any:
     raise ValueError(value)
 
 
-def parsed(body: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises Refusal."""
+def _missing(value: str) -> Any:
+    return None if value == "NaN" else _refused(value)
+
+
+def parsed(body: bytes, *, nan: bool = False) -> dict[str, Any]:
+    """Return a JSON object; with `nan`, NaN is null, as MLflow's client sends missing values. Raises Refusal."""
     try:
-        value = json.loads(body, parse_constant=_unique)
+        value = json.loads(body, parse_constant=_missing if nan else _refused)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
