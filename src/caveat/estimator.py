@@ -321,9 +321,18 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
         return np.stack([found.quantile(float(level)).numpy() for level in levels], 1)
 
     def predict_interval(self, X: Any, groups: Any = None) -> Any:
-        """Return (N, 2) intervals of coverage `uncertainty.interval`; infinite with too few calibration rows."""
-        found = self._asked(X, groups).interval
-        return None if found is None else found.numpy()
+        """Return (N, 2) intervals of coverage `uncertainty.interval`; infinite with too few calibration rows.
+
+        Without `groups`, the smallest interval that contains those of all silos, since a silo's interval is not valid
+        for rows of another one.
+        """
+        by = self.silos_ if groups is None else [None]
+        found = [self._asked(X, groups if name is None else [name] * len(X)).interval for name in by]
+        intervals = [each.numpy() for each in found if each is not None]
+        if not intervals:
+            return None
+        low, high = np.stack(intervals, -1).transpose(1, 0, 2)
+        return np.stack([low.min(1), high.max(1)], 1)
 
     def decide(self, X: Any, groups: Any = None) -> Any:
         """Return a structured array (N,), for `pandas.DataFrame`: the median `value`, the ends `low` and `high` of the

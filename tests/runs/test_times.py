@@ -106,7 +106,7 @@ def test_lower_bounds_hold_for_the_time_itself() -> None:
     for _ in range(200):
         time, censored = (torch.from_numpy(rng.exponential(scale, 1000)) for scale in (50, 40))
         y = torch.where(time <= censored, time, -censored)
-        limit = sets.threshold(target.surprise(probs[:60], y[:60]), 0.9)
+        limit = sets.threshold(target.nonconformity(probs[:60], y[:60]), 0.9)
         low = target.interval(probs, torch.tensor(limit, dtype=torch.float64))[60:, 0]
         covered.append(float((low <= time[60:]).double().mean()))
     assert 0.9 <= float(np.mean(covered)) <= 1

@@ -83,16 +83,57 @@ def test_smoothed_targets_are_gaussian_in_ranks() -> None:
     assert found[3, 4] == pytest.approx(float(found[4, 3]), rel=1e-3)
 
 
-def test_intervals_hold_exactly_the_numbers_of_low_surprise() -> None:
+@pytest.mark.parametrize("probs", [(0.2, 0.6, 0.2), (0.5, 0.1, 0.4), (0.0, 0.2, 0.8), (1.0, 0.0, 0.0)])
+def test_intervals_hold_exactly_the_numbers_of_low_nonconformity(probs: tuple[float, ...]) -> None:
     y = torch.linspace(-3, 7, 2001, dtype=torch.float64)
-    unimodal = torch.tensor([[0.2, 0.6, 0.2]], dtype=torch.float64)
-    for limit in (0.5, 1.0, 3.0, 8.0):
-        low, high = bars.interval(unimodal, EDGES, torch.tensor(limit, dtype=torch.float64))[0].tolist()
-        kept = y[bars.surprise(unimodal.expand(len(y), -1), EDGES, y) <= limit]
-        assert low <= float(kept.min())
-        assert float(kept.max()) <= high
+    row = torch.tensor([probs], dtype=torch.float64)
+    for limit in (0.1, 0.3, 0.62, 0.9, 0.999, 1.0, 1.1, 1.5):
+        low, high = bars.interval(row, EDGES, torch.tensor(limit, dtype=torch.float64))[0].tolist()
+        kept = y[bars.nonconformity(row.expand(len(y), -1), EDGES, y) <= limit]
         assert low == pytest.approx(float(kept.min()), abs=0.011)
         assert high == pytest.approx(float(kept.max()), abs=0.011)
+
+
+def test_nonconformity_is_the_probability_of_denser_numbers() -> None:
+    """Densities .2, .25 and .3: the last bar first, from its center; then the second one, from the side of the last."""
+    y = torch.tensor([3.5, 4.0, 2.0, 1.0, 0.5, -2.0, math.nan], dtype=torch.float64)
+    found = bars.nonconformity(PROBS[:1].expand(6, -1), EDGES, y[:6])
+    assert found.tolist() == pytest.approx([0.0, 0.3, 0.55, 0.8, 0.9, 1.5])
+    assert bars.nonconformity(torch.full((1, 3), math.nan).double(), EDGES, y[:1]).isinf().all()
+
+
+def test_intervals_cover_inputs_with_much_noise_as_those_with_little() -> None:
+    generator = torch.Generator().manual_seed(0)
+    target = Quantity.of([5 * torch.randn(4000, dtype=torch.float64, generator=generator)])
+    edges = torch.tensor(target.edges, dtype=torch.float64)
+    noise = 1 + 4 * (torch.rand(8000, generator=generator) < 0.1).double()
+    center = 3 * torch.randn(8000, dtype=torch.float64, generator=generator)
+    y = center + noise * torch.randn(8000, dtype=torch.float64, generator=generator)
+    below = torch.special.ndtr((edges[None] - center[:, None]) / noise[:, None])
+    below[:, 0], below[:, -1] = 0, 1
+    probs = below.diff(dim=1)
+    limit = threshold(target.nonconformity(probs[:3000], y[:3000]), 0.9)
+    low, high = target.interval(probs, torch.tensor(limit, dtype=torch.float64)).unbind(1)
+    held = ((low <= y) & (y <= high)).double()[3000:]
+    for of in (1, 5):
+        assert float(held[noise[3000:] == of].mean()) == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize("far", [1e3, 1e6])
+def test_a_target_far_from_all_others_leaves_the_bars_of_the_others(far: float) -> None:
+    y = torch.cat([normal(999) + 10, torch.tensor([far], dtype=torch.float64)])
+    found = Quantity.of([y[:400], y[400:]])
+    assert len(found.means) == 32
+    assert max(found.shares) < 0.05
+    assert float(found.quantile(found.reference, 0.5)) == pytest.approx(float(y.median()), abs=0.05)
+    assert found.edges[0] > 0
+
+
+def test_a_level_outside_0_to_1_is_refused() -> None:
+    target = Quantity.of([normal(100)])
+    for level in (90, -0.1, math.nan):
+        with pytest.raises(ValueError, match="level"):
+            target.quantile(target.reference, level)
 
 
 def test_intervals_without_a_limit_and_without_probabilities_are_infinite() -> None:
@@ -113,7 +154,7 @@ def test_intervals_cover_with_few_calibration_inputs(n: int) -> None:
         y = center + 0.8 * torch.randn(n + 50, dtype=torch.float64, generator=generator)
         middle = torch.tensor(target.means)
         probs = (-(middle - center[:, None] - 0.2).square() / 0.5).softmax(1)
-        limit = threshold(target.surprise(probs[:n], y[:n]), coverage)
+        limit = threshold(target.nonconformity(probs[:n], y[:n]), coverage)
         low, high = target.interval(probs[n:], torch.tensor(limit, dtype=torch.float64)).unbind(1)
         held += int(((low <= y[n:]) & (y[n:] <= high)).sum())
         total += 50

@@ -46,9 +46,11 @@ class Quantity:
             edges = torch.linspace(*bounds, size + 1, dtype=torch.float64)
             means, shares = (edges[1:] + edges[:-1]) / 2, torch.full((size,), 1 / size, dtype=torch.float64)
         else:
-            added = torch.stack([bars.moments(y) for y in values]).sum(0)
-            grid = torch.stack([bars.cells(y, added) for y in values]).sum(0)
-            edges, means, shares = bars.fitted(grid, bars.number_of_bars(count))
+            grid = bars.grid(torch.stack([bars.moments(y) for y in values]).sum(0))
+            for _ in range(bars.GRIDS):
+                found = torch.stack([bars.cells(y, grid) for y in values]).sum(0)
+                grid = bars.refined(grid, found[0])
+            edges, means, shares = bars.fitted(found, bars.number_of_bars(count))
         return cls(
             tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
         )
@@ -85,6 +87,8 @@ class Quantity:
 
     def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
         """Return (N,) quantiles of distributions (N, C) at a level, or at levels (N,)."""
+        if not 0 <= torch.as_tensor(level).min() <= torch.as_tensor(level).max() <= 1:
+            raise ValueError(f"level = {level}: expected a number from 0 to 1")
         return bars.quantile(probs.double(), beside(self._tensors[0], probs), level)
 
     def mean(self, probs: Tensor) -> Tensor:
@@ -109,8 +113,12 @@ class Quantity:
         """Return (N,) nats: minus the log-density at y (N,)."""
         return bars.surprise(probs.double(), beside(self._tensors[0], probs), y)
 
+    def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) nonconformity scores of y (N,): the probability of numbers with a higher density."""
+        return bars.nonconformity(probs.double(), beside(self._tensors[0], probs), y)
+
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
-        """Return (N, 2) intervals of the numbers of at most this surprise."""
+        """Return (N, 2) intervals of the numbers of at most this nonconformity."""
         return bars.interval(probs.double(), beside(self._tensors[0], probs), beside(limit.double(), probs))
 
 
@@ -142,12 +150,14 @@ class Times(Quantity):
             means = torch.cat([(inner[1:] + inner[:-1]) / 2, inner[-1:]])
             shares = torch.full((size,), 1 / size, dtype=torch.float64)
         else:
-            added = torch.stack([bars.moments(times) for times, _ in pairs]).sum(0)
-            grid = torch.stack([
-                torch.cat([bars.cells(times[event], added), bars.cells(times[~event], added)[:1]])
-                for times, event in pairs
-            ]).sum(0)  # fmt: skip
-            edges, means, shares = bars.fitted_times(grid, size)
+            grid = bars.grid(torch.stack([bars.moments(times) for times, _ in pairs]).sum(0))
+            for _ in range(bars.GRIDS):
+                found = torch.stack([
+                    torch.cat([bars.cells(times[event], grid), bars.cells(times[~event], grid)[:1]])
+                    for times, event in pairs
+                ]).sum(0)  # fmt: skip
+                grid = bars.refined(grid, found[0])
+            edges, means, shares = bars.fitted_times(found, size)
         return cls(
             tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
         )
@@ -195,13 +205,13 @@ class Times(Quantity):
         found = super().quantile(probs, level)
         return torch.where(found >= self.end, torch.inf, found)
 
-    def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) nats: minus the log-probability of an event until the observed times (N,)."""
-        return -self.cdf(probs, y.abs()).log()
+    def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
+        """Return (N,) nonconformity scores: the probability of survival until the observed times (N,)."""
+        return 1 - self.cdf(probs, y.abs())
 
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
-        """Return (N, 2): lower bounds that are at most the times of this surprise, at most `end`, and infinity."""
-        level = (-beside(limit.double(), probs)).exp().reshape(-1).expand(len(probs))
+        """Return (N, 2): lower bounds that are at most the times of this nonconformity, at most `end`, and infinity."""
+        level = (1 - beside(limit.double(), probs)).clamp(0, 1).reshape(-1).expand(len(probs))
         low = super().quantile(probs, level).clamp_max(self.end)
         return torch.stack([low, torch.full_like(low, torch.inf)], 1)
 

@@ -1,15 +1,15 @@
 """Distributions of a number over C ordered bars: a histogram with uniform density in each bar.
 
 Probabilities (N, C) belong to C bars with C + 1 ascending edges. Silos' targets become bars by sums that add up:
-number, sum and sum of squares, then counts and sums on a grid around their mean. Bars have about equal numbers of
-targets, and a number that is frequent has its own bar.
+number, sum and sum of squares, then counts and sums on a grid, which is refined where it has many targets. Bars have
+about equal numbers of targets, and a number that is frequent has its own bar.
 
 The loss compares outputs with smoothed targets: a Gaussian around the target's bar, in units of ranks (shares of all
 targets), so neighboring bars are similar whatever their width. Without smoothing, many bars overfit.
 
-Intervals are conformal (Vovk, Gammerman & Shafer, 2005): they contain all numbers whose density is at least the
-quantile of the densities of calibration targets. The two outer bars have half-normal tails there, since a new target
-can lie beyond all training targets.
+Intervals are conformal (Vovk, Gammerman & Shafer, 2005). The score of a number is the probability of numbers with a
+higher density, so intervals are wide where a distribution is wide. With the density itself as score, all inputs would
+have the same limit, and intervals would be too narrow where the model is unsure.
 
 Times to an event have the same bars over times since 0, and a last one for events after the last observed event. A
 censored time says that the event is later, so bars get the falls of Kaplan and Meier's (1958) survival curve.
@@ -25,10 +25,11 @@ FEWEST, MOST = 8, 64
 SMOOTHING = 0.75
 """Standard deviation of smoothed targets in ranks, times the root of the number of targets."""
 CELLS, REACH = 4096, 8.0
-"""Cells of the grid, which reaches so many standard deviations from the mean."""
+"""Cells of a grid, which first reaches so many standard deviations from the mean."""
+GRIDS = 4
+"""Maximum number of grids; a later one has narrower cells where an earlier one had many targets."""
 MARGIN = 0.02
-"""Distance of the outer edges from the outer targets, as a share of the range."""
-HALF_NORMAL = math.log(2) - 0.5 * math.log(2 * math.pi)
+"""Maximum distance of the outer edges from the outer targets, as a share of the range; at most a bar's width."""
 
 
 def number_of_bars(targets: int) -> int:
@@ -42,14 +43,35 @@ def moments(y: Tensor) -> Tensor:
     return torch.stack([torch.tensor(float(len(y)), dtype=torch.float64), y.sum(), y.square().sum()])
 
 
-def cells(y: Tensor, added: Tensor) -> Tensor:
-    """Return (2, 4096) float64: counts and sums of targets (n,) by cell of the grid that the sum of `moments` sets."""
+def grid(added: Tensor) -> Tensor:
+    """Return (4097,) ascending edges of cells of equal width, around the mean of targets with these summed `moments`;
+    all targets are inside if none is 8 standard deviations away."""
     n, total, squares = added.tolist()
     mean = total / n
     reach = REACH * math.sqrt(max(squares / n - mean**2, 0.0)) or 1.0
-    cell = ((y.double() - mean + reach) / (2 * reach) * CELLS).floor().long().clamp(0, CELLS - 1)
-    counts = torch.bincount(cell, minlength=CELLS).double()
-    return torch.stack([counts, torch.zeros(CELLS, dtype=torch.float64).index_add_(0, cell, y.double())])
+    return torch.linspace(mean - reach, mean + reach, CELLS + 1, dtype=torch.float64)
+
+
+def cells(y: Tensor, edges: Tensor) -> Tensor:
+    """Return (2, 4096) float64: counts and sums of targets (n,) by cell of a grid, which add up over silos."""
+    y = y.double()
+    cell = torch.bucketize(y, edges[1:-1], right=True)
+    return torch.stack(
+        [torch.zeros(CELLS, dtype=torch.float64).index_add_(0, cell, each) for each in (torch.ones_like(y), y)]
+    )
+
+
+def refined(edges: Tensor, counts: Tensor) -> Tensor:
+    """Return a grid with half of the cells by counts (4096,) and half by width, if a cell of this one holds too many
+    targets for the bars, as with a few targets far from all others."""
+    if counts.max() <= counts.sum() / (2 * MOST):
+        return edges
+    shares = (counts / counts.sum() + edges.diff() / (edges[-1] - edges[0])) / 2
+    rank = torch.cat([torch.zeros(1, dtype=torch.float64), shares.cumsum(0)])
+    wanted = torch.linspace(0, float(rank[-1]), CELLS + 1, dtype=torch.float64)[1:-1]
+    k = torch.searchsorted(rank[1:-1], wanted)
+    inner = edges[k] + (wanted - rank[k]) / shares[k] * edges.diff()[k]
+    return torch.cat([edges[:1], inner, edges[-1:]])
 
 
 def fitted(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,7 +87,8 @@ def fitted(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
     _, of = torch.unique_consecutive(of, return_inverse=True)
     first = torch.cat([torch.tensor([True]), of.diff() > 0]).nonzero()[:, 0]
     inner = (place[first[1:] - 1] + place[first[1:]]) / 2
-    ends = [MARGIN * (place[-1] - place[0])] * 2
+    widths = inner.diff() if len(inner) > 1 else inner.new_full((1,), math.inf)
+    ends = [torch.minimum(MARGIN * (place[-1] - place[0]), widths[k]) for k in (0, -1)]
     if count <= bars:
         ends = [(place[1] - place[0]) / 2, (place[-1] - place[-2]) / 2]
     edges = torch.cat([(place[0] - ends[0])[None], inner, (place[-1] + ends[1])[None]])
@@ -134,7 +157,7 @@ def quantile(probs: Tensor, edges: Tensor, level: float | Tensor) -> Tensor:
     """Return (N,) the quantiles at a level, or at levels (N,)."""
     below = _below(probs)
     wanted = torch.as_tensor(level, dtype=below.dtype, device=below.device).reshape(-1, 1).expand(len(probs), 1)
-    k = (torch.searchsorted(below, wanted.contiguous(), right=True) - 1).clamp(0, probs.shape[1] - 1)
+    k = (torch.searchsorted(below, wanted.contiguous()) - 1).clamp(0, probs.shape[1] - 1)
     share = ((wanted - below.gather(1, k)) / probs.gather(1, k).clamp_min(1e-12))[:, 0].clamp(0, 1)
     return edges[k[:, 0]] + share * edges.diff()[k[:, 0]]
 
@@ -164,36 +187,56 @@ def moment(probs: Tensor, edges: Tensor, means: Tensor) -> tuple[Tensor, Tensor]
 
 
 def surprise(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
-    """Return (N,) nats: minus the logarithm of the density at y (N,), in units of the bars' whole width; infinite for
-    NaN."""
-    width, k = edges.diff(), place(edges, y)[:, None]
+    """Return (N,) nats: minus the logarithm of the density at y (N,), in units of the bars' whole width; numbers beyond
+    the outer edges count as in the outer bars, and NaN is infinite."""
+    k = place(edges, y)[:, None]
     log_p = probs.nan_to_num(nan=0.0).gather(1, k)[:, 0].log() + (edges[-1] - edges[0]).log()
-    found = log_p - width.log()[k[:, 0]]
-    for bar, away in ((0, edges[1] - y), (len(width) - 1, y - edges[-2])):
-        unit = width[bar] / 2
-        tail = log_p + HALF_NORMAL - unit.log() - 0.5 * (away / unit).square()
-        found = torch.where(k[:, 0] == bar, tail, found)
-    return -found
+    return edges.diff().log()[k[:, 0]] - log_p
+
+
+def _denser(probs: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (N, C) probabilities of the bars before each one in the order of density, and (N, 1) the first bar."""
+    order = (probs / edges.diff()).argsort(dim=1, descending=True, stable=True)
+    sums = probs.gather(1, order).cumsum(1)
+    before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], 1)
+    return torch.zeros_like(probs).scatter(1, order, before), order[:, :1]
+
+
+def nonconformity(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
+    """Return (N,) nonconformity scores of y (N,): the probability of numbers with a higher density (HPD-split, Izbicki,
+    Shimizu & Stern, 2022), from 0 to 1. Within a bar, numbers nearer to the densest bar come first. A number beyond the
+    outer edges has 1 plus its distance in units of the bars' whole width; NaN is infinite."""
+    clean = probs.nan_to_num(nan=0.0)
+    before, mode = _denser(clean, edges)
+    k = place(edges, y)[:, None]
+    low, high = edges[k], edges[k + 1]
+    wanted = torch.where(
+        k < mode, high - y[:, None], torch.where(k > mode, y[:, None] - low, (2 * y[:, None] - low - high).abs())
+    )
+    share = (wanted / (high - low)).clamp(0, 1)
+    inside = (before.gather(1, k) + share * clean.gather(1, k))[:, 0].clamp_max(1)
+    beyond = (edges[0] - y).clamp_min(0) + (y - edges[-1]).clamp_min(0)
+    found = torch.where(beyond > 0, 1 + beyond / (edges[-1] - edges[0]), inside)
+    return found.masked_fill(~probs.isfinite().all(1), math.inf)
 
 
 def interval(probs: Tensor, edges: Tensor, limit: Tensor) -> Tensor:
-    """Return (N, 2): the shortest intervals that contain all numbers of at most this surprise, () or (N, 1), at least
-    the bar with the highest density; infinite for an infinite limit and for NaN."""
-    width, last = edges.diff(), probs.shape[1] - 1
-    log_p = probs.nan_to_num(nan=0.0).log() + (edges[-1] - edges[0]).log()
-    density = log_p - width.log()
-    within = -density <= limit
-    room = limit.reshape(-1, 1).expand(len(probs), 1)[:, 0]
-    reach = {}
-    for bar in (0, last):
-        unit = width[bar] / 2
-        left = 2 * (log_p[:, bar] + HALF_NORMAL - unit.log() + room)
-        within[:, bar] = left >= 0
-        reach[bar] = unit * left.clamp_min(0).sqrt()
-    within |= torch.nn.functional.one_hot(density.argmax(1), last + 1).bool() & ~within.any(1, keepdim=True)
-    first, final = within.long().argmax(1), last - within.flip(1).long().argmax(1)
-    low = torch.where((first == 0) & (reach[0] > 0), edges[1] - reach[0], edges[first])
-    high = torch.where((final == last) & (reach[last] > 0), edges[last] + reach[last], edges[final + 1])
-    unlimited = (room >= torch.finfo(torch.float64).max) | ~probs.isfinite().all(1)
-    low, high = low.masked_fill(unlimited, -math.inf), high.masked_fill(unlimited, math.inf)
-    return torch.stack([low, high], 1)
+    """Return (N, 2): the shortest intervals that contain all numbers whose nonconformity is at most a limit, () or (N,
+    1); infinite for an infinite limit and for NaN."""
+    room = limit.reshape(-1, 1).expand(len(probs), 1)
+    clean, width = probs.nan_to_num(nan=0.0), edges.diff()
+    before, mode = _denser(clean, edges)
+    share = torch.where(clean > 0, (room - before) / clean, 1.0).clamp(0, 1)
+    reach = share * width
+    bar = torch.arange(len(width), device=probs.device)
+    center = (edges[1:] + edges[:-1]) / 2
+    low = torch.where(bar < mode, edges[1:] - reach, torch.where(bar > mode, edges[:-1], center - reach / 2))
+    high = torch.where(bar < mode, edges[1:], torch.where(bar > mode, edges[:-1] + reach, center + reach / 2))
+    outside = before > room
+    beyond = (room[:, 0] - 1).clamp_min(0) * (edges[-1] - edges[0])
+    found = torch.stack([
+        low.masked_fill(outside, math.inf).amin(1) - beyond, high.masked_fill(outside, -math.inf).amax(1) + beyond
+    ], 1)  # fmt: skip
+    unlimited = (room[:, 0] >= torch.finfo(torch.float64).max) | ~probs.isfinite().all(1)
+    endless = torch.tensor([-math.inf, math.inf], dtype=found.dtype, device=found.device)
+    return torch.where(unlimited[:, None], endless, found)

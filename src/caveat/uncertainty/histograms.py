@@ -57,8 +57,9 @@ BINS = 4096
 ENTROPIES = frozenset({"total", "aleatoric", "epistemic"})
 """Scores from 0 to ln C nats for C classes. Confident predictions are near 0, at all orders of magnitude, and
 predictions of uninformative models agree with ln C in several digits."""
-SHARES = frozenset({"vacuity", "conflict"})
-"""Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and evidence of 1e-9 one of 1 - 1e-9."""
+SHARES = frozenset({"vacuity", "conflict", "nonconformity"})
+"""Scores from 0 to 1: evidence of e^50 leaves a vacuity of 1e-22, and evidence of 1e-9 one of 1 - 1e-9. Nonconformity
+of a number is above 1 beyond all bars."""
 POSITIVE = frozenset({"logit_variance", "surprise", "spread"})
 """Scores of at least 0, of any order of magnitude; surprise is -log p of a class."""
 EVIDENCE = frozenset({"log_evidence"})

@@ -1,9 +1,9 @@
 """Quantities: predictions over bars, and conformal intervals of each silo.
 
 A method predicts probabilities of bars as it predicts those of classes. `Valued` adds what the bars mean. `Intervals`
-has the same rounds as prediction sets: a silo with enough calibration inputs keeps the exact quantile of the surprise
-of its calibration targets, so its intervals contain the targets of its own inputs with the guaranteed coverage. All
-other silos send histograms, and the quantile of their sum covers the mixture of these silos.
+has the same rounds as prediction sets: a silo with enough calibration inputs keeps the exact quantile of the
+nonconformity of its calibration targets, so its intervals contain the targets of its own inputs with the guaranteed
+coverage. All other silos send histograms, and the quantile of their sum covers the mixture of these silos.
 """
 
 from dataclasses import dataclass, replace
@@ -18,8 +18,7 @@ from .base import Wrapper
 from .calibration import Conformal, mean_probs
 from .choice_policies import scalar
 
-SCORE = "density"
-"""Name of the score whose bins the surprise of a number has."""
+SCORE = "nonconformity"
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Intervals(Conformal):
     target: Quantity
 
     def surprise(self, probs: Tensor, y: Tensor) -> Tensor:
-        return self.target.surprise(probs, y)
+        return self.target.nonconformity(probs, y)
 
     def histogram(self, probs: Tensor, y: Tensor) -> Tensor:
         return histogram(SCORE, self.surprise(probs, y))
