@@ -18,7 +18,12 @@ copyright = "the caveat authors"
 version = release = caveat.__version__
 language = "en"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["gallery/*.ipynb", "**/sg_execution_times.rst", "gallery/sg_execution_times.rst", "gallery/*.py", "**/GALLERY_HEADER.rst"]
+exclude_patterns = [
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/sg_execution_times.rst",
+    "**/GALLERY_HEADER.rst",
+]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
