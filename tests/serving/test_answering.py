@@ -19,11 +19,13 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from commands import caveat
 from table_runs import DICTIONARY, table
 
 from caveat import Run, export_model
 from caveat.files import read
 from caveat.files.schema import WatchFile
+from caveat.files.writing import held
 from caveat.serving.answering import AnsweringThread, Served, read_together
 from caveat.serving.answers import Given, OnnxModel, Refusal, RunModel, ServedInputs, ServedModel
 from caveat.serving.watch import Watch
@@ -178,6 +180,14 @@ def test_a_stream_replayed_after_a_crash_counts_once(run: Run, tmp_path: Path) -
         again = fed(Watch.opened(tmp_path / f"{crash}.json", model, 0.01), 40).record()
         kept = whole.record()
         assert (again.monitors, again.points, again.alarms) == (kept.monitors, kept.points, kept.alarms)
+
+
+def test_a_folder_of_watches_has_one_process(exported: Path, tmp_path: Path) -> None:
+    """Two would overwrite each other's counts."""
+    with socket.socket() as bound, held(tmp_path / ".lock", ""):
+        bound.bind(("127.0.0.1", 0))
+        told = caveat("serve", exported, "--watch", tmp_path, "--port", bound.getsockname()[1])
+    assert "is used by another process" in told.stderr
 
 
 class Process:

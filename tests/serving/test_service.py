@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
 import logging
+import os
 import random
 import stat
 import warnings
@@ -22,8 +24,9 @@ from table_runs import DICTIONARY, table
 import caveat
 from caveat import Run, export_model
 from caveat.cli.output import prediction_rows
+from caveat.core import ConfigurationError
 from caveat.data.inputs import noted_inputs
-from caveat.serving.answering import AnsweringThread, AnswerLog, Served
+from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
 from caveat.serving.answers import OnnxModel, RunModel, ServedModel
 from caveat.serving.app import service
 from caveat.serving.watch import Watch
@@ -60,9 +63,10 @@ def model(request: pytest.FixtureRequest, run: Run, tmp_path_factory: pytest.Tem
 
 
 @contextmanager
-def asked(model: ServedModel, audit: Path | None = None, watch: Watch | None = None, **limits: int) -> Iterator[Any]:
+def asked(model: ServedModel, audit: Path | None = None, watch: Watch | None = None, **limits: Any) -> Iterator[Any]:
     worker = AnsweringThread([Served("heart", model, watch)], None if audit is None else AnswerLog(audit))
-    with testclient.TestClient(service(worker, **limits), raise_server_exceptions=False) as client:
+    app = service(worker, **limits)
+    with testclient.TestClient(app, "http://localhost:8000", raise_server_exceptions=False) as client:
         client.worker = worker
         yield client
 
@@ -189,6 +193,62 @@ def test_bodies_have_a_limit_in_bytes_and_in_rows(model: ServedModel) -> None:
         assert client.post("/predict", content=(b" " * 100 for _ in range(9))).status_code == 413
 
 
+@pytest.mark.parametrize(("host", "origin", "status"), [
+    ("localhost:8000", None, 200), ("127.0.0.1:8000", None, 200), ("[::1]:8000", None, 200), ("10.0.0.7", None, 200),
+    ("Hospital.example", None, 200), ("LOCALHOST:8000", "http://localhost:8000", 200),
+    ("hospital.example", "https://hospital.example", 200),
+    ("evil.example:8000", None, 403), ("localhost.evil.example", None, 403), ("127.0.0.1.evil.example", None, 403),
+    ("x@localhost", None, 403), ("", None, 403), ("evil.example:8000", "http://evil.example:8000", 403),
+    ("localhost:8000", "http://evil.example", 403), ("localhost:8000", "null", 403), ("localhost:8000", "", 403),
+    ("localhost:8000", "http://localhost:3000", 403), ("localhost:8000", "http://localhost:8000.evil.example", 403),
+])  # fmt: skip
+def test_pages_of_other_sites_are_refused(run: Run, host: str, origin: str | None, status: int) -> None:
+    headers = {"host": host} | ({} if origin is None else {"origin": origin})
+    with asked(RunModel(run, "coast"), names=("hospital.example",)) as client:
+        told = client.post("/predict", content=json.dumps({"rows": ROWS[:1]}), headers=headers)
+        assert told.status_code == client.get("/ping", headers=headers).status_code == status
+        assert "evil" not in told.text
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ([], 408), ([(b"content-length", b"4"), (b"transfer-encoding", b"chunked")], 400),
+])  # fmt: skip
+def test_a_body_without_a_clear_end_gives_its_connection_back(
+    run: Run, headers: Any, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("caveat.serving.app.SLOWEST", 0.1)
+    sent: list[Any] = []
+
+    async def never() -> Any:
+        await asyncio.sleep(60)
+
+    async def kept(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/predict", "raw_path": b"/predict", "query_string": b"",
+             "headers": [(b"host", b"localhost"), *headers]}  # fmt: skip
+    worker = AnsweringThread([Served("heart", RunModel(run, "coast"))])
+    asyncio.run(service(worker)(scope, never, kept))
+    assert sent[0]["status"] == status
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize("body", [
+    b'{"rows": [], "rows": [{"age": 1, "value": 1, "smokes": "1"}]}',
+    b'{"rows": [{"age": 1, "value": 1, "smokes": "1", "age": 90}]}',
+])  # fmt: skip
+def test_a_name_that_occurs_twice_is_refused(run: Run, body: bytes) -> None:
+    with asked(RunModel(run, "coast")) as client:
+        assert "repeated names" in client.post("/predict", content=body).json()["error"]
+
+
+def test_a_tensor_has_few_axes(run: Run) -> None:
+    """The product of many sizes is a number with millions of digits."""
+    tensor = {"name": "inputs", "shape": [1] + [2**31] * 300_000, "datatype": "FP32", "data": [1]}
+    with asked(RunModel(run, "coast")) as client:
+        assert client.post("/v2/models/heart/infer", json={"inputs": [tensor]}).status_code == 422
+
+
 def hostile(drawn: random.Random, secret: str) -> Any:
     """A body that no client should send, with a text that must not come back."""
     value = drawn.choice([secret, [secret], {secret: 1}, 10**400, -1, True, None, 1e308, "\ud800", secret * 900, []])
@@ -268,6 +328,25 @@ def test_the_audit_has_a_line_for_every_answer_and_belongs_to_its_owner(model: S
         )
         assert line["rank"] / line["of"] == pytest.approx(answer["typicality"])
     assert stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode) == 0o600
+
+
+def test_an_audit_is_no_other_file(tmp_path: Path) -> None:
+    other, link, folder = tmp_path / "notes.txt", tmp_path / "link.jsonl", tmp_path / "folder"
+    other.write_text("precious")
+    other.chmod(0o644)
+    link.symlink_to(other)
+    folder.mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for path in (other, link, folder, tmp_path / "pipe"):
+        before = path.stat().st_mode
+        with pytest.raises(ConfigurationError, match="--audit"):
+            AnswerLog(path)
+        assert path.stat().st_mode == before
+    assert other.read_text() == "precious"
+    for _ in range(2):
+        kept = AnswerLog(tmp_path / "audit.jsonl")
+        kept.file.write(BEGINNING.decode() + "\n")
+        kept.file.close()
 
 
 def test_served_inputs_are_watched_and_repeats_count_once(run: Run, tmp_path: Path) -> None:

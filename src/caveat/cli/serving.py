@@ -1,7 +1,9 @@
 """Commands after training: `caveat serve`, `caveat watch`, `caveat card`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -26,6 +28,10 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen at.")] = 8000,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Further name by which the service is asked. Repeatable."),
+    ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Append a line per answer to this file.")
     ] = None,
@@ -46,7 +52,8 @@ def serve(
     reason and the model's guarantees. Signal HUP opens the models again, and no request is lost. There is no
     authentication and no encryption: for other machines, put a proxy that has both in front of it.
     """
-    with reported(named=True):
+    with reported(named=True), ExitStack() as open_files:
+        from ..files.writing import held
         from ..serving.answering import AnsweringThread, AnswerLog
         from ..serving.app import service, serving
         from ..serving.deployment import Deployment
@@ -56,9 +63,11 @@ def serve(
             between,
         )  # fmt: skip
         worker = AnsweringThread(opened.served(), None if audit is None else AnswerLog(audit), opened.served)
-        app = service(worker, most_rows=most_rows, most_bytes=most_bytes)
+        if states is not None:
+            open_files.enter_context(held(states / ".lock", f"--watch {states} is used by another process"))
+        app = service(worker, most_rows=most_rows, most_bytes=most_bytes, names=(host, *(names or ())))
         for each in worker.served:
-            address = f"http://{host}:{port}/predict?model={each.name}"
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}/predict?model={quote(each.name)}"
             typer.echo(f"{each.name}, silo {each.model.silo}, version {each.version}: {address}", err=True)
         serving(app, worker, host, port)
 

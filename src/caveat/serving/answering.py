@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import queue
+import stat
 import threading
 import time
 import uuid
@@ -31,6 +32,8 @@ BATCH = 256
 """Maximum number of inputs of a batch, unless one request has more."""
 SAVED = 1.0
 """Seconds between two states of a watch on disk."""
+BEGINNING = b'{"time": "'
+"""The beginning of every line of an audit."""
 LOG = logging.getLogger(__name__)
 
 
@@ -69,14 +72,19 @@ class Waiting(NamedTuple):
 
 
 class AnswerLog:
-    """A file for its owner alone, with a line for every answer."""
+    """A file for its owner alone, with a line for every answer. Raises ConfigurationError for another file."""
 
     def __init__(self, path: Path) -> None:
         try:
-            self.file = os.fdopen(privately(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
-            os.fchmod(self.file.fileno(), 0o600)
+            self.file = os.fdopen(privately(str(path), os.O_RDWR | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8")
+            file, about = self.file.fileno(), os.fstat(self.file.fileno())
+            known = not about.st_size or os.pread(file, len(BEGINNING), 0) == BEGINNING
+            if not (known and stat.S_ISREG(about.st_mode)):
+                self.file.close()
+                raise ConfigurationError(f"--audit {path}: expected a new file, or one that caveat serve wrote")
+            os.fchmod(file, 0o600)
         except OSError as error:
-            raise ConfigurationError(f"--audit {path}: {error.strerror}") from None
+            raise ConfigurationError(f"--audit {path}: {error.strerror or error}") from None
 
     def write(self, id: str, served: Served, answers: list[dict[str, Any]]) -> None:
         model, now = served.model, datetime.now(UTC).isoformat(timespec="milliseconds")

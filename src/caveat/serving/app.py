@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import math
+import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -33,6 +35,9 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat ser
 <p>The same as <a href="/openapi.json">OpenAPI</a>. With several models, <code>?model=NAME</code>.</p></html>"""
 CONNECTIONS = 512
 """Maximum number of connections and requests at once; others have status 503."""
+SLOWEST = 30.0
+"""Maximum number of seconds from the head of a request to the end of its body."""
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 LOG = logging.getLogger(__name__)
 
 
@@ -43,24 +48,52 @@ def listed(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class Guard:
-    """Refuses bodies that are too long, and turns every error into a response that quotes nothing."""
+def refusal_of(headers: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> str:
+    """Return why a request is refused that a page of another site may have sent from a browser, or "".
 
-    def __init__(self, app: Any, most: int) -> None:
-        self.app, self.most = app, most
+    Browsers name the site of such a page as `Origin`. A site whose name resolves to the address of the service (DNS
+    rebinding) is of the same origin, but its name is the `Host`."""
+    given = [(name, value.decode("latin-1").lower()) for name, value in headers if name in (b"host", b"origin")]
+    hosts, origins = ([value for name, value in given if name == wanted] for wanted in (b"host", b"origin"))
+    host = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if host is None or (host[1] not in {"localhost", *names} and not _is_address(host[1].strip("[]"))):
+        return "expected as Host an address, localhost, or a name given by --host or --allow-host"
+    if any(re.sub("^https?://", "", origin) != hosts[0] for origin in origins):
+        return "expected no Origin, or the same as Host: pages of other sites may not ask"
+    return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Refuses requests of other sites, and bodies that are too long or too slow, and turns every error into a response
+    that quotes nothing. `names` are those of the service."""
+
+    def __init__(self, app: Any, most: int, names: Iterable[str] = ()) -> None:
+        self.app, self.most, self.names = app, most, {each.lower() for each in names}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        seen, started = 0, False
+        seen, started, more = 0, False, True
+        until = asyncio.get_running_loop().time() + SLOWEST
 
         async def counted() -> Any:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
+            nonlocal seen, more
+            try:
+                async with asyncio.timeout_at(until if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise _Refused(408, f"expected the whole body within {SLOWEST:g} seconds") from None
+            seen, more = seen + len(message.get("body", b"")), message.get("more_body", False)
             if seen > self.most:
-                raise _TooLong
+                raise self._too_long
             return message
 
         async def sent(message: Any) -> None:
@@ -69,16 +102,23 @@ class Guard:
             await send(message)
 
         try:
+            if refused := refusal_of(scope["headers"], self.names):
+                raise _Refused(403, refused)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                raise _Refused(400, "expected Content-Length or Transfer-Encoding")  # a proxy may read another body
             lengths = [value for name, value in scope["headers"] if name == b"content-length"]
             if any(not each.isdigit() or int(each[:20]) > self.most for each in lengths):
-                raise _TooLong
+                raise self._too_long
             await self.app(scope, counted, sent)
         except Exception as error:
             if started:
                 return
-            long = isinstance(error, _TooLong)
-            told = f"expected a body of at most {self.most:,} bytes" if long else "internal error"
-            await _send(send, 413 if long else 500, {"error": told})
+            refusal = error if isinstance(error, _Refused) else _Refused(500, "internal error")
+            await _send(send, refusal.status, {"error": str(refusal)})
+
+    @property
+    def _too_long(self) -> _Refused:
+        return _Refused(413, f"expected a body of at most {self.most:,} bytes")
 
 
 def page_of(schema: Mapping[str, Any], served: Sequence[Served]) -> str:
@@ -103,8 +143,12 @@ def example(served: Served) -> dict[str, Any]:
     return {"inputs": ["..."]}
 
 
-class _TooLong(Exception):
-    pass
+class _Refused(Exception):
+    """A request that is refused before it is read to its end."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 async def _send(send: Any, status: int, value: Mapping[str, Any]) -> None:
@@ -113,8 +157,11 @@ async def _send(send: Any, status: int, value: Mapping[str, Any]) -> None:
     await send({"type": "http.response.body", "body": json.dumps(value).encode()})
 
 
-def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int = 4 << 20) -> Any:
-    """Return the ASGI application. Raises ConfigurationError without FastAPI."""
+def service(
+    worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int = 4 << 20, names: Sequence[str] = ()
+) -> Any:
+    """Return the ASGI application; `names` are those that it is asked by, beside localhost and addresses. Raises
+    ConfigurationError without FastAPI."""
     try:
         from fastapi import FastAPI, HTTPException, Request
         from fastapi.responses import HTMLResponse, JSONResponse
@@ -127,7 +174,14 @@ def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int =
         yield
         await asyncio.to_thread(worker.close)
 
-    app = FastAPI(title="caveat serve", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(
+        title="caveat serve",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
     Handler = Callable[..., Awaitable[Any]]
 
     def failed(status: int, text: str, **more: Any) -> Any:
@@ -144,8 +198,8 @@ def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int =
                 return failed(422, refusal.text, detail=places)
             except NoModel:
                 return failed(404, "no such model; POST /v2/repository/index lists all")
-            except _TooLong:
-                return failed(413, f"expected a body of at most {most_bytes:,} bytes")
+            except _Refused as refused:
+                return JSONResponse({"error": str(refused)}, refused.status, {"connection": "close"})
             except Exception as problem:
                 LOG.error("a request failed: %s", type(problem).__name__)
                 return failed(500, "internal error")
@@ -259,7 +313,7 @@ def service(worker: AnsweringThread, *, most_rows: int = 4096, most_bytes: int =
         (version, metadata), (f"{model}/ready", ready), (f"{version}/ready", ready),
     ):  # fmt: skip
         app.add_api_route(path, told(handler), methods=["GET"], response_model=None)
-    return Guard(app, most_bytes)
+    return Guard(app, most_bytes, names)
 
 
 def described_model(served: Served, versions: list[str]) -> dict[str, Any]:
@@ -297,6 +351,6 @@ def serving(app: Any, worker: AnsweringThread, host: str, port: int) -> None:
         except OSError as error:
             raise ConfigurationError(f"--host {host} --port {port}: {error.strerror or error}") from None
         settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, limit_concurrency=512
-        )
+            app, http="h11", log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS
+        )  # h11 limits the size of heads, unlike httptools
         uvicorn.Server(settings).run(sockets=[bound])

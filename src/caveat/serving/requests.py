@@ -10,6 +10,8 @@ from typing import Any
 from .answers import Given, Refusal
 
 Columns = Mapping[str, list[Any]]
+MOST_AXES = 32
+"""Maximum number of axes of a tensor; a product of many sizes takes minutes."""
 
 
 def _refused(value: str) -> Any:
@@ -20,14 +22,19 @@ def _missing(value: str) -> Any:
     return None if value == "NaN" else _refused(value)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _refused("a name occurs twice")
+
+
 def parsed(body: bytes, *, nan: bool = False) -> dict[str, Any]:
     """Return a JSON object; with `nan`, NaN is null, as MLflow's client sends missing values. Raises Refusal."""
     try:
-        value = json.loads(body, parse_constant=_missing if nan else _refused)
+        value = json.loads(body, parse_constant=_missing if nan else _refused, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise Refusal((None, None, "expected a JSON object in UTF-8, without NaN and infinite numbers"))
+        raise Refusal((None, None, "expected a JSON object in UTF-8, without NaN, infinite numbers and repeated names"))
     return value
 
 
@@ -102,12 +109,11 @@ def tensors_of(body: Mapping[str, Any], most: int) -> Given:
             not isinstance(name, str)
             or not isinstance(data, list)
             or not isinstance(shape, list)
+            or not 0 < len(shape) <= MOST_AXES
             or not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**31 for size in shape)
         ):
             raise wrong
         by_name[name] = data
-        if not shape:
-            raise wrong
         check_count(shape[0], most)
     if by_name.keys() == {"inputs"}:
         flat = _flat(by_name["inputs"])
