@@ -28,13 +28,15 @@ def cost(silos: int, parameters: int, lost: int) -> list[str]:
     words = np.ones(parameters + 2, np.uint64)
     asked = alive if parameters * silos < 10**7 else alive[:1]
     began = time.perf_counter()
-    sent = {name: made.silos[name].mask(0, names, made.server.sealed[name], b"request", words) for name in asked}
+    sealed = made.server.sealed
+    sent = {name: made.silos[name].mask(0, names, sealed[name], b"request", words, "work") for name in asked}
     mask = (time.perf_counter() - began) / len(asked)
     for name in set(alive) - set(asked):  # the shares are needed, the vector is not
-        made.silos[name].mask(0, names, made.server.sealed[name], b"request", words[:2])
+        made.silos[name].mask(0, names, sealed[name], b"request", words[:2], "work")
     vectors = {name: sent.get(name, sent[asked[0]]) for name in alive}
     began = time.perf_counter()
-    opened = {name: made.silos[name].open(0, alive) for name in alive}
+    signatures = made.signed(0, alive)
+    opened = {name: made.silos[name].open(0, alive, signatures) for name in alive}
     gives = (time.perf_counter() - began) / len(alive)
     began = time.perf_counter()
     with suppress(MasksRemain):  # if one vector stands for all
@@ -47,7 +49,7 @@ def cost(silos: int, parameters: int, lost: int) -> list[str]:
     ]  # fmt: skip
 
 
-HEAD = ["silos", "parameters", "lost", "vector, MB", "shares, kB", "setup, s", "mask, s", "give shares, s",
+HEAD = ["silos", "parameters", "lost", "vector, MB", "shares, kB", "setup, s", "mask, s", "agree and give shares, s",
         "unmask, s"]  # fmt: skip
 
 if __name__ == "__main__":

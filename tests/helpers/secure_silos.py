@@ -36,6 +36,13 @@ class Ed25519Identity:
             return "an invalid signature"
         return ""
 
+    def count(self) -> int:
+        return len(self.known)
+
+
+def nothing() -> None:
+    """Store no secrets."""
+
 
 def identities(names: Sequence[str]) -> dict[str, Ed25519Identity]:
     known: dict[str, str] = {}
@@ -59,7 +66,7 @@ class SecureFederation:
         keys = {name: each.identity for name, each in self.before.items()} or identities(self.names)
         known = {name: each.own for name, each in self.before.items()}
         self.silos = {
-            name: SecureSilo(begun("heart", self.number, name, keys[name], known.get(name)), keys[name])
+            name: SecureSilo(begun("heart", self.number, name, keys[name], known.get(name)), keys[name], nothing)
             for name in self.names
         }
 
@@ -80,13 +87,18 @@ class SecureFederation:
                 sent[name] = {to: bytes.fromhex(each) for to, each in sealed.items()}
         self.server.collect(sent)
 
-    def masked(self, name: str, slot: int, words: Words, request: bytes = b"request") -> Words:
-        found = self.silos[name].mask(slot, self.server.members, self.server.sealed[name], request, words)
+    def masked(self, name: str, slot: int, words: Words, request: bytes = b"request", work: str = "") -> Words:
+        sealed = self.server.sealed[name]
+        found = self.silos[name].mask(slot, self.server.members, sealed, request, words, work or f"work {slot}")
         self.received.append(found.tobytes())
         return found
 
-    def open(self, name: str, slot: int, survivors: Sequence[str]) -> Opened:
-        found = Opened.of_text(self.text(self.silos[name].open(slot, survivors).to_text()))
+    def signed(self, slot: int, survivors: Sequence[str], by: Collection[str] | None = None) -> dict[str, str]:
+        """The signatures of a sum by its silos, or by these."""
+        return {name: self.text(self.silos[name].agree(slot, survivors)) for name in (survivors if by is None else by)}
+
+    def open(self, name: str, slot: int, survivors: Sequence[str], signatures: Mapping[str, str]) -> Opened:
+        found = Opened.of_text(self.text(self.silos[name].open(slot, survivors, signatures).to_text()))
         self.given[name, slot] = found
         return found
 
@@ -95,13 +107,16 @@ class SecureFederation:
         vectors: Mapping[str, Words],
         no_vector: Collection[str] = (),
         no_opening: Collection[str] = (),
-        requests: Mapping[str, bytes] | None = None,
+        no_signature: Collection[str] = (),
+        work: str = "",
     ) -> Words:
         slot = self.server.begin()
         asked = [name for name in self.server.members if name not in no_vector]
-        sent = {name: self.masked(name, slot, vectors[name], (requests or {}).get(name, b"request")) for name in asked}
+        sent = {name: self.masked(name, slot, vectors[name], work=work) for name in asked}
         alive = self.server.survivors(sent)
-        opened = {name: self.open(name, slot, alive) for name in alive if name not in no_opening}
+        signatures = self.signed(slot, alive, [name for name in alive if name not in no_signature])
+        self.server.enough(signatures, "signed the sum")
+        opened = {name: self.open(name, slot, alive, signatures) for name in signatures if name not in no_opening}
         return self.server.unmask(slot, b"request", sent, opened)
 
 
@@ -114,4 +129,9 @@ def vectors(names: Sequence[str], length: int = 50, seed: int = 0) -> dict[str, 
     return found
 
 
-__all__ = ["Ed25519Identity", "SecureFederation", "identities", "sealed_of_text", "vectors"]
+def summed(given: Mapping[str, Words], names: Sequence[str]) -> list[int]:
+    """Return the sum of these silos' vectors."""
+    return [sum(map(int, each)) % 2**64 for each in zip(*(given[name] for name in names), strict=True)]
+
+
+__all__ = ["Ed25519Identity", "SecureFederation", "identities", "sealed_of_text", "summed", "vectors"]

@@ -1,5 +1,7 @@
 """Fixed-point sums: within their bound of the plain mean, exact for integers, and refused before they overflow."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -59,8 +61,30 @@ def test_the_order_of_silos_does_not_matter() -> None:
 
 @pytest.mark.parametrize("value", [2.0**31 / 4, -(2.0**31) / 4, float("inf"), float("nan")])
 def test_numbers_that_could_overflow_are_refused_by_name(value: float) -> None:
-    with pytest.raises(RunError, match="model/w has an entry of"):
-        encode({"model": {"w": torch.tensor([0.0, value], dtype=torch.float64)}}, 1, 4)
+    with pytest.raises(RunError, match="model/w has an entry that is not finite or too large") as caught:
+        encode({"model": {"w": torch.tensor([0.0, value], dtype=torch.float64)}}, 917, 4)
+    assert "917" not in str(caught.value)  # nor any other number of the silo
+
+
+@pytest.mark.parametrize("weight", [-5, 0, 2**31 + 1, 2**63])
+def test_a_weight_is_from_1_to_2_to_the_31(weight: int) -> None:
+    with pytest.raises(RunError, match="must be from 1 to 2,147,483,648"):
+        encode({"m": {"w": torch.zeros(2)}}, weight, 3)
+
+
+@given(st.floats(-(2.0**17), 2.0**17), st.integers(1, 1001))
+def test_the_error_of_one_silo_is_within_the_stated_bound(value: float, weight: int) -> None:
+    words = encode({"m": {"w": torch.tensor([value], dtype=torch.float64)}}, weight, 3)
+    exact = Fraction(value) * weight
+    error = abs(Fraction(int(words.view(np.int64)[2]), 2**FRACTION) - exact)
+    assert error <= Fraction(1, 2 ** (FRACTION + 1)) + abs(exact) / 2**53
+
+
+def test_tensors_are_sorted_by_name() -> None:
+    one, other = {"m": {"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}}, {"m": {}}
+    other["m"] = dict(reversed(one["m"].items()))
+    assert layout_of(one) == layout_of(other)
+    assert encode(one, 1, 3).tolist() == encode(other, 1, 3).tolist()
 
 
 def test_the_largest_accepted_numbers_do_not_overflow() -> None:
@@ -92,7 +116,8 @@ def test_a_layout_is_read_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "{}", '[["m"], [["m", "w", [-1], "float32"]]]', '[["m"], [["n", "w", [1], "float32"]]]',
-     '[["m"], [["m", "w", [1], "complex64"]]]', '[["m"], [["m", "w", [9999999999], "float32"]]]'],
+     '[["m"], [["m", "w", [1], "complex64"]]]', '[["m"], [["m", "w", [9999999999], "float32"]]]',
+     '[["m"], [["m", "w", [Infinity], "float32"]]]'],
 )  # fmt: skip
 def test_an_invalid_layout_is_refused(text: str) -> None:
     with pytest.raises(DataError, match="invalid layout"):

@@ -16,12 +16,22 @@ from flwr.clientapp import ClientApp
 from ..core import Method, Payload, Replies, Round, RunError, SiloId, Update, Weights, keep
 from ..core.silo import SiloInfo
 from ..files.schema import NO_PART, KeptState, VectorizedRecord
-from ..secure.fixed_point import decode
-from ..secure.messages import MasksRemain, TooFewSilos
+from ..secure.masks import digest, digest_of_payload
+from ..secure.messages import MasksRemain, TooFewSilos, bound_request
 from .allocator import keep_freed_memory, use_huge_pages
 from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
-from .flower_secure import GROUP, SecureServer, alike, check_measured, request_digest
+from .flower_secure import (
+    GROUP,
+    OpenedSum,
+    SecureServer,
+    alike,
+    check_measured,
+    check_quorum,
+    request_digest,
+    told,
+    work_of,
+)
 from .norms import Admission
 from .secure_sums import weight_in, weights_of
 
@@ -128,7 +138,9 @@ class FlowerEngine:
         return ()
 
     def keep(self, rounds: Sequence[int]) -> None:
-        """Do nothing, because silos keep the states that may be needed."""
+        """Delete opened sums that no continued run needs. Silos keep their states themselves."""
+        if self.secure is not None and rounds:
+            self.secure.forget(min(rounds))
 
     def end_training(self) -> None:
         """From now on, ask only silos that took part in training, because others lack local parameters."""
@@ -196,29 +208,31 @@ class FlowerEngine:
         it while more than two thirds are left; otherwise the task is repeated for up to `start_timeout` seconds."""
         until = time.monotonic() + self.round_timeout
         end = until + self.start_timeout
+        about = digest(digest_of_payload(payload), self.rollbacks)
         while True:
-            self.members.meet(self.wire, until)
             try:
-                return self._sum(secure, t, address, payload, cohort, weights, until)
+                if (stored := secure.stored(t, address, about)) is not None:
+                    return self._opened(t, address, stored, weights)
+                self.members.meet(self.wire, until)
+                found = self._sum(secure, t, address, payload, cohort, until)
+                if isinstance(found, OpenedSum):
+                    secure.store(t, address, about, found)
+                    return self._opened(t, address, found, weights)
+                return found
             except (TooFewSilos, MasksRemain) as error:
                 secure.session = None  # the secrets of its slots may be partly known
-                why = legible(f"round {t}, task {address!r}: {error}")
+                why = legible(f"{work_of(t, address)}: {error}")
                 self.tell(f"no sum: {why}")
-            if time.monotonic() >= end:
+                final = isinstance(error, MasksRemain)  # silos have given their shares, and give none again
+            if final or time.monotonic() >= end:
                 raise RunError(why)
             time.sleep(min(self.pause, max(0.0, end - time.monotonic())))
             until = min(time.monotonic() + self.round_timeout, end)
 
     def _sum(
-        self,
-        secure: SecureServer,
-        t: int,
-        address: str,
-        payload: Payload,
-        cohort: Sequence[SiloId],
-        weights: Weights,
-        until: float,
-    ) -> Replies:
+        self, secure: SecureServer, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], until: float
+    ) -> OpenedSum | Replies:
+        """Return the sum, or replies without tensors if there is nothing to add."""
         online, terms = self.wire.online(), self.members.terms_text
         nodes = {silo: node for silo in cohort if (node := self.members.nodes.get(silo, NEVER)) in online}
         session, lost = secure.ready(nodes, terms, until)
@@ -231,35 +245,31 @@ class FlowerEngine:
         updates = {silo: update for silo, update in updates.items() if silo not in reasons}
         away = {silo: "not connected" for silo in cohort if silo not in nodes}
         if updates and not any(update.payload.get(GROUP) for update in updates.values()):
-            form = next(iter(updates.values())).payload  # without tensors, so there is nothing to add
+            form = next(iter(updates.values())).payload
+            check_quorum(updates, min(self.quorum, len(self.silos)))
             return self._heard(t, updates, away | lost | reasons, dict(form), dict(form), step is None)
         layout, vectors, other = alike(updates)
+        left = away | lost | reasons | other
+        with told(reasons | other):
+            check_quorum(session.survivors(vectors), min(self.quorum, len(self.silos)))
         request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, payload)
-        words, alive = secure.total(slot, request, vectors, nodes, terms, until)
-        if layout is None:
-            raise TooFewSilos("no silo sent a masked update")
-        total = decode(words, layout)
-        expected = sum(weight_in(updates[silo], weights) for silo in alive)
-        if total.weight != expected:
-            raise MasksRemain(f"the weights add up to {total.weight:,}, expected {expected:,}")
-        if step is None:
-            check_measured(total, [self.members.cards[silo] for silo in alive])
+        words, alive = secure.total(slot, bound_request(request, layout, len(members)), vectors, nodes, terms, until)
         late = {silo: LATE for silo in members if silo not in alive}
-        found = {silo: Update(layout.form(), updates[silo].examples) for silo in alive}
-        left = away | late | lost | reasons | other
-        return self._heard(t, found, left, total.means(layout), total.sums, step is None)
+        return OpenedSum(layout, words, {silo: updates[silo].examples for silo in alive}, late | left)
+
+    def _opened(self, t: int, address: str, opened: OpenedSum, weights: Weights) -> Replies:
+        """Return the replies of a sum. Raises MasksRemain, and RunError for an impossible sum."""
+        layout, measures = opened.layout, address in self.method.evaluations
+        found = {silo: Update(layout.form(), examples) for silo, examples in opened.examples.items()}
+        total = opened.total(sum(weight_in(each, weights) for each in found.values()))
+        if measures:
+            check_measured(total, [self.members.cards[silo] for silo in found])
+        return self._heard(t, found, opened.left_out, total.means(layout), total.sums, measures)
 
     def _heard(
-        self,
-        t: int,
-        found: Mapping[SiloId, Update],
-        left_out: Mapping[SiloId, str],
-        means: Payload,
-        totals: Payload,
+        self, t: int, found: Mapping[SiloId, Update], left_out: Mapping[SiloId, str], means: Payload, totals: Payload,
         measures: bool,
-    ) -> Replies:
-        if len(found) < min(self.quorum, len(self.silos)):
-            raise TooFewSilos(f"{len(found)} silos, fewer than federation.quorum = {self.quorum}")
+    ) -> Replies:  # fmt: skip
         if not measures:
             self.counted |= dict.fromkeys(found, t)
         reasons = {silo: legible(why) for silo, why in left_out.items() if silo not in found}
@@ -286,14 +296,9 @@ class FlowerEngine:
         return empty | left_out(sending, sent, self.members.most, self.variances)
 
     def _ask(
-        self,
-        t: int,
-        address: str,
-        payload: Payload,
-        silos: Sequence[SiloId],
-        until: float,
+        self, t: int, address: str, payload: Payload, silos: Sequence[SiloId], until: float,
         slots: Mapping[SiloId, str] | None = None,
-    ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:
+    ) -> tuple[dict[SiloId, Update], dict[SiloId, str]]:  # fmt: skip
         nodes, online, terms = dict(self.members.nodes), self.wire.online(), self.members.terms_text
         more = ({"joins": 1} if self.joining else {}) | ({"rollbacks": self.rollbacks} if self.rollbacks else {})
         requests = {
@@ -354,7 +359,8 @@ class SiloHandler(Protocol):
         """Run a task, and store the state."""
 
     def secure(self, context: Context, question: Words) -> Words:
-        """Answer a question of secure aggregation: about keys, shares, or the shares that unmask a sum."""
+        """Answer a question of secure aggregation: about keys, shares, agreement on a sum, or the shares that unmask
+        it."""
 
     def says(self, context: Context, terms: str) -> Words:
         """Return the contents to send with the reply to a request: updated metadata, if rows were dropped."""

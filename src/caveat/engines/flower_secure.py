@@ -1,23 +1,37 @@
 """Secure sums through Flower's Grid: the server's part of the exchanges, and the messages of both sides.
 
-A session takes an exchange of keys and one of shares, for several sums. A sum takes two exchanges: the task, whose
-update comes back masked, and the shares that unmask the sum. Texts are JSON in the words of messages.
+A session takes an exchange of keys and one of shares, for several sums. A sum takes three exchanges: the task, whose
+update comes back masked, the silos' signatures of the sum, and the shares that unmask it. Texts are JSON in the words
+of messages. Silos open a sum of a task and round once, so the server stores it before it goes on.
 """
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
 
 from ..core import DataError, Payload, RunError, SiloId, Update
 from ..core.silo import TOGETHER, SiloInfo
-from ..secure.fixed_point import DecodedSum, Layout, Words, encode, layout_of
+from ..files import read_payload, refuse_link, to_bytes, write_bytes
+from ..secure.fixed_point import DecodedSum, Layout, Words, decode, encode, layout_of
 from ..secure.masks import digest, digest_of_payload
-from ..secure.messages import Advert, Opened, SecureRefused, TooFewSilos, hexed, sealed_of_text, unhexed
+from ..secure.messages import (
+    Advert,
+    MasksRemain,
+    Opened,
+    SecureRefused,
+    TooFewSilos,
+    bound_request,
+    hexed,
+    sealed_of_text,
+    unhexed,
+)
 from ..secure.server import SecureSession
 from ..secure.silo import SecureSilo
 from .checks import left_out_measuring
@@ -56,13 +70,19 @@ def request_digest(order: Order, terms: str, payload: Payload) -> bytes:
     return digest("request", order.t, order.task, order.rollbacks, terms, digest_of_payload(payload))
 
 
-def masked(update: Update, weight: int, silo: SecureSilo, slot: Slot, request: bytes) -> Update:
+def work_of(t: int, task: str) -> str:
+    """Return the name of a task of a round, of which silos open one sum."""
+    return f"round {t}, task {task!r}"
+
+
+def masked(update: Update, weight: int, silo: SecureSilo, slot: Slot, request: bytes, work: str) -> Update:
     """Return a silo's update as it leaves the silo."""
-    layout = layout_of(update.payload)
-    words = encode(update.payload, weight, len(slot.members))
-    found = silo.mask(slot.slot, slot.members, slot.inbox, request, words)
-    text = torch.frombuffer(bytearray(layout.to_text().encode()), dtype=torch.uint8)
-    return Update({GROUP: {"words": torch.from_numpy(found.view("int64")), "layout": text}}, update.examples)
+    layout, silos = layout_of(update.payload), len(slot.members)
+    words = encode(update.payload, weight, silos)
+    about = bound_request(request, layout, silos)
+    found = silo.mask(slot.slot, slot.members, slot.inbox, about, words, work)
+    group = {"words": torch.from_numpy(found.view("int64")), "layout": bytes_of(layout.to_text())}
+    return Update({GROUP: group}, update.examples)
 
 
 def unpacked(update: Update) -> tuple[Layout, Words]:
@@ -79,15 +99,82 @@ def unpacked(update: Update) -> tuple[Layout, Words]:
     return layout, words.numpy().view("uint64")
 
 
+class OpenedSum(NamedTuple):
+    """A sum that silos opened, as the server stores it before it goes on."""
+
+    layout: Layout
+    words: Words
+    examples: dict[SiloId, int]
+    """The number of examples of each silo in the sum."""
+    left_out: dict[SiloId, str]
+
+    def total(self, weight: int) -> DecodedSum:
+        """Return the decoded sum. Raises MasksRemain if its silos' weights do not add up to `weight`."""
+        found = decode(self.words, self.layout)
+        if found.weight != weight:
+            raise MasksRemain(f"the weights add up to {found.weight:,}, expected {weight:,}")
+        return found
+
+    def to_payload(self, about: bytes) -> Payload:
+        text = json.dumps([self.layout.to_text(), self.examples, self.left_out, about.hex()])
+        return {GROUP: {"words": torch.from_numpy(self.words.view("int64")), "text": bytes_of(text)}}
+
+    @classmethod
+    def of_payload(cls, payload: Payload, path: Path) -> tuple["OpenedSum", str]:
+        """Return a stored sum and the digest that it was stored with. Raises DataError, naming the file, for other
+        content."""
+        try:
+            words, text = payload[GROUP]["words"], payload[GROUP]["text"]
+            layout, examples, left_out, about = json.loads(text.numpy().tobytes())
+            return cls(Layout.of_text(layout), words.numpy().view("uint64"), examples, left_out), str(about)
+        except (DataError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: not a stored sum: {error}") from None
+
+
+def bytes_of(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+
+
 @dataclass
 class SecureServer:
     """The server's sessions, one at a time."""
 
     wire: GridMessages
     federation: str
+    folder: Path
+    """The folder of opened sums, which silos do not open again."""
     session: SecureSession | None = None
     delivered: set[SiloId] = field(default_factory=set)
     """The silos that have their shares of the session."""
+
+    def stored(self, t: int, task: str, about: bytes) -> OpenedSum | None:
+        """Return the stored sum of a task of a round; `about` is a digest of what silos were sent. Raises RunError if
+        another sum of it was opened."""
+        path = self._place(t, task)
+        if not path.exists():
+            return None
+        found, known = OpenedSum.of_payload(read_payload(path), path)
+        if known != about.hex():
+            raise RunError(
+                f"{work_of(t, task)}: silos have opened a sum for another model or before a rollback, {path}, and open "
+                "no other one: start a new run"
+            )
+        return found
+
+    def store(self, t: int, task: str, about: bytes, opened: OpenedSum) -> None:
+        """Store a sum, synced to disk."""
+        refuse_link(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(self._place(t, task), to_bytes(opened.to_payload(about)), lasting=True)
+
+    def forget(self, before: int) -> None:
+        """Delete the sums of earlier rounds."""
+        for path in self.folder.glob("*.safetensors"):
+            if int(path.name.partition("-")[0]) < before:
+                path.unlink()
+
+    def _place(self, t: int, task: str) -> Path:
+        return self.folder / f"{t}-{task}.safetensors"
 
     def ready(self, nodes: Mapping[SiloId, int], terms: str, until: float) -> tuple[SecureSession, dict[SiloId, str]]:
         """Return a session with an unused slot for these silos, and the silos that are not in it, with reasons. Raises
@@ -126,22 +213,24 @@ class SecureServer:
         terms: str,
         until: float,
     ) -> tuple[Words, list[SiloId]]:
-        """Return the sum of vectors, and the silos in it. Raises TooFewSilos, MasksRemain, and LookupError before
-        `ready`."""
+        """Return the sum of vectors, and the silos in it. `request` is that of `bound_request`. Raises TooFewSilos,
+        MasksRemain, and LookupError before `ready`."""
         if (session := self.session) is None:
             raise LookupError("no session")
         self.delivered |= vectors.keys()
         alive = session.survivors(vectors)
         question: dict[str, str | int] = {
-            "terms": terms, "number": session.number, "phase": "open", "slot": slot, "survivors": json.dumps(alive),
+            "terms": terms, "number": session.number, "slot": slot, "survivors": json.dumps(alive),
         }  # fmt: skip
-        texts, lost = self.ask(alive, question, nodes, until)
+        signatures, lost = self.ask(alive, {**question, "phase": "agree"}, nodes, until)
+        with told(lost):
+            session.enough(signatures, "signed the sum")
+        texts, later = self.ask(
+            signatures, {**question, "phase": "open", "signatures": json.dumps(signatures)}, nodes, until
+        )
         opened, wrong = parsed(texts, Opened.of_text)
-        try:
+        with told(lost | later | wrong):
             return session.unmask(slot, request, {silo: vectors[silo] for silo in alive}, opened), alive
-        except TooFewSilos as error:
-            reasons = "; ".join(f"{silo}: {why}" for silo, why in sorted((lost | wrong).items()))
-            raise TooFewSilos(f"{error}; {reasons}" if reasons else str(error)) from error
 
     def ask(
         self, silos: Iterable[SiloId], question: Mapping[str, str | int], nodes: Mapping[SiloId, int], until: float
@@ -153,6 +242,16 @@ class SecureServer:
         texts = {silo_of[node]: str(words_of(records).get("answer", "")) for node, records in answers.items()}
         lost = {silo: errors.get(nodes[silo], "no reply in time") for silo in silo_of.values() if silo not in texts}
         return texts, lost
+
+
+@contextmanager
+def told(reasons: Mapping[SiloId, str]) -> Iterator[None]:
+    """Add the silos' reasons to the error about too few of them."""
+    try:
+        yield
+    except TooFewSilos as error:
+        text = "; ".join(f"{silo}: {why}" for silo, why in sorted(reasons.items()))
+        raise TooFewSilos(f"{error}; {text}" if text else str(error)) from error
 
 
 def parsed(
@@ -168,7 +267,7 @@ def parsed(
     return found, wrong
 
 
-def alike(updates: Mapping[SiloId, Update]) -> tuple[Layout | None, dict[SiloId, Words], dict[SiloId, str]]:
+def alike(updates: Mapping[SiloId, Update]) -> tuple[Layout, dict[SiloId, Words], dict[SiloId, str]]:
     """Return the layout of most silos, their masked vectors, and why others are left out."""
     found, wrong = dict[SiloId, tuple[Layout, Words]](), dict[SiloId, str]()
     for silo, update in updates.items():
@@ -177,10 +276,15 @@ def alike(updates: Mapping[SiloId, Update]) -> tuple[Layout | None, dict[SiloId,
         except DataError as error:
             wrong[silo] = str(error)
     if not found:
-        return None, {}, wrong
+        return Layout((), ()), {}, wrong
     usual = Counter(layout for layout, _ in found.values()).most_common(1)[0][0]
     other = {silo: "has other tensors than most silos" for silo, (layout, _) in found.items() if layout != usual}
     return usual, {silo: words for silo, (layout, words) in found.items() if layout == usual}, wrong | other
+
+
+def check_quorum(found: Collection[SiloId], quorum: int) -> None:
+    if len(found) < quorum:
+        raise TooFewSilos(f"{len(found)} silos, fewer than federation.quorum = {quorum}")
 
 
 def check_measured(total: DecodedSum, cards: Sequence[SiloInfo]) -> None:

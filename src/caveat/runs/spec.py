@@ -26,6 +26,7 @@ from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
 from ..secure.fixed_point import LEAST
+from ..secure.messages import threshold
 from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
 from ..wrappers.aggregation import Robust, ServerOptimizer
@@ -299,10 +300,11 @@ class RunSpec:
                     f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
                 )
         self.complete_method(len(info), info.subgroups, info.target)
-        if self.federation.secure and (count := self.cohort_size(len(info))) < LEAST:
+        least = threshold(self.population(len(info)))
+        if self.federation.secure and (count := self.cohort_size(len(info))) < least:
             raise ConfigurationError(
-                f"federation.secure = true needs {LEAST} silos or more in every round, but there are {count}: from a "
-                "sum over two, each could subtract its own numbers",
+                f"federation.secure = true needs {least} silos or more in every round, more than two thirds and at "
+                f"least {LEAST}, but there are {count}: a sum over few reveals their numbers",
                 "federation.secure",
             )
         server = self.init_server(info, context, self.method)  # raises if a custom module lacks something

@@ -1,9 +1,10 @@
 """Payloads as vectors of 64-bit fixed-point numbers, whose sums modulo 2^64 are exact and independent of their order.
 
-A floating-point number x of a silo with weight w becomes the integer nearest to w x 2^32. So a sum over n silos differs
-from the exact sum by at most n 2^-33, a weighted mean by at most n 2^-33 divided by the sum of the weights; integers
-are exact. Integer tensors are summed as they are, without weights. Two words precede the tensors: the number 1 and the
-weight. Their sums are known in advance, so a sum in which masks do not cancel is detected.
+A floating-point number x of a silo with weight w becomes the integer nearest to w x 2^32. So each silo adds an error of
+at most 2^-33 plus one part in 2^53 of w x, by which the product is rounded in float64; the sum is rounded once more to
+float64, by at most one part in 2^53. Integers are exact; they are summed as they are, without weights. Two words
+precede the tensors: the number 1 and the weight. Their sums are known in advance, so a sum in which masks do not cancel
+is detected.
 """
 
 import json
@@ -23,6 +24,8 @@ CHECKS = 2
 """Number of words before the tensors: the number of silos, and their weights."""
 LEAST = 3
 """Minimum number of silos in a sum: with two, each could subtract its own numbers from the sum."""
+MOST_WEIGHT = 1 << 31
+"""Maximum weight of a silo."""
 MOST_WORDS = 1 << 31
 """Maximum number of words."""
 Words = NDArray[np.uint64]
@@ -65,7 +68,7 @@ class Layout(NamedTuple):
                 tuple(map(str, groups)),
                 tuple(Segment(str(g), str(n), tuple(int(i) for i in s), str(d)) for g, n, s, d in entries),
             )
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise DataError(f"invalid layout of a sum: {type(error).__name__}: {error}") from None
         sizes = [prod(each.shape) for each in found.entries if min(each.shape, default=0) >= 0]
         known = all(each.dtype in TYPES and each.group in found.groups for each in found.entries)
@@ -82,40 +85,44 @@ class Layout(NamedTuple):
 
 
 def layout_of(payload: Payload) -> Layout:
+    """Return the layout of a payload; tensors are sorted by group and name."""
     return Layout(
         tuple(payload),
         tuple(
             Segment(group, name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            for group, tensors in payload.items()
-            for name, tensor in tensors.items()
+            for group, name, tensor in _tensors(payload)
         ),
     )
 
 
+def _tensors(payload: Payload) -> list[tuple[str, str, torch.Tensor]]:
+    return [(group, name, tensors[name]) for group, tensors in sorted(payload.items()) for name in sorted(tensors)]
+
+
 def encode(payload: Payload, weight: int, silos: int) -> Words:
     """Return a payload as fixed-point numbers, times its weight, for a sum over at most `silos` silos. Raises RunError,
-    naming the tensor, for numbers that are not finite or so large that the sum could overflow."""
+    naming the tensor, for numbers that are not finite or so large that the sum could overflow, and for a weight that
+    is not from 1 to `MOST_WEIGHT`. The texts have no numbers of the silo."""
+    if not 1 <= weight <= MOST_WEIGHT:
+        raise RunError(f"the weight of a silo in a sum must be from 1 to {MOST_WEIGHT:,}")
     most = (2**63 - 1) // silos
     parts = [np.array([1, weight], np.int64)]
-    for group, tensors in payload.items():
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point():
-                units = np.rint(tensor.detach().double().numpy().reshape(-1) * (weight * 2.0**FRACTION))
-                largest = float(np.abs(units).max(initial=0))
-                # float(most) may be rounded up, by less than its spacing.
-                if not largest < float(most) * (1 - 2.0**-52):
-                    bound = most / 2**FRACTION
-                    raise RunError(
-                        f"{group}/{name} has an entry of {largest / 2**FRACTION:.3g} (times its weight, {weight:,}): "
-                        f"expected less than {bound:.3g}, because sums over {silos} silos are numbers of 64 bits with "
-                        f"{FRACTION} after the point; federation.secure = false has no such bound"
-                    )
-                parts.append(units.astype(np.int64))
-            else:
-                whole = tensor.detach().to(torch.int64).numpy().reshape(-1)
-                if whole.size and max(abs(int(whole.min())), abs(int(whole.max()))) > most:
-                    raise RunError(f"{group}/{name} has an integer above {most:,}, too large for a sum")
-                parts.append(whole)
+    for group, name, tensor in _tensors(payload):
+        if tensor.is_floating_point():
+            units = np.rint(tensor.detach().double().numpy().reshape(-1) * (weight * 2.0**FRACTION))
+            # float(most) may be rounded up, by less than its spacing.
+            if not float(np.abs(units).max(initial=0)) < float(most) * (1 - 2.0**-52):
+                raise RunError(
+                    f"{group}/{name} has an entry that is not finite or too large: times its weight, it must be below "
+                    f"{most / 2**FRACTION:.3g}, because sums over {silos} silos are numbers of 64 bits with {FRACTION} "
+                    "after the point; federation.secure = false has no such bound"
+                )
+            parts.append(units.astype(np.int64))
+        else:
+            whole = tensor.detach().to(torch.int64).numpy().reshape(-1)
+            if whole.size and max(abs(int(whole.min())), abs(int(whole.max()))) > most:
+                raise RunError(f"{group}/{name} has an integer above {most:,}, too large for a sum")
+            parts.append(whole)
     return np.concatenate(parts).view(np.uint64)
 
 

@@ -1,7 +1,7 @@
 """Messages of secure aggregation, and their texts.
 
 A session serves several aggregations ("slots") with one exchange of keys and one of shares. Each aggregation then needs
-two exchanges: the masked vectors, and the shares that unmask their sum.
+three exchanges: the masked vectors, the signatures by which silos agree on the sum, and the shares that unmask it.
 """
 
 import json
@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from ..core import DataError, RunError, SiloId
-from .fixed_point import LEAST
+from ..core import DataError, RunError, SiloId, check_silo_name
+from .fixed_point import FRACTION, LEAST, Layout
 from .masks import digest, joined
 
 SLOTS = 8
 """Number of aggregations of a session."""
 LONGEST = 50_000_000
 """Maximum length of a message."""
+MOST_SILOS = 10_000
+"""Maximum number of silos that a silo may claim to know."""
 Result = TypeVar("Result")
 
 
@@ -36,8 +38,9 @@ class MasksRemain(RunError):
 def threshold(silos: int) -> int:
     """Return how many of the silos must take part in every phase: more than two thirds.
 
-    A silo gives one kind of share of each peer. So a server that has no more than a third of the silos on its side
-    cannot collect enough shares of both kinds of one silo, even if it tells silos of different survivors.
+    A silo signs one sum of a slot, and gives shares only for a sum that this many silos signed. Two different sums
+    would need 2 k signatures, but n silos give at most n + c if c of them sign both. So with c <= n / 3, silos open at
+    most one sum of a slot, and all of them the same.
     """
     return max(LEAST, 2 * silos // 3 + 1)
 
@@ -50,26 +53,31 @@ class Advert(NamedTuple):
     """The key for messages to other silos."""
     masks: tuple[bytes, ...]
     """The key for masks of each slot."""
+    known: int
+    """The number of silos that it knows, itself included."""
     key: str = ""
     """The public key of the signature."""
     signature: str = ""
 
     def signed_text(self, federation: str, number: int) -> bytes:
         """Return the text to sign. A session's number is used once, so keys cannot be replayed in another session."""
-        return joined("caveat secure keys 1", federation, number, self.silo, self.channel, *self.masks)
+        return joined("caveat secure keys 2", federation, number, self.silo, self.known, self.channel, *self.masks)
 
     def to_text(self) -> str:
         keys = [each.hex() for each in (self.channel, *self.masks)]
-        return json.dumps([self.silo, keys, self.key, self.signature])
+        return json.dumps([self.silo, keys, self.known, self.key, self.signature])
 
     @classmethod
     def of_text(cls, text: str) -> "Advert":
         """Parse a silo's keys. Raises DataError for any other text."""
 
         def parsed() -> Advert:
-            silo, keys, key, signature = json.loads(text)
+            silo, keys, known, key, signature = json.loads(text)
+            check_silo_name(silo)
             channel, *masks = [_bytes(each, 32) for each in keys]
-            return cls(str(silo), channel, tuple(masks), str(key), str(signature))
+            if type(known) is not int or not 1 <= known <= MOST_SILOS:
+                raise ValueError(f"a number of silos that is not from 1 to {MOST_SILOS:,}")
+            return cls(silo, channel, tuple(masks), known, str(key), str(signature))
 
         return _parsed(parsed, text, "keys")
 
@@ -91,8 +99,13 @@ class Roster:
         return {each.silo: each for each in self.adverts}
 
     @property
+    def silos(self) -> int:
+        """The number of silos of the federation: the largest that one of them knows."""
+        return max(len(self.adverts), *(each.known for each in self.adverts))
+
+    @property
     def threshold(self) -> int:
-        return threshold(len(self.adverts))
+        return threshold(self.silos)
 
     @cached_property
     def digest(self) -> bytes:
@@ -158,11 +171,27 @@ def _parsed(parse: Callable[[], Result], text: str, what: str) -> Result:
         if len(text) > LONGEST:
             raise ValueError(f"more than {LONGEST:,} characters")
         return parse()
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(f"invalid {what} of secure aggregation: {type(error).__name__}: {error}") from None
+
+
+def bound_request(request: bytes, layout: Layout, silos: int) -> bytes:
+    """Return a digest of a request and of how numbers become words, so that masks of silos with other tensors or
+    another scale do not cancel."""
+    return digest("words", request, layout.to_text(), FRACTION, silos)
 
 
 def mask_context(roster: Roster, members: Sequence[SiloId], slot: int, request: bytes) -> bytes:
     """Return what masks depend on besides keys: the keys of all silos, the silos that mask, the slot, and the digest of
     the request with everything that was sent to the silo. Masks of silos that saw different ones do not cancel."""
     return digest("masks", roster.digest, *sorted(members), slot, request)
+
+
+def agreement(context: bytes, survivors: Sequence[SiloId]) -> bytes:
+    """Return a digest of one sum: the context of its masks, and the silos in it."""
+    return digest("sum", context, *sorted(survivors))
+
+
+def signed_agreement(federation: str, number: int, silo: SiloId, about: bytes) -> bytes:
+    """Return the text by whose signature a silo agrees to the sum with the digest `about`."""
+    return joined("caveat secure sum 1", federation, number, silo, about)

@@ -1,6 +1,7 @@
 """The server in secure aggregation: passes keys and sealed shares on, adds masked vectors, and unmasks their sum."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,7 @@ from ..core import SiloId
 from . import shares
 from .fixed_point import LEAST, Words
 from .masks import add_mask, agreed, derived, public_of
-from .messages import SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context, threshold
+from .messages import SLOTS, Advert, MasksRemain, Opened, Roster, TooFewSilos, mask_context
 
 
 @dataclass
@@ -35,22 +36,25 @@ class SecureSession:
         if len(adverts) < LEAST:
             raise TooFewSilos(f"secure sums need {LEAST} silos or more, but {len(adverts)} sent keys")
         self.roster = Roster(self.federation, self.number, tuple(adverts[silo] for silo in sorted(adverts)))
+        self.enough(adverts, "sent keys")
         return self.roster
 
     def collect(self, sent: Mapping[SiloId, Mapping[SiloId, bytes]]) -> None:
         """Keep the sealed shares of the silos that sent one to every other silo. Raises TooFewSilos."""
         names = set(self.roster.names)
         self.members = tuple(sorted(silo for silo, each in sent.items() if set(each) == names - {silo}))
-        self._enough(self.members, "sent shares")
+        self.enough(self.members, "sent shares")
         self.sealed = {to: {silo: sent[silo][to] for silo in self.members if silo != to} for to in self.members}
 
-    def _enough(self, silos: Sequence[SiloId], what: str) -> None:
-        needed = threshold(len(self.roster.names))
+    def enough(self, silos: Collection[SiloId], what: str) -> None:
+        """Raise TooFewSilos unless these silos are more than two thirds."""
+        needed = self.roster.threshold
         if len(silos) < needed:
             lost = ", ".join(sorted(set(self.roster.names) - set(silos)))
+            without = f"; without {lost}" if lost else ""
             raise TooFewSilos(
-                f"{len(silos)} of {len(self.roster.names)} silos {what}, but secure sums need {needed}, more than two "
-                f"thirds; without {lost}"
+                f"{len(silos)} of {self.roster.silos} silos {what}, but secure sums need {needed}, more than two "
+                f"thirds{without}"
             )
 
     def begin(self) -> int:
@@ -59,9 +63,11 @@ class SecureSession:
         return self.slot - 1
 
     def survivors(self, vectors: Mapping[SiloId, Words]) -> list[SiloId]:
-        """Return the silos in the sum. Raises TooFewSilos."""
-        alive = sorted(set(vectors) & set(self.members))
-        self._enough(alive, "sent masked vectors")
+        """Return the silos in the sum: members whose vectors have the usual length. Raises TooFewSilos."""
+        lengths = Counter(len(words) for silo, words in vectors.items() if silo in self.members)
+        usual = max(lengths, key=lambda each: (lengths[each], each), default=0)
+        alive = sorted(silo for silo, words in vectors.items() if silo in self.members and len(words) == usual)
+        self.enough(alive, "sent masked vectors")
         return alive
 
     def unmask(
@@ -69,7 +75,8 @@ class SecureSession:
     ) -> Words:
         """Return the sum of the survivors' vectors, from the shares that silos gave. Raises TooFewSilos, and
         MasksRemain if shares or masks do not fit."""
-        alive, secrets = self.survivors(vectors), self._secrets(sorted(vectors), opened)
+        alive = self.survivors(vectors)
+        secrets = self._secrets(alive, opened)
         context = mask_context(self.roster, self.members, slot, request)
         total = np.zeros(len(vectors[alive[0]]), np.uint64)
         for silo in alive:
@@ -96,7 +103,7 @@ class SecureSession:
             silo for silo, each in sorted(opened.items())
             if silo in self.members and set(each.seeds) == set(alive) and set(each.keys) == lost
         ]  # fmt: skip
-        self._enough(fits, "gave shares")
+        self.enough(fits, "gave shares")
         by, names = fits[: self.roster.threshold], self.roster.names
         weights = shares.weights([1 + names.index(silo) for silo in by])
         found = {}

@@ -1,7 +1,9 @@
 """A silo in secure aggregation: what it sends in each phase, and what it refuses.
 
 A silo answers each request once. It gives the share of a peer's seed or of its key, never both, and forgets both after
-that. Everything that it must remember between two requests is in `SiloSecrets`, which a silo stores before it answers.
+that. It gives them only for a sum that more than two thirds of the silos signed, and once for each work (round and
+task), in all sessions. Everything that it must remember between two requests is in `SiloSecrets`, which a silo stores
+before it answers.
 """
 
 import secrets
@@ -11,9 +13,18 @@ from typing import Protocol
 
 from ..core import SiloId
 from . import shares
-from .fixed_point import LEAST, Words
+from .fixed_point import Words
 from .masks import add_mask, agreed, derived, joined, new_private, public_of, seal, unseal
-from .messages import SLOTS, Advert, Opened, Roster, SecureRefused, mask_context, threshold
+from .messages import (
+    SLOTS,
+    Advert,
+    Opened,
+    Roster,
+    SecureRefused,
+    agreement,
+    mask_context,
+    signed_agreement,
+)
 
 
 class Identity(Protocol):
@@ -25,6 +36,24 @@ class Identity(Protocol):
     def check(self, silo: SiloId, key: str, signature: str, text: bytes) -> str:
         """Return why this is not a signature by that silo, or ""."""
 
+    def count(self) -> int:
+        """Return the number of silos whose keys it knows, itself included."""
+
+
+@dataclass
+class SlotUse:
+    """One slot that a silo has used. Digests are hexadecimal."""
+
+    slot: int
+    work: str
+    """The round and task whose result the silo masked."""
+    context: str
+    """What the masks depend on, see `mask_context`."""
+    agreed: str = ""
+    """The sum that the silo signed, see `agreement`."""
+    opened: bool = False
+    """Whether it has given shares."""
+
 
 @dataclass
 class SiloSecrets:
@@ -34,22 +63,23 @@ class SiloSecrets:
     number: int
     """The number of the session, which only increases."""
     silo: SiloId
-    channel: str
-    keys: list[str]
+    channel: str = field(repr=False)
+    """The private key for messages to other silos; empty after the first sum."""
+    keys: list[str] = field(repr=False)
     """The private key for masks of each slot."""
-    seeds: list[str]
+    seeds: list[str] = field(repr=False)
     """The seed of the silo's own mask of each slot."""
     sent: str
     """Its public keys."""
     roster: str = ""
     members: list[SiloId] = field(default_factory=list)
     """The silos that mask: those whose shares it has received."""
-    held: dict[SiloId, list[str]] = field(default_factory=dict)
+    held: dict[SiloId, list[str]] = field(default_factory=dict, repr=False)
     """By silo, the share of its seed followed by that of its key, for each slot."""
-    masked: list[int] = field(default_factory=list)
+    used: list[SlotUse] = field(default_factory=list)
     """The slots in which it has sent a masked vector."""
-    opened: list[int] = field(default_factory=list)
-    """The slots in which it has given shares."""
+    summed: list[str] = field(default_factory=list)
+    """The works for which it has given shares, in this session or before."""
 
 
 def begun(federation: str, number: int, silo: SiloId, identity: Identity, known: SiloSecrets | None) -> SiloSecrets:
@@ -61,11 +91,13 @@ def begun(federation: str, number: int, silo: SiloId, identity: Identity, known:
             f"{known.federation}, and a session's number increases"
         )
     channel, keys = new_private(), [new_private() for _ in range(SLOTS)]
-    advert = Advert(silo, public_of(channel), tuple(map(public_of, keys)))
+    advert = Advert(silo, public_of(channel), tuple(map(public_of, keys)), identity.count())
     key, signature = identity.sign(advert.signed_text(federation, number))
     seeds = [secrets.token_bytes(32).hex() for _ in range(SLOTS)]
     sent = advert._replace(key=key, signature=signature).to_text()
-    return SiloSecrets(federation, number, silo, channel.hex(), [each.hex() for each in keys], seeds, sent)
+    summed = [] if known is None else list(known.summed)
+    private = [each.hex() for each in keys]
+    return SiloSecrets(federation, number, silo, channel.hex(), private, seeds, sent, summed=summed)
 
 
 @dataclass
@@ -74,7 +106,7 @@ class SecureSilo:
 
     own: SiloSecrets
     identity: Identity
-    keep: Callable[[], object] = lambda: None
+    keep: Callable[[], object]
     """Stores `own`; called before an answer leaves the silo."""
 
     def refuse(self, why: str) -> SecureRefused:
@@ -104,14 +136,19 @@ class SecureSilo:
             raise self.refuse(f"it has received the keys of session {own.number} before")
         if (roster.federation, roster.number) != (own.federation, own.number):
             raise self.refuse(f"keys of session {roster.number}, but it has sent keys for session {own.number}")
-        if len(names) < LEAST:
-            raise self.refuse(f"{len(names)} silos, expected {LEAST} or more: a sum over fewer reveals their numbers")
+        if len(names) < roster.threshold:
+            raise self.refuse(
+                f"{len(names)} of {roster.silos} silos, expected {roster.threshold} or more: a sum over fewer reveals "
+                "their numbers"
+            )
         if list(names) != sorted(set(names)):
             raise self.refuse("keys of one silo twice, or not sorted by name")
         if own.silo not in names or roster.by_name[own.silo].to_text() != own.sent:
             raise self.refuse("its own keys are missing or replaced")
         keys = [key for each in roster.adverts for key in (each.channel, *each.masks)]
         signers = [each.key.split()[:2] for each in roster.adverts]
+        if any(key[-1] & 0x80 for key in keys):
+            raise self.refuse("a key that X25519 takes for another one, because it ignores the highest bit")
         if len(set(keys)) < len(keys) or len(set(map(tuple, signers))) < len(signers):
             raise self.refuse("one key under two names, as if one silo were two")
         for each in roster.adverts:
@@ -122,19 +159,30 @@ class SecureSilo:
             )
             if why:
                 raise self.refuse(f"keys under the name {each.silo!r}: {why}")
+            if each.silo != own.silo:
+                for key_, public in zip((own.channel, *own.keys), (each.channel, *each.masks), strict=True):
+                    self._agreed(bytes.fromhex(key_), public, each.silo)
 
     def mask(
-        self, slot: int, members: Sequence[SiloId], inbox: Mapping[SiloId, bytes], request: bytes, words: Words
+        self,
+        slot: int,
+        members: Sequence[SiloId],
+        inbox: Mapping[SiloId, bytes],
+        request: bytes,
+        words: Words,
+        work: str,
     ) -> Words:
         """Return words with the masks of this silo. `members` are the silos that mask in this session, whose sealed
-        shares are in `inbox` the first time. `request` is a digest of everything that the silo was sent."""
+        shares are in `inbox` the first time. `request` is a digest of everything that the silo was sent, `work` the
+        round and task of which the words are the result."""
         own, roster = self.own, self._roster()
-        if slot not in range(SLOTS) or slot in own.masked or slot in own.opened:
+        if slot not in range(SLOTS) or any(use.slot == slot for use in own.used):
             raise self.refuse(f"slot {slot} of session {own.number} is used")
+        self._check_new(work)
         self._receive(roster, sorted(members), inbox)
-        own.masked.append(slot)
-        self.keep()  # first, because a slot's masks must not hide two vectors
         context = mask_context(roster, own.members, slot, request)
+        own.used.append(SlotUse(slot, work, context.hex()))
+        self.keep()  # first, because a slot's masks must not hide two vectors
         found = words.copy()
         add_mask(found, derived(bytes.fromhex(own.seeds[slot]), "own mask", context), 1)
         private = bytes.fromhex(own.keys[slot])
@@ -144,38 +192,74 @@ class SecureSilo:
                 add_mask(found, derived(key, "mask of a pair", context), 1 if own.silo < name else -1)
         return found
 
+    def _check_new(self, work: str) -> None:
+        """Raise SecureRefused if a sum of this work was opened: from two sums, over silos that differ by one, the
+        server could subtract that silo's numbers."""
+        if work in self.own.summed:
+            raise self.refuse(f"it has given shares for a sum of {work} before")
+
     def _receive(self, roster: Roster, members: Sequence[SiloId], inbox: Mapping[SiloId, bytes]) -> None:
         own = self.own
         if own.members:
             if own.members != list(members):
                 raise self.refuse("other silos than in the first sum of the session")
             return
-        needed = threshold(len(roster.names))
+        needed = roster.threshold
         if not set(members) <= set(roster.names) or len(set(members)) < len(members) or own.silo not in members:
             raise self.refuse("silos that are not in the session's list of keys")
         if len(members) < needed:
-            raise self.refuse(f"{len(members)} of {len(roster.names)} silos, expected {needed} or more")
+            raise self.refuse(f"{len(members)} of {roster.silos} silos, expected {needed} or more")
         for name in members:
             if name != own.silo:
                 text = unseal(self._channel(roster, name), inbox.get(name, b""), self._about(roster, name, own.silo))
                 if text is None or len(text) != 2 * SLOTS * shares.BYTES:
                     raise self.refuse(f"the shares of silo {name!r} are missing or not from it")
                 own.held[name] = _apart(text)
-        own.members = list(members)
+        own.members, own.channel = list(members), ""
 
-    def open(self, slot: int, survivors: Sequence[SiloId]) -> Opened:
-        """Return shares of the seeds of the silos in the sum, and of the keys of the other members; forget both."""
+    def agree(self, slot: int, survivors: Sequence[SiloId]) -> str:
+        """Return the signature by which this silo agrees to a sum: its members, request and survivors. A silo signs one
+        sum of a slot."""
+        own = self.own
+        use, about = self._sum(slot, survivors)
+        if use.agreed not in ("", about.hex()):
+            raise self.refuse(f"it has signed other silos for the sum of slot {slot}")
+        use.agreed = about.hex()
+        self.keep()
+        return self.identity.sign(signed_agreement(own.federation, own.number, own.silo, about))[1]
+
+    def _sum(self, slot: int, survivors: Sequence[SiloId]) -> tuple[SlotUse, bytes]:
+        """Return a slot and the digest of its sum. Raises SecureRefused for a sum that this silo is not in, over too
+        few, or of a work that was summed before."""
         own, roster = self.own, self._roster()
-        if slot not in range(SLOTS) or slot in own.opened:
-            raise self.refuse(f"shares of slot {slot} of session {own.number} were given before")
-        if slot not in own.masked or own.silo not in survivors:
+        use = next((each for each in own.used if each.slot == slot), None)
+        if use is None or own.silo not in survivors:
             raise self.refuse(f"it is not in the sum of slot {slot}")
+        if use.opened:
+            raise self.refuse(f"shares of slot {slot} of session {own.number} were given before")
         alive = set(survivors)
         if not alive <= set(own.members) or len(alive) < len(survivors):
             raise self.refuse("survivors that do not mask in this session, or one twice")
         if len(alive) < roster.threshold:
-            raise self.refuse(f"a sum over {len(alive)} of {len(roster.names)} silos, expected {roster.threshold}")
-        own.opened.append(slot)
+            raise self.refuse(f"a sum over {len(alive)} of {roster.silos} silos, expected {roster.threshold}")
+        self._check_new(use.work)
+        return use, agreement(bytes.fromhex(use.context), survivors)
+
+    def open(self, slot: int, survivors: Sequence[SiloId], signatures: Mapping[SiloId, str]) -> Opened:
+        """Return shares of the seeds of the silos in the sum, and of the keys of the other members; forget both.
+        Raises SecureRefused unless more than two thirds of the silos signed the same sum."""
+        own, roster = self.own, self._roster()
+        (use, about), alive = self._sum(slot, survivors), set(survivors)
+        if use.agreed != about.hex():
+            raise self.refuse(f"it has not signed this sum of slot {slot}")
+        signed = [silo for silo in alive if self._has_signed(roster, silo, signatures.get(silo, ""), about)]
+        if len(signed) < roster.threshold:
+            raise self.refuse(
+                f"{len(signed)} of {roster.silos} silos signed the sum of slot {slot} as it is known here, expected "
+                f"{roster.threshold}: the others were sent another model, request or list of silos"
+            )
+        use.opened = True
+        own.summed.append(use.work)
         taken = {name: own.held[name][2 * slot : 2 * slot + 2] for name in own.members}
         for held in own.held.values():
             held[2 * slot : 2 * slot + 2] = ["", ""]
@@ -185,6 +269,10 @@ class SecureSilo:
             {name: bytes.fromhex(seed) for name, (seed, _) in taken.items() if name in alive},
             {name: bytes.fromhex(key) for name, (_, key) in taken.items() if name not in alive},
         )
+
+    def _has_signed(self, roster: Roster, silo: SiloId, signature: str, about: bytes) -> bool:
+        text = signed_agreement(roster.federation, roster.number, silo, about)
+        return not self.identity.check(silo, roster.by_name[silo].key, signature, text)
 
     def _roster(self) -> Roster:
         if not self.own.roster:

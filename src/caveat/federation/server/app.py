@@ -142,7 +142,8 @@ class Delivery:
         trained = saved.checkpoint.number
         method = Joining(run.complete_method, min(DEFAULT_ROUNDS, trained) if rounds is None else rounds, trained)
         bounds = {key: getattr(run.config.federation, key) for key in ("round_timeout", "start_timeout")}
-        secure = SecureServer(run.wire, run.members.secure_name) if run.spec.federation.secure else None
+        sums = part / "state" / "sums"
+        secure = SecureServer(run.wire, run.members.secure_name, sums) if run.spec.federation.secure else None
         engine = FlowerEngine(
             Evaluated(method), run.wire, run.members, read=partial(check_measurement, run), joining=True,
             secure=secure, **{key: value for key, value in bounds.items() if value is not None},

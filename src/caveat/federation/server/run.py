@@ -179,7 +179,7 @@ def engine_of(
     method, draws = run.spec.evaluated(run.complete_method), run.spec.participation.share < 1
     secure = None
     if config.federation.secure and isinstance(members, OpenMembership):
-        secure = SecureServer(wire, members.secure_name)
+        secure = SecureServer(wire, members.secure_name, run.folder / "state" / "sums")
     return FlowerEngine(
         method, wire, members, variances=variances, read=read, tell=tell, draws=draws, secure=secure, **given
     )

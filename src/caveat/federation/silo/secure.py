@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from ...core import SiloId, Update
 from ...core.text import escaped
 from ...engines.flower_messages import Order, Words
-from ...engines.flower_secure import Slot, masked
+from ...engines.flower_secure import Slot, masked, work_of
 from ...files import privately, record_of, write_record
 from ...files.schema import PeersFile, SecureKept
 from ...secure.messages import Roster, SecureRefused, hexed
-from ...secure.silo import SecureSilo, SiloSecrets, begun
+from ...secure.silo import SecureSilo, SiloSecrets, SlotUse, begun
 from ..keys import LONGEST, fingerprint, fingerprint_in, private_key_in, public_key
 
 SESSION, PEERS = "secure.json", "peers.json"
@@ -67,6 +67,13 @@ class SignedName:
             return f"key {found}, but {place} has {known}; if that key was replaced, replace it there, too"
         return ""
 
+    def count(self) -> int:
+        if self.peers is not None:
+            names = {path.name.removesuffix(".pub") for path in self.peers.glob("*.pub")}
+        else:
+            names = set((record_of(self.pins, PeersFile) or PeersFile()).keys)
+        return len(names | {self.silo})
+
     def _known(self, silo: SiloId) -> str | None:
         if self.peers is not None:
             path = self.peers / f"{silo}.pub"
@@ -88,7 +95,8 @@ class SecureFolder:
     identity: SignedName
 
     def answer(self, federation: str, question: Words) -> Words:
-        """Answer a question about keys, shares, or the shares that unmask a sum. Raises SecureRefused."""
+        """Answer a question about keys, shares, agreement on a sum, or the shares that unmask it. Raises
+        SecureRefused."""
         phase, number = str(question.get("phase")), int(question.get("number", 0))
         if phase == "keys":
             known = self._known()
@@ -98,17 +106,24 @@ class SecureFolder:
         silo = self._session(number)
         if phase == "shares":
             return {"answer": json.dumps(hexed(silo.share(Roster.of_text(str(question.get("roster", ""))))))}
-        if phase != "open":
+        if phase not in ("agree", "open"):
             raise silo.refuse(f"{phase!r} is not a phase")
-        survivors = json.loads(str(question.get("survivors", "[]")))
+        slot, survivors = int(question.get("slot", -1)), json.loads(str(question.get("survivors", "[]")))
         if not isinstance(survivors, list):
             raise silo.refuse("no list of survivors")
-        return {"answer": silo.open(int(question.get("slot", -1)), list(map(str, survivors))).to_text()}
+        survivors = list(map(str, survivors))
+        if phase == "agree":
+            return {"answer": silo.agree(slot, survivors)}
+        signatures = json.loads(str(question.get("signatures", "{}")))
+        if not isinstance(signatures, dict):
+            raise silo.refuse("no signatures by silo")
+        given = {silo: str(each) for silo, each in signatures.items()}
+        return {"answer": silo.open(slot, survivors, given).to_text()}
 
     def masked(self, order: Order, request: bytes, update: Update, weight: int) -> Update:
         """Return an update as it leaves the silo. Raises SecureRefused without a slot to mask it."""
         slot = Slot.of_text(order.secure)
-        return masked(update, weight, self._session(slot.number), slot, request)
+        return masked(update, weight, self._session(slot.number), slot, request, work_of(order.t, order.task))
 
     def _session(self, number: int) -> SecureSilo:
         own = self._known()
@@ -120,7 +135,9 @@ class SecureFolder:
         record = record_of(self.folder / SESSION, SecureKept)
         if record is None:
             return None
-        return SiloSecrets(**{name: getattr(record, name) for name in SiloSecrets.__dataclass_fields__})
+        found = SiloSecrets(**{name: getattr(record, name) for name in SiloSecrets.__dataclass_fields__})
+        found.used = [SlotUse(**dict(each)) for each in record.used]
+        return found
 
     def _keep(self, own: SiloSecrets) -> None:
-        write_record(self.folder / SESSION, SecureKept(**vars(own)), lasting=True, opener=privately)
+        write_record(self.folder / SESSION, SecureKept(**asdict(own)), lasting=True, opener=privately)

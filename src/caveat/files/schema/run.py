@@ -287,6 +287,16 @@ class OwnState(File):
     files: Sums = {}  # the model of its last evaluation
 
 
+class SlotUsed(Record):
+    """A used slot of a session, see `caveat.secure.silo.SlotUse`."""
+
+    slot: int
+    work: str
+    context: str
+    agreed: str = ""
+    opened: bool = False
+
+
 class SecureKept(File):
     """`secure.json` of a silo in a federation: its secrets of a session, see `caveat.secure.silo.SiloSecrets`."""
 
@@ -300,8 +310,8 @@ class SecureKept(File):
     roster: str = ""
     members: list[str] = []
     held: dict[str, list[str]] = {}
-    masked: list[int] = []
-    opened: list[int] = []
+    used: list[SlotUsed] = []
+    summed: list[str] = []
 
 
 class PeersFile(File):
