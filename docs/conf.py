@@ -18,7 +18,12 @@ copyright = "the caveat authors"
 version = release = caveat.__version__
 language = "en"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["gallery/*.ipynb", "gallery/*.py", "**/GALLERY_HEADER.rst"]
+exclude_patterns = [
+    "gallery/*.ipynb",
+    "gallery/*.py",
+    "gallery/sg_execution_times.rst",
+    "**/GALLERY_HEADER.rst",
+]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
@@ -42,13 +47,12 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": "/",
     "image_scrapers": (),
-    "reset_modules": (),
+    "reset_modules": (generated.quiet,),
     "remove_config_comments": True,
     "show_memory": False,
     "download_all_examples": False,
     "plot_gallery": True,
     "show_signature": False,
-    "parallel": 2,
     "write_computation_times": False,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,8 @@ def directive(path: str, found: Any) -> list[str]:
     settings = dataclasses.is_dataclass(found) and hasattr(found, "__pydantic_fields__")
     lines = ["```{eval-rst}", f".. autoclass:: {path}", *([] if settings else ["   :members:"]), "```", ""]
     return lines + (["**Settings**", "", *settings_table(found)] if settings else [])
+
+
+def quiet(gallery: dict[str, Any], file: str) -> None:
+    """Hide warnings about small examples, which would show paths of this machine; `print` shows the rest."""
+    warnings.simplefilter("ignore", UserWarning)

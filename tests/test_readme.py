@@ -28,15 +28,20 @@ def python_of(text: str) -> dict[str, object]:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.split()) <= 800
+    assert len(README.split()) <= 600
 
 
-def test_a_model_of_one_s_own_runs_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    run = python_of(README)["run"]
-    assert run.summary["mean"]["accuracy"] > 0.7  # type: ignore[attr-defined]
-    printed = capsys.readouterr()
-    assert "tensor([" in printed.out
-    assert "round 20/20" in printed.err
+def test_the_model_is_sure_and_caveat_abstains_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    names = python_of(README)
+    model, rows = names["model"], names["rows"]
+    assert model.run_.summary["mean"]["accuracy"] > 0.9  # type: ignore[attr-defined]
+    assert "'abstain', 'unfamiliar'" in capsys.readouterr().out
+    table = model.decide(rows, groups=["hospital-0"] * 2)  # type: ignore[attr-defined]
+    sure = model.predict_proba(rows, groups=["hospital-0"] * 2).max(1)  # type: ignore[attr-defined]
+    shown = re.findall(r"^\| \d[\d.]* \| ([\d.]+) % \| (\.\d+) \| (.*) \|$", README, re.MULTILINE)
+    found = [(f"{each:.1%}", f"{p:.2f}"[1:]) for each, p in zip(sure, table["familiarity"], strict=True)]
+    assert found == [(f"{probability}%", p) for probability, p, _ in shown]
+    assert list(table["decision"]) == ["global", "abstain"]
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -69,3 +70,18 @@ def test_no_page_is_longer_than_a_reader_reads() -> None:
     long = {path.name for path in DOCS.rglob("*.md") if len(path.read_text().splitlines()) > 250}
     outside = {path.name for folder in ("reference", "results") for path in (DOCS / folder).rglob("*.md")}
     assert long - outside <= {"federation.md", "data.md", "familiarity.md", "uncertainty.md", "hardware.md"}
+
+
+EXAMPLES = sorted((ROOT / "examples" / "gallery").glob("*.py"))
+
+
+def test_the_gallery_has_short_examples() -> None:
+    assert len(EXAMPLES) >= 15
+    assert all(len(file.read_text().splitlines()) <= 80 for file in EXAMPLES)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_of_the_gallery_runs(file: Path, nowhere: Path) -> None:
+    runpy.run_path(str(file), run_name="__main__")

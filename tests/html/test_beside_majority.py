@@ -73,7 +73,7 @@ def test_a_silo_where_the_majority_is_ahead_is_named_and_marked(run: RunFolder) 
     assert [each.behind for each in judged(run)] == [True, True, True]  # also where it is only as good
     kind, text = baseline(run) or ("", "")
     assert kind == "bad"  # over all silos together
-    assert "It has not learned more than the most frequent class" in text
+    assert "It predicts class healthy for all 92 test inputs: 66.3 % of these have this class." in text.striptags()
     found = silo_section(run)
     assert found is not None
     assert found.worst is not None

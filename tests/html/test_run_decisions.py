@@ -79,7 +79,7 @@ def test_temperatures_are_told(page: str) -> None:
 @pytest.mark.parametrize(
     ("answered_accuracy", "verdict", "alarm"),
     [
-        (0.95, "within the guarantee", False),  # 9 of 180
+        (0.95, "compatible with the guarantee", False),  # 9 of 180
         (0.88, "but not significantly for this number of inputs", True),  # 22 of 180: the interval holds 10 %
         (0.8, "more than guaranteed, which a guarantee at this confidence level allows for 10", True),  # 36 of 180
     ],

@@ -20,6 +20,7 @@ from caveat.html.run.confidence import SureErrors, confidence
 from caveat.html.run.familiarity import familiarity, promised, too_many, too_many_in_all
 from caveat.html.run.page import render
 from caveat.html.run.trust import Trust, right_and_wrong, trust
+from caveat.terminal.results import run_conclusion
 
 RIGHT = [(40, 39, 0.975)] * 9
 """Silos whose confidence is right."""
@@ -52,11 +53,11 @@ def test_overconfidence_is_what_the_page_begins_with(tmp_path: Path) -> None:
     assert kind == "bad"
     assert text == (
         "Do not trust its confidence: 24 of 24 errors made at 99.9 % confidence on average, where 0.4 were expected; "
-        "8 of 9 silos overconfident beyond chance."
+        "8 of 9 silos overconfident beyond chance; worst at silo-0, 99.9 % sure and 92.5 % right."
     )
     assert "Set uncertainty.temperature_scaling = true" in advice(found)
     page = Page(render(read_run(tmp_path / "run"))).text
-    there = ("Do not trust its confidence", "Confidence of right and wrong", "95 % interval")
+    there = ("Do not trust its confidence", "Confidence of right and wrong", "ECE (chance)")
     assert list(there) == sorted(there, key=page.index)
 
 
@@ -75,7 +76,8 @@ def test_a_calibrated_run_says_what_was_tested_and_on_how_many_inputs(tmp_path: 
     )
     assert (
         advice(found)
-        == "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared with 2.5 % of all."
+        == "Have a person decide the least certain 10 %: of the others 3 of 324 are wrong (0.3 % to 2.7 %, "
+        "95 % interval), compared with 2.5 % of all."
     )
 
 
@@ -199,10 +201,10 @@ def test_where_no_silo_can_raise_an_alarm_none_is_counted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("risk", "said"),
     [
-        ([0.0, 0.01, 0.025], "Have a person decide the least certain 10 %: 1.0 % of the others are wrong, compared "
-                             "with 2.5 % of all."),
-        ([0.04, 0.38, 0.4], "Use at most the most certain 50 %: 4.0 % of these test inputs are wrong, compared with "
-                            "40.0 % of all."),
+        ([0.0, 0.01, 0.025], "Have a person decide the least certain 10 %: of the others 3 of 324 are wrong (0.3 % to "
+                             "2.7 %, 95 % interval), compared with 2.5 % of all."),
+        ([0.04, 0.38, 0.4], "Use at most the most certain 50 % of all silos' inputs: of these 7 of 180 are wrong "
+                            "(1.9 % to 7.8 %, 95 % interval), compared with 40.0 % of all."),
         ([0.3, 0.38, 0.4], ""),
         ([0.02, 0.024, 0.025], ""),
     ],
@@ -228,7 +230,8 @@ def test_what_was_noticed_of_foreign_streams(tmp_path: Path) -> None:
     assert found is not None
     assert not found.alarm
     assert found.sentence == (
-        "It raises alarms on 4.0 % of the silos' own test inputs, which are false (guaranteed: at most 5 %), "
+        "It raises alarms on 4.0 % of the silos' own test inputs, which are false (guaranteed: at most 5 % on "
+        "average over silos), "
         "and 97.5 % of ood_global."
     )
     page = Page(render(read_run(folder))).text
@@ -278,6 +281,43 @@ def test_a_run_that_gains_nothing_at_most_silos_is_not_to_be_used(tmp_path: Path
     text = advice(told(folder))
     assert text.startswith("Do not use")
     assert "no better than the most frequent class" in text
+
+
+def test_the_most_certain_of_few_inputs_are_no_advice(tmp_path: Path) -> None:
+    folder = confident_run(tmp_path / "run", RIGHT[:4], off=0, temperature=True)
+    curve = {"coverage": [0.5, 0.9, 1.0], "risk": [0.04, 0.38, 0.4]}  # the first half of 160 inputs
+    assert advice(told(change(folder, risk_coverage=curve))) == ""
+
+
+@pytest.mark.parametrize("called", [20, 9])
+def test_a_model_that_predicts_one_class_is_not_to_be_used_anywhere(tmp_path: Path, called: int) -> None:
+    folder = confident_run(tmp_path / "run", TOO_SURE, off=8, temperature=True)
+    confusion = [[20 - called, called], [12 if called < 20 else 0, 160 if called < 20 else 172]]
+    change(folder, classes=["a", "b"], classification={"confusion": confusion})
+    page, found = Page(render(read_run(folder))).text, told(folder)
+    if called < 20:
+        assert "predicts class" not in page
+        return
+    assert "predicts class b for all 192 test inputs; 89.6 % of these have this class." in page
+    assert lines(found)[0] == ("bad", "It predicts class b for all 192 test inputs: 89.6 % of these have this class.")
+    assert advice(found).startswith("Do not use it at any silo: it predicts class b whatever the input.")
+    assert "guaranteed" not in advice(found)
+    assert any("Do not use it at any silo" in line for line in run_conclusion(read_run(folder)))
+
+
+def test_a_global_model_that_is_as_accurate_without_abstaining_is_advised(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    assert "with the global model" not in advice(told(folder))
+    content = json.loads((folder / "summary.json").read_text())
+    content["models"]["global"] |= {
+        "worst": {"accuracy": 0.94}, "pooled": {"accuracy": 0.97}, "silos": 2,
+    }  # fmt: skip
+    content["models"]["switch"]["pooled"]["accuracy"] = 0.92
+    write_json(folder / "summary.json", content)
+    assert advice(told(folder)).startswith(
+        "Answer all inputs with the global model, as method fedavg does: 97.0 % of all silos' test inputs are right "
+        "without abstaining, and 95.0 % of the run's answers; at least 94.0 % at each silo; of ood_local 50.0 %."
+    )
 
 
 def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> None:

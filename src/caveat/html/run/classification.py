@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -110,16 +111,51 @@ def majority(silo: SiloRecord, names: Sequence[str]) -> Majority | None:
 
 _LEVEL = 0.05
 _MOST_NAMED = 6
+_NEARLY_ALL, _COMMON = 0.99, 0.95
+"""Minimum share of predictions in one class for a collapsed model, and maximum share of inputs that have this class."""
 ALONE = "local"
 """The method and the model of training alone."""
+
+
+class OneClass(NamedTuple):
+    """The class that a collapsed model predicts for (nearly) every test input of all silos."""
+
+    name: str
+    called: int
+    """Number of inputs for which it is predicted."""
+    having: int
+    """Number of inputs that have this class."""
+    inputs: int
+
+    @property
+    def of(self) -> str:
+        """The number of inputs for which it is predicted, in words."""
+        which = f"all {self.inputs:,}" if self.called == self.inputs else f"{self.called:,} of {self.inputs:,}"
+        return f"{which} test inputs"
+
+
+def one_class(run: RunFolder) -> OneClass | None:
+    """Return the only class that is predicted; None for a model that has not collapsed, or if that is unknown."""
+    summary = run.summary
+    confusion = (summary.classification.confusion if summary and summary.classification else None) or []
+    inputs, called = sum(map(sum, confusion)), [sum(column) for column in zip(*confusion, strict=True)]
+    if summary is None or not inputs or max(called) < _NEARLY_ALL * inputs:
+        return None
+    k = called.index(max(called))
+    names, having = summary.classes or [], sum(confusion[k])
+    name = names[k] if len(names) == len(called) else str(k)
+    return OneClass(name, called[k], having, inputs) if having <= _COMMON * inputs else None
 
 
 def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     """Return the kind and the text of the comparison with the majority class of each silo; None if that is unknown.
 
-    The kind is "bad" if the majority is right as often; "open" if the difference is within chance (sign test of the
-    inputs for which only one of both is right) or if some silo gains nothing; else "good".
+    The kind is "bad" for a collapsed model or if the majority is right as often; "open" if the difference is within
+    chance (sign test of the inputs for which only one of both is right) or if some silo gains nothing; else "good".
     """
+    if only := one_class(run):
+        text = Markup("<b>It predicts class {} for {}</b>: {} of these have this class.")
+        return "bad", text.format(only.name, only.of, percent(only.having / only.inputs))
     pairs = [(silo.name, each) for silo, each in zip(run.silos, judged(run), strict=True) if not silo.newcomer]
     known = [(name, each, each.majority) for name, each in pairs if each.majority]
     if not known:
@@ -174,14 +210,11 @@ def gap_to(run: RunFolder, other: RunFolder) -> Dot | None:
     return Dot(fmean(found), fmean(found) - half, fmean(found) + half)
 
 
-def behind_alone(run: RunFolder) -> str:
-    """Return whether training alone has the higher mean accuracy: "surely" beyond chance over silos, "maybe" within
-    it, else ""."""
+def behind_alone(run: RunFolder) -> bool:
+    """Return whether training alone has the higher mean accuracy, beyond chance over silos."""
     other = run.comparable.get(ALONE)
     gap = gap_to(run, other) if other else None
-    if gap is None or gap.value >= 0:
-        return ""
-    return "surely" if gap.high is not None and gap.high < 0 else "maybe"
+    return gap is not None and gap.high is not None and gap.high < 0
 
 
 def _judged(

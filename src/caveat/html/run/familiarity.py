@@ -19,6 +19,8 @@ _LEVEL = 0.05
 _ONE_SIDED = 1.645
 """The 95 % quantile of a normal distribution."""
 _MOST = 6
+_DETECTED = 0.9
+"""Minimum share of inputs that silos do not know with an alarm, if nothing about alarms is to be marked."""
 _TIED = 0.02
 """Tolerance of an AUROC above which its value is flagged."""
 
@@ -60,17 +62,20 @@ def familiarity(run: RunFolder) -> Familiarity | None:
             f"{least(alarm)} calibration inputs at {100 * alarm:.3g} %: {names}."
         )
     elif few:
-        names = listed([silo.name for silo in few], _MOST)
+        names, every = listed([silo.name for silo in few], _MOST), f"All {plural(len(silos), 'silo')} have"
+        which = every if len(few) == len(silos) else f"{len(few):,} of {plural(len(silos), 'silo')} ({names}) have"
         notes.append(
-            f"{len(few):,} of {plural(len(silos), 'silo')} have fewer than the {least(alarm)} calibration inputs that "
-            f"their own alarms need: {names}. The guarantee holds for these silos together, not for each."
+            f"{which} fewer than the {least(alarm)} calibration inputs that their own alarms need. The guarantee "
+            "holds for these silos together, not for each."
         )
     if broken:
         names = listed([silo.name for silo in broken], _MOST)
         notes.append(f"More false alarms than guaranteed, beyond what chance explains over all silos: {names}.")
     elif in_all:
         notes.append("All silos together raise more false alarms than guaranteed, beyond what chance explains.")
-    return Familiarity(said, bool(mute or broken or in_all), _table(foreign), notes)
+    found = [alarms for each in foreign.values() if (alarms := each.chosen.pooled.alarms) is not None]
+    missed = min(found, default=1.0) < _DETECTED
+    return Familiarity(said, bool(mute or broken or in_all or missed), _table(foreign), notes)
 
 
 def has_few(silo: SiloRecord, alarm: float) -> bool:
@@ -121,7 +126,11 @@ def _sentence(silos: Sequence[SiloRecord], foreign: Mapping[str, Stream], alarm:
         own = sum((silo.test.alarms or 0.0) * n for silo, n in zip(silos, inputs, strict=True)) / sum(inputs)
     else:
         own = sum(silo.test.alarms or 0.0 for silo in silos) / len(silos)
-    promise = f"guaranteed: at most {100 * alarm:.3g} %"
+    promise = (
+        f"guaranteed: at most {100 * alarm:.3g} % on average over silos"
+        if len(silos) > 1
+        else (f"guaranteed: at most {100 * alarm:.3g} %")
+    )
     if own > alarm and not too_many_in_all(silos, alarm):
         promise += "; chance explains the excess"
     said = f"It raises alarms on {percent(own)} of the silos' own test inputs, which are false ({promise})"

@@ -175,7 +175,9 @@ def promise_clause(run: RunFolder) -> str:
     if not found.guaranteed or (test := kept(run.summary)) is None or test.risk is None:
         return ""
     if not test.missed(found.risk):
-        return f" {percent(test.risk)} of its answers are wrong, within the guaranteed {limit}."
+        low, high = test.interval
+        inside = f"compatible with the guaranteed {limit} (95 % interval {percent(low)} to {percent(high)})"
+        return f" {percent(test.risk)} of its answers are wrong, {inside}."
     how = "beyond chance" if test.broken(found.risk) else "an excess that chance explains"
     return f" {percent(test.risk)} of its answers are wrong, more than the guaranteed {limit} ({how})."
 
@@ -285,7 +287,7 @@ def _verdict(found: GuaranteeRecord, test: Kept | None) -> str:
     share = f"On the test split{mixed} {percent(test.risk)} of the answered inputs are wrong "
     share += f"(95 % interval {percent(low)} to {percent(high)}), "
     if test.risk <= found.risk:
-        return f"{share}within the guarantee. {_ABOUT}"
+        return f"{share}compatible with the guarantee. {_ABOUT}"
     if low <= found.risk:
         return f"{share}more than guaranteed, but not significantly for this number of inputs. {_ABOUT}"
     unlucky = f"{100 * (1 - found.confidence_level):.6g} % of calibration samples"

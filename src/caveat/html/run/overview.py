@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 from ...core.text import percent, plural, signed, size
 from ...files import RunFolder
 from ..svg import element
-from .classification import gap_to
+from .classification import gap_to, one_class
 from .decisions import kinds, shares_text
 from .guarantee import kept, kept_by, promise_clause
 from .rounds import total_time
@@ -29,14 +29,18 @@ def overview(run: RunFolder) -> Overview | None:
 
 def _sentence(run: RunFolder) -> Markup:
     mean, worst = run.mean.accuracy or 0.0, run.worst
+    if only := one_class(run):
+        text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
+        return text.format(run.title, only.name, only.of, percent(only.having / only.inputs))
     if (answering := _answering(run)) is not None:
         return answering
     known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)
     if len(run.silos) > 1:
         known += f", mean over {len(run.silos):,} silos"
         if worst and worst.accuracy is not None and worst.accuracy < mean:
-            of = _count_of(run, worst.silo)
-            known += Markup("; lowest is <b>{}</b>, at {}{}").format(percent(worst.accuracy), worst.silo, of)
+            tied = sum(silo.test.accuracy == worst.accuracy for silo in run.silos)
+            at = f"{tied:,} silos" if tied > 1 else f"{worst.silo}{_count_of(run, worst.silo)}"
+            known += Markup("; lowest is <b>{}</b>, at {}").format(percent(worst.accuracy), at)
     return known + "." + promise_clause(run)
 
 
@@ -88,15 +92,14 @@ def _ends(run: RunFolder) -> str:
 
 
 def _without_abstaining(run: RunFolder) -> str:
-    names = ("local", "global")
     models = run.summary.models if run.summary else {}
-    found = {name: models[name].mean.accuracy for name in names if name in models}
+    found = {name: models[name].pooled.accuracy for name in ("local", "global") if name in models}
     if len(found) < 2 or None in found.values():
         return ""
     silos = models["local"].silos
-    both = f", mean over the {plural(silos, 'silo')} with both models" if silos and silos < len(run.silos) else ""
+    both = f" at the {plural(silos, 'silo')} with both models" if silos and silos < len(run.silos) else ""
     return (
-        f" If they answered everything, local models would predict {percent(found['local'])} correctly, "
+        f" If they answered all inputs, local models would predict {percent(found['local'])} correctly, "
         f"the global model {percent(found['global'])}{both}."
     )
 

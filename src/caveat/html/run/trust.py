@@ -10,13 +10,14 @@ from markupsafe import Markup
 
 from ...core.text import decimal, listed, percent, plural
 from ...files import RunFolder
-from ...files.schema import INSIDE, Reliability, Summary
-from ...uncertainty.statistical_tests import score_interval
+from ...files.schema import INSIDE, NOBODY, Reliability, Summary
+from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
 from ..templates import MARKS, Statement
-from .classification import ALONE, baseline, behind_alone, without_gain
+from .classification import ALONE, baseline, behind_alone, one_class, without_gain
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
+from .decisions import CHOSEN
 from .familiarity import familiarity, promised
 from .guarantee import foreign, foreign_streams, kept, shares_of, worst_at
 from .uncertainty import histogram_chart
@@ -118,6 +119,8 @@ _SPARED = 0.005
 """Minimum gain in accuracy for this sentence."""
 _SHARE_SPARED = 0.15
 """Minimum share of errors avoided for this sentence."""
+_ENOUGH = 100
+"""Minimum number of test inputs behind advice on the most certain ones."""
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 
@@ -134,7 +137,7 @@ def trust(run: RunFolder) -> Trust | None:
     """Return the first screen; None for a run without test metrics."""
     if run.summary is None:
         return None
-    found = confidence(run)
+    found = None if one_class(run) else confidence(run)
     lines = [Statement(*each) for each in [baseline(run)] if each]
     lines += [_confidence_line(found)] if found else []
     lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
@@ -148,7 +151,7 @@ def trust(run: RunFolder) -> Trust | None:
 def _confidence_line(found: Confidence) -> Statement:
     texts = "; ".join(each.text for each in found.found[:2])
     if found.kind == "bad":
-        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}.").format(texts))
+        return Statement("bad", Markup("<b>Do not trust its confidence</b>: {}{}.").format(texts, _worst(found)))
     if found.p < LEVEL:
         how = "overconfident" if found.over else "underconfident"
         little = "" if any(each.large for each in found.found) else "slightly "
@@ -168,6 +171,14 @@ def _confidence_line(found: Confidence) -> Statement:
         "<b>No error of its confidence was found</b> in {:,} test inputs: {} sure on average, {} right; {}{}."
     )
     return Statement("good", text.format(n, percent(confidence), percent(accuracy), _ece_text(found), _within(found)))
+
+
+def _worst(found: Confidence) -> str:
+    """Return the silo whose confidence is furthest from its accuracy, beyond chance; empty without one."""
+    if len(found.silos) < 2 or not found.off:
+        return ""
+    worst = max(found.off, key=lambda one: abs(one.confidence - one.accuracy))
+    return f"; worst at {worst.silo.name}, {percent(worst.confidence)} sure and {percent(worst.accuracy)} right"
 
 
 def _ece_text(found: Confidence) -> str:
@@ -230,14 +241,18 @@ _MOST_STEPS = 4
 def _advice(run: RunFolder, found: Confidence | None) -> list[Markup]:
     """Return what to do now, the most important first."""
     based = baseline(run)
+    if only := one_class(run):
+        text = "Do not use it at any silo: it predicts class {} whatever the input. Train for more <code>rounds</code> "
+        text += "or with another <code>training.lr</code>, or use training alone (method <code>{}</code>)."
+        return [Markup(text).format(only.name, ALONE)]
     if based and based[0] == "bad":
         text = "Do not use this model: it predicts no better than the most frequent class. Train for more "
         text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
         return [Markup(text)]
     alone = _alone(run)
-    if alone and behind_alone(run) == "surely":
+    if alone and behind_alone(run):
         return [alone]
-    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), alone, _leaving(run)]
+    steps = [_global_instead(run), _where_not(run), _calibrating(run, found), _not_foreign(run), _leaving(run), alone]
     known = [each for each in steps if each]
     if not known:
         text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
@@ -276,23 +291,41 @@ def _not_foreign(run: RunFolder) -> Markup | None:
 
 
 def _alone(run: RunFolder) -> Markup | None:
-    """Return how to find out whether the federation helps, unless that is known or cannot be tested here."""
+    """Return how to find out whether the federation helps, or that it does not; None for a difference that chance
+    explains, or if this cannot be tested here."""
     if run.method == ALONE or run.federated or len(run.silos) < 2:
         return None
-    command = f"caveat compare config.toml --methods {run.method},{ALONE} --seeds 0,1,2,3,4"
     if ALONE not in run.comparable:
         return Markup("Find out whom the federation helps: add <code>baselines = [&quot;{}&quot;]</code>.").format(
             ALONE
         )
-    behind = behind_alone(run)
-    if behind == "surely":
-        text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
-        return text.format(ALONE)
-    return (
-        None
-        if not behind
-        else Markup("Prefer training alone unless more seeds show a gain: <code>{}</code>.").format(command)
+    text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
+    return text.format(ALONE) if behind_alone(run) else None
+
+
+def _global_instead(run: RunFolder) -> Markup | None:
+    """Return advice to answer all inputs with the global model, if this is as accurate as the run's answers and, beyond
+    chance, more accurate than the run's predictions of all inputs."""
+    models, test = (run.summary.models, kept(run.summary)) if run.summary else ({}, None)
+    alone, chosen = (models[name].pooled.accuracy if name in models else None for name in ("global", CHOSEN))
+    if run.summary is None or test is None or not test.answered or alone is None or chosen is None:
+        return None
+    if models["global"].silos not in (None, len(run.silos)):
+        return None
+    answers = wilson(test.answered - test.wrong, test.answered)
+    if alone < answers[0] or alone <= wilson(round(chosen * test.inputs), test.inputs)[1]:
+        return None
+    text = (
+        f"Answer all inputs with the global model, as method fedavg does: {percent(alone)} of all silos' test inputs "
     )
+    text += f"are right without abstaining, and {percent(1 - test.wrong / test.answered)} of the run's answers"
+    worst = models["global"].worst.accuracy
+    text += f"; at least {percent(worst)} at each silo" if worst is not None and len(run.silos) > 1 else ""
+    text += "".join(
+        f"; of {name} {percent(stream.models['global'].pooled.accuracy)}"
+        for name, stream in foreign_streams(run.summary).items() if name != NOBODY and "global" in stream.models
+    )  # fmt: skip
+    return Markup("{}.").format(text)
 
 
 def _calibrating(run: RunFolder, found: Confidence | None) -> Markup | None:
@@ -325,12 +358,25 @@ def _leaving(run: RunFolder) -> Markup | None:
     if curve is None or not curve.risk:
         return None
     points, errors = list(zip(curve.coverage, curve.risk, strict=True)), curve.risk[-1]
+    inputs = sum(silo.n_test or 0 for silo in run.silos)
     coverage, risk = min(points, key=lambda point: abs(point[0] - _LEFT))
     if abs(coverage - _LEFT) <= 0.05 and errors - risk >= max(_SPARED, _SHARE_SPARED * errors):
-        text = "Have a person decide the least certain {}: {} of the others are wrong, compared with {} of all."
-        return Markup(text).format(percent(1 - coverage, 0), percent(risk), percent(errors))
-    most = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
-    if errors > 2 * _FEW_ERRORS and most[0] >= 0.1:
-        text = "Use at most the most certain {}: {} of these test inputs are wrong, compared with {} of all."
-        return Markup(text).format(percent(most[0], 0), percent(most[1]), percent(errors))
+        of = _wrong_of(coverage, risk, inputs)
+        text = "Have a person decide the least certain {}: of the others {}, compared with {} of all."
+        return Markup(text).format(percent(1 - coverage, 0), of, percent(errors))
+    coverage, risk = max((point for point in points if point[1] <= _FEW_ERRORS), default=(0.0, 0.0))
+    if errors > 2 * _FEW_ERRORS and coverage * inputs >= _ENOUGH:
+        of = _wrong_of(coverage, risk, inputs)
+        text = "Use at most the most certain {} of all silos' inputs: of these {}, compared with {} of all."
+        return Markup(text).format(percent(coverage, 0), of, percent(errors))
     return None
+
+
+def _wrong_of(coverage: float, risk: float, inputs: int) -> str:
+    """Return the errors among a share of the test inputs, with their number and 95 % interval."""
+    of = round(coverage * inputs)
+    wrong = round(risk * of)
+    if not of:
+        return f"{percent(risk)} are wrong"
+    low, high = wilson(wrong, of)
+    return f"{wrong:,} of {of:,} are wrong ({percent(low)} to {percent(high)}, 95 % interval)"

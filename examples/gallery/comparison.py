@@ -1,0 +1,24 @@
+"""
+Compare methods
+===============
+
+Three methods, two seeds, the same silos: a table, and a report with tests and intervals in ``report.html``.
+"""
+
+import tempfile
+
+import caveat
+
+
+def silos(seed: int) -> caveat.data.Silos:
+    """Splits by seed."""
+    return caveat.data.rotated(caveat.data.digits(), angles=(0, 90), silos_per_angle=1, seed=seed)
+
+
+methods = {
+    name: caveat.METHODS[name](rounds=5, training=caveat.Training(batch_size=32, lr=0.003))
+    for name in ("local", "fedavg", "ditto")
+}
+folder = tempfile.mkdtemp()
+found = caveat.compare(silos, methods, seeds=(0, 1), out=folder, model=caveat.ModelSettings(name="mlp"), every=5)
+print(found)
