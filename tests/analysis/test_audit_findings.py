@@ -62,6 +62,14 @@ def test_powers_of_n_have_their_exponent(exponent: float, verdict: str) -> None:
     assert ("is not epistemic" in found.sentence) == (exponent >= 0)
 
 
+def test_epistemic_uncertainty_that_is_practically_zero_is_said_though_it_falls() -> None:
+    for share, zero in ((1e-4, True), (1e-2, False)):
+        made = [row | {"total": row["epistemic"] / share} for row in rows(lambda n, seed: (1 + seed) / n)]
+        found = findings.sample_size(made, "epistemic")
+        assert (found.verdict, found.measured["practically_zero"]) == ("holds", zero)
+        assert ("practically zero: 0.010 % of total" in found.sentence) == zero
+
+
 @pytest.mark.parametrize(
     ("by_seed", "verdict", "words", "reason"),
     [

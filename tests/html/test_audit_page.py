@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from caveat.core.text import apart
 from caveat.files.schema import Finding
-from caveat.html.audit import findings_figure
+from caveat.html.audit import _growth, findings_figure
 
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
@@ -28,3 +29,15 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
     assert marks[0] < limits[0] < limits[1] < marks[1]
     assert findings_figure([]) is None
+
+
+def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:
+    few = {"n": 20.0, "aleatoric": 0.05}
+    (grown,) = _growth([few, {"n": 160.0, "aleatoric": 0.4}])
+    assert "it is 0.050 nats with 20 training examples per silo and 0.400 with 160" in grown
+    assert not _growth([few, {"n": 160.0, "aleatoric": 0.04}])
+
+
+def test_an_interval_that_crosses_its_limit_is_written_with_digits_enough() -> None:
+    assert apart(0.8962, 0.98, 0.9) == ["0.896", "0.980", "0.900"]
+    assert apart(0.2, 0.5, 0.9) == ["0.20", "0.50", "0.90"]

@@ -40,6 +40,22 @@ def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     assert found.reasons[:4] == [Reason.UNFAMILIAR] * 3 + [Reason.NONE]
 
 
+def test_more_alarms_than_expected_lead_the_headline_and_columns_count_once() -> None:
+    age = UnlikeColumn("age", "median", 62.0, 31.0, 0.001)
+    found = made(9, unlike_columns=(age, replace(age, figure="missing"), replace(age, name="sex")))
+    assert (
+        sentence(found)
+        .striptags()
+        .startswith(
+            "Do not rely on these 20 predictions yet: 9 raise an alarm (expected: at most 1) and 2 columns differ from the "
+            "silo's own. 11 of 20 inputs answered"
+        )
+    )
+    page = Page(render(found)).text
+    assert "lowest p-value among 99 calibration inputs first; 9 have the lowest, of which the first in the file" in page
+    assert "the least uncertain first. All inputs together are unlike the silo's own." in page
+
+
 @pytest.mark.parametrize(("low", "kind"), [(0, "good"), (3, "good"), (8, "bad")])
 def test_more_alarms_than_chance_are_called_unlike_the_silos_own(low: int, kind: str) -> None:
     # The threshold is that of 99 calibration inputs: five or more of 20 in 0.9 % of files.

@@ -120,6 +120,12 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def apart(*values: float) -> list[str]:
+    """Return numbers with two decimals, or with up to four so that different numbers differ."""
+    written = [[f"{value:z.{digits}f}" for value in values] for digits in (2, 3, 4)]
+    return next((each for each in written if len(set(each)) == len(set(values))), written[-1])
+
+
 def tick(value: float) -> str:
     """Return a number for an axis."""
     return f"{value:g}".replace("-", MINUS)

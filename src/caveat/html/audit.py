@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from ..core.text import percent, seeds_option, tick
+from ..core.text import apart, percent, seeds_option, tick
 from ..files.schema import AuditFile, Finding, FusedCopies
 from . import templates
 from .diagrams import Dot, dot_plot, dots, lay_out, named, rank_plane
@@ -112,8 +112,12 @@ def _estimate(finding: Finding) -> Dot | None:
         low, high = (None if end is None else min(max(end, -1.0), 1.0) for end in (low, high))
         if value < 0 and finding.name.startswith("aleatoric"):  # a reversed ranking is the same ranking
             value, low, high = -value, *(None if end is None else -end for end in (high, low))
-    told = f"{value:z.2f}" + (f" ({low:z.2f} to {high:z.2f})" if low is not None and high is not None else "")
-    return Dot(value, low, high, f"{finding.name}: {told}, limit {finding.measured['limit']:g}, {finding.verdict}")
+    limit = finding.measured["limit"]
+    told = f"{value:z.2f}"
+    if low is not None and high is not None:
+        ends = apart(low, high, limit)
+        told += f" ({ends[0]} to {ends[1]})"
+    return Dot(value, low, high, f"{finding.name}: {told}, limit {limit:g}, {finding.verdict}")
 
 
 def findings_figure(findings: Sequence[Finding]) -> Chart | None:
@@ -139,7 +143,10 @@ def findings_figure(findings: Sequence[Finding]) -> Chart | None:
     label = "Estimates with intervals over seeds, and limits. " + "; ".join(dot.note for _, dot in known)
     about = "Marks are estimates, lines their 95 % intervals over seeds, vertical rules the limits. A claim holds if "
     about += "the whole interval is in the gray area, and does not hold if all of it is outside. The scale is an "
-    about += "exponent of n or a rank correlation. Confidence is decided by a test below."
+    about += (
+        "exponent of n or a rank correlation, of aleatoric uncertainty its absolute value. Confidence is decided by a "
+    )
+    about += "test below, not by an interval."
     return Chart(
         "Estimates, intervals and limits", dot_plot(rows, label, written(values, tick), "", *named(rows), *drawn), about
     )
@@ -152,11 +159,30 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 def next_steps(audit: AuditFile) -> list[str]:
     """Return what to do with the findings: what not to use, and how to decide open questions."""
     steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
+    if any(each.measured.get("practically_zero") for each in audit.findings):
+        steps.append("Do not use epistemic uncertainty here: it is practically zero.")
+    steps += _growth(audit.runs)
     asked = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
     if asked:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))
         steps.append(f"Repeat the command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
+
+
+_GROWN = 2.0
+"""Ratio of aleatoric uncertainty with all data to that with the fewest above which it is stated."""
+
+
+def _growth(rows: Rows) -> list[str]:
+    """Return advice if aleatoric uncertainty grows with data."""
+    data = means_by_size(rows, "aleatoric") if all("aleatoric" in row for row in rows) and rows else []
+    if len(data) < 2 or not data[-1][1] > _GROWN * data[0][1] > 0:
+        return []
+    (few, low, *_), *_, (most, high, *_) = data
+    return [
+        f"Do not take aleatoric uncertainty for noise in the data: it is {low:.3f} nats with {few:.4g} training "
+        f"examples per silo and {high:.3f} with {most:.4g}, so models of few are too sure."
+    ]
 
 
 def fraction(share: float) -> str:

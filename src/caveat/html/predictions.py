@@ -4,11 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from ..core import Decision, Prediction, Reason
-from ..core.text import count, decimal, listed, percent, plain, plural, probability, tick
+from ..core.text import count, decimal, joined, listed, percent, plain, plural, probability, tick
 from ..uncertainty.statistical_tests import beta_binomial_tail
 from . import svg, templates
 from .diagrams import histogram_bars, stack_swatch, stacked_bar
@@ -66,7 +67,7 @@ class PredictedInputs:
 
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
-    first = "most uncertain" if found.prediction.typicality is None else "lowest p-value"
+    doubt = " All inputs together are unlike the silo's own." * any(line.kind == "bad" for line in verdicts(found))
     return templates.render(
         "predictions.html.j2",
         found=found,
@@ -77,15 +78,22 @@ def render(found: PredictedInputs) -> str:
         strips=_strips(found),
         shifted=_shifted(found),
         answers=_answers(found),
-        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {first} first."),
-        surest=_inputs(found, _surest(found), "The surest answers, the least uncertain first."),
+        strangest=_inputs(found, _strangest(found), f"The strangest inputs, the {_first(found)}."),
+        surest=_inputs(found, _surest(found), f"The surest answers, the least uncertain first.{doubt}"),
     )
 
 
 def sentence(found: PredictedInputs) -> Markup:
-    """Return how many inputs were answered and abstained from, and why."""
-    n, answered = len(found.prediction), sum(found.answered)
-    text = Markup("<b>{}</b> of {} answered").format(f"{answered:,}", plural(n, "input"))
+    """Return whether the inputs are unlike the silo's own, and how many were answered and abstained from, and why."""
+    n, answered, text = len(found.prediction), sum(found.answered), Markup()
+    reasons, alarms = [], _alarms(found)
+    if alarms and alarms.unlike:
+        reasons.append(f"{alarms.raised:,} raise an alarm (expected: at most {alarms.expected:.3g})")
+    if columns := _unlike(found):
+        reasons.append(f"{plural(len(columns), 'column')} differ{'s' * (len(columns) == 1)} from the silo's own")
+    if reasons:
+        text = Markup("<b>Do not rely on these {} yet</b>: {}. ").format(plural(n, "prediction"), joined(reasons))
+    text += Markup("<b>{}</b> of {} answered").format(f"{answered:,}", plural(n, "input"))
     if answered == n:
         return text + "."
     why = Counter(
@@ -95,31 +103,57 @@ def sentence(found: PredictedInputs) -> Markup:
     return text + f"; it abstains from the other {n - answered:,}{f' ({told})' if told else ''}."
 
 
+class Alarms(NamedTuple):
+    """The alarms of a file."""
+
+    raised: int
+    expected: float
+    """Maximum expected number among inputs like the silo's own."""
+    unlike: bool
+    """Whether there are more than chance explains."""
+
+
+def _ranked_among(found: PredictedInputs) -> int:
+    """Return the number of calibration inputs among which p-values rank, the smallest one if inputs differ in it."""
+    among = found.prediction.ranked_among
+    return among if isinstance(among, int) else int(among.min()) if len(among) else 0
+
+
+def _alarms(found: PredictedInputs) -> Alarms | None:
+    """Return the alarms; None if no alarm is possible."""
+    n, rate, typicality = len(found.prediction), found.prediction.false_alarm_rate, found.prediction.typicality
+    ranked = _ranked_among(found)
+    if typicality is None or not rate or not n or (places := math.floor(rate * (ranked + 1) + 1e-9)) < 1:
+        return None
+    raised = int((typicality <= rate).sum())
+    # The threshold comes from the same few calibration inputs for all new ones.
+    return Alarms(raised, rate * n, beta_binomial_tail(raised, n, places, ranked + 1 - places) < _LEVEL)
+
+
+def _unlike(found: PredictedInputs) -> list[str]:
+    """Return the columns unlike the silo's own, each once."""
+    return list(dict.fromkeys(plain(each.name) for each in found.prediction.unlike_columns))
+
+
 def verdicts(found: PredictedInputs) -> list[Statement]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
     prediction, lines = found.prediction, list[Statement]()
     n = len(prediction)
-    rate, typicality, among = prediction.false_alarm_rate, prediction.typicality, prediction.ranked_among
-    ranked = among if isinstance(among, int) else int(among.min()) if len(among) else 0
-    if typicality is None or not rate:
+    rate = prediction.false_alarm_rate
+    if prediction.typicality is None or not rate:
         lines.append(
             Statement("open", "No alarm is possible: nothing says whether these inputs are like the silo's own.")
         )
-    elif n and (places := math.floor(rate * (ranked + 1) + 1e-9)) < 1:
-        lines.append(
-            Statement("open", f"No alarm is possible: p-values rank inputs among {ranked:,} calibration inputs only.")
-        )
+    elif alarms := _alarms(found):
+        told = f"{alarms.raised:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the "
+        told += "silo's own are expected to"
+        unlike = Statement("bad", f"Unlike the silo's own inputs: {told}.")
+        lines.append(unlike if alarms.unlike else Statement("good", f"{told}."))
     elif n:
-        alarms = int((typicality <= rate).sum())
-        told = f"{alarms:,} of {plural(n, 'input')} raise an alarm, where at most {100 * rate:.3g} % of the silo's own "
-        told += "are expected to"
-        # The threshold comes from the same few calibration inputs for all new ones.
-        unlike = beta_binomial_tail(alarms, n, places, ranked + 1 - places) < _LEVEL
-        lines.append(
-            Statement("bad", f"Unlike the silo's own inputs: {told}.") if unlike else Statement("good", f"{told}.")
-        )
-    if prediction.unlike_columns:
-        names = listed([plain(each.name) for each in prediction.unlike_columns], _MOST_NOTES)
+        among = f"p-values rank inputs among {_ranked_among(found):,} calibration inputs only"
+        lines.append(Statement("open", f"No alarm is possible: {among}."))
+    if columns := _unlike(found):
+        names = listed(columns, _MOST_NOTES)
         lines.append(
             Statement(
                 "bad", f"Columns unlike the silo's own, over all rows: {names}. Check units, codes and selection."
@@ -218,7 +252,7 @@ def _answers(found: PredictedInputs) -> Table | None:
     pairs = Counter(zip(labels, found.answered, strict=True))
     names = [name for name in (*found.classes, "undefined") if pairs[name, True] or pairs[name, False]]
     columns = [
-        words("label", map(plain, names)),
+        words("predicted", map(plain, names)),
         column("answered", (count(pairs[name, True]) for name in names)),
         column("abstained", (count(pairs[name, False]) for name in names), "their label is not to be relied on"),
     ]
@@ -229,6 +263,17 @@ def _strangest(found: PredictedInputs) -> list[int]:
     values = found.prediction.typicality
     score = values if values is not None else -found.prediction.uncertainty["total"]
     return score.nan_to_num(nan=-math.inf).argsort(stable=True)[:_SHOWN].tolist()
+
+
+def _first(found: PredictedInputs) -> str:
+    """Return the order of the strangest inputs, in words."""
+    p_values = found.prediction.typicality
+    if p_values is None or not len(p_values):
+        return "most uncertain first"
+    lowest = p_values.nan_to_num(nan=math.inf).min()
+    tied, among = int((p_values == lowest).sum()), f"among {_ranked_among(found):,} calibration inputs"
+    first = f"; {tied:,} have the lowest, of which the first in the file are shown" if tied > _SHOWN else ""
+    return f"lowest p-value {among} first{first}"
 
 
 def _surest(found: PredictedInputs) -> list[int]:
@@ -253,7 +298,7 @@ def _inputs(found: PredictedInputs, places: Sequence[int], caption: str) -> Tabl
     columns = [
         words("input", (found.place(i) for i in places)),
         words("image", (image or "" for image in images)),
-        words("label", (plain(found.label(i)) for i in places)),
+        words("predicted", (plain(found.label(i)) for i in places)),
         column("probability", (_finite(float(prediction.probs[i].max()), percent) for i in places)),
         column("p-value", (_finite(float(p_values[i]), probability) if p_values is not None else "" for i in places)),
         column("uncertainty", (_finite(float(prediction.uncertainty["total"][i]), decimal) for i in places), "nats"),

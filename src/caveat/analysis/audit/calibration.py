@@ -129,7 +129,8 @@ def calibration(summaries: Sequence[Summary]) -> Finding:
         "silos together."
     )
     if verdict == "does not hold":
-        sentence += f" It is worst in {_worst(tested)}."
+        sentence += " This test decides, not the mean: one silo suffices. "
+        sentence += f"It is worst in {_worst(tested)}."
     elif verdict == "holds":
         sentence += (
             f" Confidences that are off by {TOLERATED} at all silos would have been detected; at one silo, maybe not."

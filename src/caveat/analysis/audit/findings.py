@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.text import apart, percent
 from ...files.schema import Finding, Verdict
 from ...uncertainty import plug_in_mutual_information
 from ...uncertainty.statistical_tests import ranks as ranked
@@ -32,6 +33,8 @@ STABLE = 0.7
 """Rank correlation between seeds below which they share less than half of the variance of ranks."""
 NOTHING = 1e-9
 """A model has no epistemic uncertainty if it is below this, in nats, for every input; larger than rounding errors."""
+PRACTICALLY = 1e-3
+"""Share of total uncertainty below which epistemic uncertainty is practically zero."""
 CONFIDENCE = "confidence"
 """The name of the finding about calibration."""
 CALLED = {"epistemic": "epistemic uncertainty"}
@@ -65,11 +68,12 @@ def open_because(
     if seeds < 2:
         return " One seed has no spread: other seeds may differ."
     ends = spread.interval if spread is not None else (math.nan, math.nan)
-    low, high = (f"{min(max(end, bounds[0]), bounds[1]):z.2f}" for end in ends)
+    ends = min(max(ends[0], bounds[0]), bounds[1]), min(max(ends[1], bounds[0]), bounds[1])
+    low, high, at = apart(*ends, limit)
     if all(map(math.isfinite, ends)) and low != high:
         return (
             f" With {seeds} seeds {whose} over all possible seeds may be from {low} to {high} (95 % interval), "
-            f"on either side of the limit {limit:z.2f}: use more seeds."
+            f"on either side of the limit {at}: use more seeds."
         )
     return f" The {seeds} seeds differ too much to decide on which side of the limit this is: use more seeds."
 
@@ -93,7 +97,13 @@ def sample_size(rows: Sequence[Mapping[str, float]], name: str) -> Finding:
     verdict = decide(*slopes.interval, SLOWEST, "below")
     left = [mine[-1][name] / mine[0][name] for mine in by_seed]
     measured = {"exponent": slopes.record, "limit": SLOWEST, "n": sizes, "ratio_last_to_first": float(np.mean(left))}
-    return Finding(title, claim, verdict, _of_slope(called, verdict, slopes, sizes, float(np.mean(left))), measured)
+    sentence = _of_slope(called, verdict, slopes, sizes, float(np.mean(left)))
+    if name == "epistemic":
+        mine, total = (sum(r.get(which, 0.0) for r in rows if r["n"] == sizes[-1]) for which in (name, "total"))
+        measured["practically_zero"] = mine < PRACTICALLY * total
+        if measured["practically_zero"]:
+            sentence += f" It is practically zero: {percent(mine / total, 3)} of total uncertainty with all data."
+    return Finding(title, claim, verdict, sentence, measured)
 
 
 def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[float], left: float) -> str:
@@ -107,7 +117,8 @@ def _of_slope(called: str, verdict: Verdict, slopes: Spread, sizes: Sequence[flo
         reason = "Epistemic uncertainty falls faster" if falls else "Uncertainty that does not fall is not epistemic"
         return f"{found} {reason}: use it only to rank inputs."
     if verdict == "holds":
-        return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5."
+        faster = " This is faster than either: something else than more data may lower it."
+        return f"{found} A variance falls as n^-1, a standard deviation as n^-0.5.{faster * (slopes.interval[1] < -1)}"
     return found + open_because(verdict, len(slopes.values), slopes, SLOWEST)
 
 
