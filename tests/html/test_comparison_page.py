@@ -163,7 +163,8 @@ OPEN = {"a": "b", "b": "a", "mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.03
         ),
         (
             compared(0.95, 0.93, SHARE, OPEN),
-            "a is ahead of b by 2.0 points of accuracy (simultaneous 95 % interval \N{MINUS SIGN}1.0 to 5.0). "
+            "a and b do not differ measurably: 2.0 points of accuracy in favor of a (simultaneous 95 % interval "
+            "\N{MINUS SIGN}1.0 to 5.0). "
             f"With 3 seeds the difference is not significant {FIXED} (corrected p = 0.090).",
         ),
         (
@@ -231,34 +232,56 @@ def test_methods_behind_the_two_best_are_in_the_sentence_too() -> None:
 THREE = ("ditto", "fedavg", "local")
 
 
-def with_majority(found: dict[str, Any], **counts: tuple[int, int]) -> Comparison:
-    """The same with the numbers of inputs for which only a method, and only the most frequent class, is right."""
+def with_majority(most: float, **accuracies: float) -> Comparison:
+    """A comparison of methods with these accuracies, each within 0.02, where the most frequent class has `most`."""
+    found = fake_comparison(methods=tuple(accuracies))
     for cell in found["cells"]:
-        gained, lost = counts[cell["row"]]
-        cell["majority"] = {"accuracy": 0.519, "gained": gained, "lost": lost}
+        cell["majority"] = {"accuracy": most, "gained": 1, "lost": 1}
+    for row in found["tables"][0]["rows"]:
+        mean = accuracies[row["row"]]
+        row |= {"mean": mean, "low": mean - 0.02, "high": mean + 0.02}
     return Comparison.model_validate(found)
 
 
 def test_nobody_is_ahead_where_nothing_was_learned() -> None:
-    found = with_majority(
-        fake_comparison(methods=("ditto", "fedavg", "local")), ditto=(20, 30), fedavg=(25, 25), local=(9, 5)
-    )
+    found = with_majority(0.519, ditto=0.53, fedavg=0.52, local=0.50)
     said = verdict(found, found.columns[0])
-    assert said.startswith("No method is better than always predicting each silo's most frequent class (51.9 %)")
+    assert said.startswith(
+        "No method is shown to be better than always predicting each silo's most frequent class (51.9 %)"
+    )
     assert "ahead" not in said
     assert "most frequent class" in Page(render(found)).text.partition("methods")[0]
     assert next_steps(found, found.columns[0])[0].startswith("Train for more rounds")
 
 
 def test_the_methods_that_have_not_learned_are_named() -> None:
-    found = with_majority(
-        fake_comparison(methods=("ditto", "fedavg", "local")), ditto=(90, 3), fedavg=(80, 4), local=(9, 8)
-    )
+    found = with_majority(0.519, ditto=0.9, fedavg=0.8, local=0.53)
     said = verdict(found, found.columns[0])
-    assert said.startswith("ditto is ahead of fedavg")
-    assert said.endswith("Not better than the most frequent class (51.9 %) beyond chance: local.")
+    assert said.startswith("ditto ")
+    assert said.endswith("Not shown to be better than the most frequent class (51.9 %): local.")
     assert "Accuracy" in render(found)
     assert render(found).count("most frequent class: 51.9 %") <= 1
+
+
+def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
+    found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)  # every interval is above 10 %
+    assert verdict(found, found.columns[0]).startswith(
+        "All methods are barely better than the most frequent class (10.0 %)."
+    )
+    (step,) = next_steps(found, found.columns[0])
+    assert step.endswith("all are barely trained (the best mean is 19.0 %).")
+
+
+def test_methods_that_no_number_of_seeds_separates_are_chosen_by_their_costs() -> None:
+    found = compared(0.95, 0.95, SHARE, {**OPEN, "mean": 0.0006})
+    runs = [
+        {"row": name, "seed": 0, "status": "done", "bytes_up": up, "bytes_down": up, "seconds": seconds}
+        for name, up, seconds in (("a", 8_000_000, 15.0), ("b", 0, 8.0))
+    ]
+    found = Comparison.model_validate(found.model_dump(by_alias=True) | {"seeds": (0, 1, 2), "cells": runs})
+    step = next_steps(found, found.columns[0])[-1]
+    assert step.startswith("Use b, which costs less (")
+    assert "not even 50 seeds would separate" in step
 
 
 def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> None:
@@ -546,16 +569,18 @@ def budgeted(rounds: dict[str, int]) -> Comparison:
 def test_unequal_budgets_are_said_first_with_who_leads_where_all_have_figures() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6, "fedbn": 6})
     told = unequal_budgets(found, found.columns[0])
-    assert told == (
-        "uefl 16 rounds; fedavg and fedbn 6 rounds. At round 6, the last common one, fedavg and fedbn are equal on "
-        "validation data (66.0 %, uefl 62.0 %)."
+    assert told == "uefl 16 rounds; fedavg and fedbn 6 rounds."
+    assert verdict(found, found.columns[0]).startswith(
+        "At equal budgets (round 6, the last common one), fedavg and fedbn are equal on validation data (66.0 %, "
     )
     found = budgeted({"uefl": 16, "fedavg": 6})
-    assert unequal_budgets(found, found.columns[0]) == (
-        "uefl 16 rounds; fedavg 6 rounds. At round 6, the last common one, fedavg leads on validation data by 4.0 "
-        "points (66.0 %, uefl 62.0 %)."
+    assert unequal_budgets(found, found.columns[0]) == "uefl 16 rounds; fedavg 6 rounds."
+    assert verdict(found, found.columns[0]).startswith(
+        "At equal budgets (round 6, the last common one), fedavg leads on validation data by 4.0 points (66.0 %, uefl "
+        "62.0 %). After 16 rounds against 6, uefl "
     )
-    assert verdict(found, found.columns[0]).startswith("After 16 rounds against 6, uefl is ahead of fedavg by ")
+    assert verdict(found, found.columns[0]).endswith("This does not rank methods, whose budgets differ.")
+    assert "significant" not in verdict(found, found.columns[0])
     text = " ".join(Page(render(found)).text.split())
     assert text.index("▲ Unequal budgets : uefl 16") < text.index("After 16 rounds against 6")
     assert "--match-rounds uefl gives all methods equally many rounds." in text
@@ -571,8 +596,8 @@ def test_equal_budgets_are_not_mentioned() -> None:
 def test_without_a_common_round_nobody_leads_there() -> None:
     found = budgeted({"uefl": 16, "fedavg": 6})
     bare = tuple(run.model_copy(update={"curve": ()}) if run.row == "fedavg" else run for run in found.cells)
-    told = unequal_budgets(found.model_copy(update={"cells": bare}), found.columns[0])
-    assert told.endswith("fedavg 6 rounds. No round has validation metrics of all methods.")
+    told = verdict(found.model_copy(update={"cells": bare}), found.columns[0])
+    assert told.startswith("No round has validation metrics of all methods")
 
 
 @pytest.mark.parametrize(("seeds", "shown"), [(2, True), (4, True), (5, False)])

@@ -5,12 +5,14 @@ import shlex
 from collections.abc import Sequence
 from statistics import fmean
 
-from ...core.text import equation, joined, listed, percent, plural, seeds_option
+from ...core.text import duration, equation, joined, listed, megabytes, percent, plural, seeds_option
 from ...files import schema
 from ...files.schema import Comparison, Measure, Setting
-from ...uncertainty.statistical_tests import binomial_tail, student_quantile
-from .wording import LEVEL, figure, interval, ranked, with_unit
+from ...uncertainty.statistical_tests import student_quantile
+from .wording import LEVEL, figure, interval, mean_of, ranked, with_unit
 
+_BARELY = 0.2
+"""Accuracy above that of the most frequent class, as a share of what is possible, below which nothing is compared."""
 _LEVEL = 0.0005
 """Difference of accuracies below which two are equal after rounding."""
 
@@ -26,7 +28,7 @@ def unequal_budgets(record: Comparison, setting: Setting) -> str:
     for name, of in sorted(taken.items(), key=lambda each: -each[1][1]):
         by_rounds.setdefault(of, []).append(name)
     texts = "; ".join(f"{joined(names)} {_range(of)} rounds" for of, names in by_rounds.items())
-    return f"{texts}. {_at_common_round({name: runs[name] for name in taken})}"
+    return f"{texts}."
 
 
 def equal_by(record: Comparison, setting: Setting) -> str:
@@ -54,19 +56,20 @@ def _range(of: tuple[int, int]) -> str:
     return str(of[0]) if of[0] == of[1] else f"{of[0]} to {of[1]}"
 
 
-def _at_common_round(runs: dict[str, list[schema.ComparedRun]]) -> str:
+def _at_common_round(record: Comparison, setting: Setting) -> str:
     """Return who leads on validation data at the last round for which all runs have metrics."""
+    runs = {row.name: found for row in record.rows if (found := record.runs(row, setting, "done"))}
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
     if not common:
-        return "No round has validation metrics of all methods."
+        return "No round has validation metrics of all methods, which trained for different numbers of rounds."
     last = max(common)
     found = {
         name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
         for name, each in runs.items()
     }
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
-    where = f"At round {last}, the last common one,"
+    where = f"At equal budgets (round {last}, the last common one),"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
     if best - other < _LEVEL:
         return f"{where} {first} and {second} are equal on validation data ({percent(best)}{behind})."
@@ -99,22 +102,27 @@ def verdict(record: Comparison, setting: Setting) -> str:
     if first.row in missed:
         which = "No method" if len(missed) == len(order) else f"{first.row}, which has the best mean {measure.name},"
         return (
-            f"{which} is {'not ' * (len(missed) < len(order))}better than always predicting each silo's most frequent "
-            f"class ({percent(majority(record, setting))}) beyond chance: {first.row} has {measure.name} "
+            f"{which} is {'not ' * (len(missed) < len(order))}shown to be better than always predicting each silo's "
+            f"most frequent class ({percent(majority(record, setting))}): {first.row} has {measure.name} "
             f"{_with_interval(measure, first)}. Differences between models that have not learned do not rank methods."
         )
     pair, others = gap_between(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
     if missed:
         share = percent(majority(record, setting))
-        others += f" Not better than the most frequent class ({share}) beyond chance: {listed(missed, _MOST_OTHERS)}."
+        others += f" Not shown to be better than the most frequent class ({share}): {listed(missed, _MOST_OTHERS)}."
+    if unequal_budgets(record, setting):
+        lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
+        after = against(record, setting, first.row, second.row)
+        return f"{_at_common_round(record, setting)} {after}{lead} This does not rank methods, whose budgets differ."
     if pair is None or pair.mean is None:
         return (
             f"{first.row} has the best mean, {measure.name} {_with_interval(measure, first)}, then {second.row} with "
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
-    after = against(record, setting, first.row, second.row)
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
-    return f"{after}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
+    little = f"All methods are barely better than the most frequent class ({percent(majority(record, setting))}). "
+    little *= barely(record, setting)
+    return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
 def majority(record: Comparison, setting: Setting) -> float | None:
@@ -124,21 +132,27 @@ def majority(record: Comparison, setting: Setting) -> float | None:
 
 
 def unlearned(record: Comparison, setting: Setting) -> list[str]:
-    """Return the methods that are not better than the most frequent class beyond chance.
-
-    A sign test of the test inputs for which only one of both is right, of their mean numbers over seeds, because seeds
-    share inputs; corrected for the number of methods.
-    """
-    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
+    """Return the methods whose interval of accuracy, without one their accuracy, is not above the most frequent class's
+    accuracy."""
+    most, results = majority(record, setting), _accuracies(record, setting)
     # If every silo's test inputs have one class, no method can be better.
-    beside = {name: [m for run in each if (m := run.majority) and m.accuracy < 1] for name, each in runs.items()}
-    known = {name: found for name, found in beside.items() if found}
-    missed = []
-    for name, found in known.items():
-        gained, lost = (round(fmean(getattr(each, side) for each in found)) for side in ("gained", "lost"))
-        if binomial_tail(gained, gained + lost, 0.5) >= LEVEL / len(known):
-            missed.append(name)
-    return missed
+    return [row.row for row in results if most is not None and most < 1 and _low(row) <= most]
+
+
+def _low(row: schema.Result) -> float:
+    return row.low if row.low is not None else row.mean or 0.0
+
+
+def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
+    """Return the accuracies of all methods, best first; empty if accuracy is not compared."""
+    found = (measure for measure in record.measures if measure.figure == "accuracy")
+    return [row for measure in found for row in ranked(record.results(setting, measure).rows, measure)]
+
+
+def barely(record: Comparison, setting: Setting) -> bool:
+    """Return whether all methods are barely better than the most frequent class: agreement above it is below 20 %."""
+    most, results = majority(record, setting), _accuracies(record, setting)
+    return bool(results) and most is not None and most < 1 and (results[0].mean or 0) - most < _BARELY * (1 - most)
 
 
 def next_steps(record: Comparison, setting: Setting) -> list[str]:
@@ -148,8 +162,9 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods."] * unequal
     results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
     order = ranked(results.rows, measure)
-    if order and order[0].row in unlearned(record, setting):
-        return ["Train for more rounds or with another training.lr, and look at the curves, before comparing methods."]
+    if order and (order[0].row in unlearned(record, setting) or barely(record, setting)):
+        why = f"all are barely trained (the best mean is {with_unit(measure, order[0].mean)})"
+        return [f"Train for more rounds or with another training.lr, and look at the curves, before comparing: {why}."]
     if ALONE not in names and record.rows:
         steps.append(f"Add the method {ALONE} (training alone) as a control, which shows what sharing adds.")
     if len(order) < 2 or measure.higher is None:
@@ -168,11 +183,28 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
             f"Repeat with about {needed} seeds ({seeds_option(record.seeds, needed)}), which would separate {first} "
             f"and {second} if the difference stays as it is and the test inputs are enough."
             if needed
-            else f"Choose between {first} and {second} by cost: more than {MOST_SEEDS} seeds would separate them."
+            else f"{_by_cost(record, setting, first, second)}: not even {MOST_SEEDS} seeds would separate {first} and "
+            f"{second} if the difference stays as it is."
         )
     elif pair.p_adjusted is not None and pair.p_adjusted < LEVEL and pair.mean > 0:
         steps.append(f"Use {first} on silos like these.")
     return steps
+
+
+def _by_cost(record: Comparison, setting: Setting, first: str, second: str) -> str:
+    """Return which of two methods costs less in every respect; without one, that cost decides."""
+    costs = {}
+    for row in record.rows:
+        if row.name in (first, second):
+            runs = record.runs(row, setting, "done")
+            costs[row.name] = [mean_of(runs, name) for name in ("bytes_up", "bytes_down", "seconds")]
+    for name, other in ((first, second), (second, first)):
+        mine, its = costs.get(name, []), costs.get(other, [])
+        pairs = list(zip(mine, its, strict=False))
+        if pairs and all(a is not None and b is not None and a <= b for a, b in pairs):
+            told = [f"{megabytes((up or 0) + (down or 0))} MB and {duration(time)}" for up, down, time in (mine, its)]
+            return f"Use {name}, which costs less ({told[0]}, {other} {told[1]})"
+    return f"Choose between {first} and {second} by cost"
 
 
 def seeds_needed(mean: float, half: float, seeds: int, pairs: int) -> int | None:
@@ -267,6 +299,8 @@ def _lead(first: str, second: str, gap: schema.DifferenceRecord, measure: Measur
         # If runs failed, the means are over different seeds, and pairs may contradict them.
         return f"{first} has the better mean, but is behind {second} by {size} on their common seeds."
     between = f" (simultaneous 95 % interval {bounds})" if bounds else ""
+    if gap.p_adjusted is not None and gap.p_adjusted >= LEVEL:
+        return f"{first} and {second} do not differ measurably: {size} in favor of {first}{between}."
     return f"{first} is ahead of {second} by {size}{between}."
 
 
