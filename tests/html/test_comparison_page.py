@@ -272,6 +272,13 @@ def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
     assert step.endswith("all are barely trained (the best mean is 19.0 %).")
 
 
+def test_the_most_frequent_class_is_on_the_scale_far_from_all_methods() -> None:
+    found = with_majority(0.1, ditto=0.9, fedavg=0.8)
+    (chart,), about = headline(found, found.measures[0])
+    assert "most frequent class: 10.0 %" in chart.drawing
+    assert "A dashed line is" in about
+
+
 def test_methods_that_no_number_of_seeds_separates_are_chosen_by_their_costs() -> None:
     found = compared(0.95, 0.95, SHARE, {**OPEN, "mean": 0.0006})
     runs = [

@@ -35,10 +35,13 @@ _FAR = 2.0
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     """Return a dot plot per setting, best first, on one scale if their ranges allow it, and a note."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
-    own = {name: found for name, each in rows.items() if (found := method_limits(each, measure)) is not None}
-    shared = _shared(list(own.values()))
     is_accuracy = measure.figure == "accuracy"
     most = {each.name: verdicts.majority(record, each) if is_accuracy else None for each in record.columns}
+    own = {
+        name: (min(found[0], found[0] if (share := most[name]) is None else share), found[1])
+        for name, each in rows.items() if (found := method_limits(each, measure)) is not None
+    }  # fmt: skip
+    shared = _shared(list(own.values()))
     charts = []
     for name, each in rows.items() if own else ():
         of = f"{measure.name.capitalize()} of {len(each)} methods{f' on {name}' if name else ''}"

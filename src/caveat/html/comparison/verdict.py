@@ -58,7 +58,7 @@ def _range(of: tuple[int, int]) -> str:
 
 def _at_common_round(record: Comparison, setting: Setting) -> str:
     """Return who leads on validation data at the last round for which all runs have metrics."""
-    runs = {row.name: found for row in record.rows if (found := record.runs(row, setting, "done"))}
+    runs = {row.name: done for row in record.rows if (done := record.runs(row, setting, "done"))}
     known = [{at for at, accuracy, _ in run.curve if accuracy is not None} for each in runs.values() for run in each]
     common = set.intersection(*known) if known else set()
     if not common:

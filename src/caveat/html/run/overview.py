@@ -86,7 +86,7 @@ def _ends(run: RunFolder) -> str:
     if wrong:
         worst = max(wrong, key=lambda name: wrong[name])
         said += (
-            f"; the largest share of wrong answers is at {worst}, {percent(wrong[worst])} of {found[worst].answered:,}"
+            f"; the largest share of wrong answers is at {worst}, {found[worst].wrong:,} of {found[worst].answered:,}"
         )
     return f"{said}."
 

@@ -275,6 +275,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     better = sum(dot.low is not None and dot.low > 0 for dot, _ in known)
     worse = sum(dot.high is not None and dot.high < 0 for dot, _ in known)
     about = f"The interval is above 0 at {better:,} and below 0 at {worse:,} of {plural(len(known), 'silo')}"
+    about = about if better or worse else f"No interval of {plural(len(known), 'silo')} excludes 0"
     label = f"Accuracy of the federation less training alone. {about}. "
     label += "; ".join(dot.note for dot, _ in [*known[:3], *known[3:][-3:]])
     written_ticks = written(values, lambda value: signed(tick(100 * value)) if value > 0 else tick(100 * value))

@@ -252,7 +252,9 @@ def _advice(run: RunFolder, found: Confidence | None) -> list[Markup]:
     alone = _alone(run)
     if alone and behind_alone(run):
         return [alone]
-    steps = [_global_instead(run), _where_not(run), _calibrating(run, found), _not_foreign(run), _leaving(run), alone]
+    if instead := _global_instead(run):
+        return [instead]
+    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), _leaving(run), alone]
     known = [each for each in steps if each]
     if not known:
         text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
