@@ -1,6 +1,6 @@
 """
-Audit an uncertainty
-====================
+Audit uncertainty estimates
+===========================
 
 Does epistemic uncertainty fall with more data? ``caveat.audit`` trains on fractions of the data and tests such claims.
 """

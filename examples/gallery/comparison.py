@@ -2,7 +2,7 @@
 Compare methods
 ===============
 
-Three methods, two seeds, the same silos: a table, and a report with tests and intervals in ``report.html``.
+Compare three methods with two seeds on the same silos. The report, ``report.html``, adds tests and intervals.
 """
 
 import tempfile

@@ -2,7 +2,8 @@
 Export to ONNX
 ==============
 
-One file that predicts and abstains without caveat: preprocessing, model, temperature, familiarity and decision.
+Export one file that predicts and abstains without caveat. It contains preprocessing, model, temperature, familiarity
+and decision.
 """
 
 import tempfile
@@ -25,7 +26,7 @@ file = Path(tempfile.mkdtemp()) / "digits.onnx"
 caveat.export_model(run, "silo-0", "onnx", file)
 
 # %%
-# The file takes raw images, and returns what caveat returns.
+# The file takes raw images, and gives the same answers as caveat.
 
 session = onnxruntime.InferenceSession(file)
 images = silos.to_image(silos["silo-0"].test.x[:20])[..., 0]

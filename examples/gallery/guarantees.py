@@ -18,7 +18,7 @@ run = caveat.run(
 )
 
 # %%
-# The bound is about new inputs like the calibration inputs. On test inputs, the fraction can be above it by chance.
+# The bound covers new inputs like the calibration inputs. On test inputs, the error rate can exceed it by chance.
 
 for silo in silos:
     answer = run.predictor(silo.name)(silo.test.x)

@@ -2,7 +2,7 @@
 Images: a digit on its side
 ===========================
 
-Three pairs of silos see digits at three angles. No silo has seen a digit on its side.
+Three pairs of silos train on digits rotated by three angles. No silo has trained on a digit on its side.
 """
 
 import torch
@@ -15,7 +15,7 @@ run = caveat.run(silos, method, model=caveat.ModelSettings(name="mlp"), uncertai
 print(f"accuracy: {run.summary['mean']['accuracy']:.3f}")
 
 # %%
-# Ask the model of the first silo about one of its digits, about the same digit on its side, and about noise.
+# Predict one of the first silo's test digits, the same digit on its side, and noise.
 
 digit = silos["silo-0"].test.x[0]
 noise = torch.randn(digit.shape, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,7 @@
 A silo that joins late
 ======================
 
-A hospital that was not part of the training gets the global model, and fits what is local on its own data.
+A silo that did not take part in training gets the global model, and trains its local model on its own data.
 """
 
 import caveat
@@ -19,7 +19,7 @@ run = caveat.run(
 joined = caveat.join(run, rounds=5)
 
 # %%
-# The run does not change, and the late silo sends nothing.
+# The run does not change, and the late-joining silo sends nothing.
 
 for silo in joined.summary["silos"]:
     print(silo["name"], round(silo["test"]["accuracy"], 3))

@@ -2,7 +2,7 @@
 A federation on one machine, and what leaves a silo
 ===================================================
 
-A run on one machine exchanges the messages that a federation between machines exchanges. The ledger lists them all.
+A run on one machine exchanges the same messages as a federation across machines. The ledger lists them all.
 """
 
 from collections import Counter
@@ -29,6 +29,6 @@ for phase, total in bytes_of.items():
     print(f"{phase:14} {sum(each.phase == phase for each in messages):3} messages, {total / 1000:8.1f} kB")
 
 # %%
-# One message in full.
+# Print one message in full.
 
 print(messages[0])

@@ -2,7 +2,7 @@
 New classes
 ===========
 
-Three silos know the digits 0 to 7. The digits 8 and 9 are new classes: how many of them raise an alarm?
+Three silos train on the digits 0 to 7. The digits 8 and 9 are new classes: how many of them raise an alarm?
 """
 
 import numpy as np
@@ -22,7 +22,8 @@ run = caveat.run(
 )
 
 # %%
-# Not every new class is detected: most new inputs are near known ones. Own inputs raise false alarms at about 5 %.
+# Most inputs of new classes raise no alarm, because they are near inputs of known classes. About 5 % of the silo's own
+# inputs raise a false alarm.
 
 predict = run.predictor("silo-0")
 for name, x in [("own test digits", silos["silo-0"].test.x), ("8 and 9", images[new])]:

@@ -2,7 +2,7 @@
 Your own method
 ===============
 
-A method is one class. This one, FedProx, adds a term to the loss; its field becomes a setting with a check.
+A method is one class. This one, FedProx, adds a term to the loss; its field becomes a setting that caveat validates.
 """
 
 from typing import Annotated
@@ -43,7 +43,7 @@ for mu in (0.0, 1.0):
     print(f"mu = {mu}: {run.summary['mean']['accuracy']:.3f}")
 
 # %%
-# A setting that makes no sense is refused, before anything runs.
+# An invalid setting is refused before anything runs.
 
 try:
     MyProx(mu=-1)

@@ -2,7 +2,7 @@
 Quantities with intervals
 =========================
 
-Predict a number, here the progression of diabetes for 442 patients, and an interval that contains the true value with
+Predict a number, here the progression of diabetes of 442 patients, and an interval that contains the true value with
 a guaranteed probability.
 """
 
@@ -17,7 +17,7 @@ new = np.arange(len(y)) % 5 == 0
 model = caveat.FederatedRegressor("fedavg", rounds=15).fit(X[~new], y[~new], groups=hospital[~new])
 
 # %%
-# Intervals of 90 %, and the fraction of new patients whose value is inside.
+# 90 % intervals, and the fraction of new patients whose value is inside their interval.
 
 interval = model.predict_interval(X[new], groups=hospital[new])
 inside = (interval[:, 0] <= y[new]) & (y[new] <= interval[:, 1])

@@ -1,8 +1,8 @@
 """
-Time series and silos with other sensors
-========================================
+Time series, and silos with different sensors
+=============================================
 
-One silo's sensor has other units. FedBN keeps batch normalisation at the silo; FedAvg averages it.
+The sensor of one silo uses different units. FedBN keeps batch normalisation at the silo; FedAvg averages it.
 """
 
 from sklearn.datasets import load_digits
@@ -38,7 +38,7 @@ class SeriesCNN(nn.Module):
 
 
 # %%
-# One seed decides nothing: see the example on comparisons.
+# One seed does not show which method is better: see the example on comparing methods.
 
 for method in (caveat.FedAvg(rounds=10), caveat.FedBN(rounds=10)):
     run = caveat.run(silos, method, model=SeriesCNN, every=10)

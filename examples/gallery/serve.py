@@ -30,7 +30,7 @@ silos = caveat.data.from_frames(tables, target="outcome")
 run = caveat.run(silos, caveat.FedAvg(rounds=8), uncertainty=caveat.Uncertainty(policy="switch"), out=folder, every=8)
 
 # %%
-# Start the service on a free port; in practice: ``caveat serve RUN --silo north``.
+# Start the service on a free port. In practice, run ``caveat serve RUN --silo north``.
 
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))

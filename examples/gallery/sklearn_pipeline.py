@@ -1,6 +1,6 @@
 """
-In a scikit-learn pipeline
-==========================
+A scikit-learn estimator
+========================
 
 ``FederatedClassifier`` follows scikit-learn's conventions, and adds ``decide``.
 """
@@ -16,7 +16,7 @@ policy = caveat.Uncertainty(policy="switch")
 model = caveat.FederatedClassifier("fedavg", rounds=15, uncertainty=policy).fit(X[50:], y[50:], groups=hospital[50:])
 
 # %%
-# Decisions about 50 new patients, the last of whom has a typing error.
+# Decide about 50 new patients. The last patient's first value is a typing error.
 
 new = X[:50].copy()
 new[-1, 0] *= 100

@@ -1,8 +1,8 @@
 """
-Sources of uncertainty
+Uncertainty estimators
 ======================
 
-The same method with MC dropout, a Laplace approximation, snapshots and an ensemble of three models.
+Train the same method with MC dropout, a Laplace approximation, snapshots and an ensemble of three models.
 """
 
 import caveat

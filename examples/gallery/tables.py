@@ -2,7 +2,7 @@
 Tables of three hospitals
 =========================
 
-Train on data frames with numbers and text, and read the answers: a model can be certain and caveat still abstains.
+Train on data frames with numbers and text, and read the answers: caveat can abstain even if the model is certain.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 import caveat
 
 # %%
-# Make three tables. In practice, these are files: ``caveat.data.from_files("north.csv", "south.csv", ...)``.
+# Create three tables. In practice, these are files: ``caveat.data.from_files("north.csv", "south.csv", ...)``.
 
 rng = np.random.default_rng(0)
 hospitals = {}
@@ -27,13 +27,13 @@ for name, age in [("north", 70), ("south", 62), ("west", 66)]:
 silos = caveat.data.from_frames(hospitals, target="outcome")
 
 # %%
-# Train, and abstain from inputs that the federation does not know.
+# Train, and abstain from unusual inputs.
 
 run = caveat.run(silos, caveat.FedAvg(rounds=20), uncertainty=caveat.Uncertainty(policy="switch"))
 print(f"accuracy on test patients, mean over hospitals: {run.summary['mean']['accuracy']:.3f}")
 
 # %%
-# Ask about new patients. The third creatinine is a typing error, and the last sex is in no table.
+# Predict for new patients. The third creatinine value is a typing error, and the last sex does not occur in any table.
 
 patients = pd.DataFrame({
     "age": [71, 83, 66, 58], "sex": ["female", "male", "female", "diverse"], "creatinine": [0.7, 2.4, 999, 1.1],

@@ -2,7 +2,7 @@
 Token ids and a transformer
 ===========================
 
-Any module can be the model. Here, each digit is a text of 64 ids, the gray levels of its pixels.
+Any PyTorch module can be the model. Here, each digit is a sequence of 64 token ids, the gray levels of its pixels.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 Watch for change
 ================
 
-``caveat watch`` tests whether new rows are still like those that the model was calibrated on. However often it is
-read, the chance of ever raising a false alarm is at most 1 %.
+``caveat watch`` tests whether new rows are still like those that the model was calibrated on. However often you
+run it, the probability of ever raising a false alarm is at most 1 %.
 """
 
 import subprocess
@@ -41,12 +41,12 @@ def watch(table: pd.DataFrame) -> None:
 
 
 # %%
-# Patients like those before.
+# A batch of patients like those before.
 
 watch(patients(100))
 
 # %%
-# The laboratory now reports µmol/l.
+# The laboratory now reports creatinine in µmol/l.
 
 changed = patients(100)
 changed["creatinine"] *= 88.4
