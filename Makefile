@@ -42,7 +42,7 @@ package:  ## build the wheel, install it in a new environment and run the exampl
 LOWEST := .cache/lowest
 TORCH = $(shell sed -n 's/^torch==//p' constraints.txt)
 # Flower asks for later versions of much, so its tests stay out; so do two that compare with newer NumPy and scikit-learn.
-FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|federation[. ])' tests --include='test_*.py')
+FLOWERS = $(shell grep -rlE '^(from|import) [a-z_.]*(flwr|flower|federation[. ])' tests --include='test_*.py') tests/faults
 NEWER = errors_on_the_grid or bins_hardly_change or figures_against_scikit_learn
 
 lowest:  ## the tests with the lowest versions in pyproject.toml, without Flower; torch as tested, or TORCH=2.4.0

@@ -71,8 +71,8 @@ def test_two_classes_against_scikit_learn(sure: float, positive: int) -> None:
         exact = score(is_positive, scores)
         assert abs(found[name] - exact) <= found[f"{name}_tolerance"] + 1e-12 <= TOLERATED
     label = probs.argmax(1)
-    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, label))
-    assert found["f1"] == pytest.approx(f1_score(y, label, pos_label=positive))
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y.numpy(), label.numpy()))
+    assert found["f1"] == pytest.approx(f1_score(y.numpy(), label.numpy(), pos_label=positive))
     assert "sensitivity" not in found  # which takes a threshold
 
 
@@ -83,7 +83,7 @@ def test_several_classes_against_scikit_learn(classes: int, sure: float) -> None
     present = [k for k in range(classes) if k != 1]
     sums = metrics.class_sums(predicted(probs), y)
     found, label = metrics.classification(sums), probs.argmax(1)
-    assert (sums["confusion"].numpy() == confusion_matrix(y, label, labels=range(classes))).all()
+    assert (sums["confusion"].numpy() == confusion_matrix(y.numpy(), label.numpy(), labels=range(classes))).all()
 
     def mean(score: object, of: object) -> float:
         return float(np.mean([score((y == k).numpy(), of(k)) for k in present]))  # type: ignore[operator]
@@ -93,10 +93,14 @@ def test_several_classes_against_scikit_learn(classes: int, sure: float) -> None
         off = abs(found[name] - mean(score, lambda k: probs[:, k].numpy()))
         assert off <= TOLERATED
         assert off <= found[f"{name}_tolerance"] + 1e-12
-    assert found["f1"] == pytest.approx(f1_score(y, label, labels=present, average="macro", zero_division=0))
-    assert found["sensitivity"] == pytest.approx(recall_score(y, label, labels=present, average="macro"))
+    assert found["f1"] == pytest.approx(
+        f1_score(y.numpy(), label.numpy(), labels=present, average="macro", zero_division=0)
+    )
+    assert found["sensitivity"] == pytest.approx(
+        recall_score(y.numpy(), label.numpy(), labels=present, average="macro")
+    )
     assert found["balanced_accuracy"] == pytest.approx(found["sensitivity"])
-    specificity = [recall_score(y != k, label != k) for k in present]
+    specificity = [recall_score((y != k).numpy(), (label != k).numpy()) for k in present]
     assert found["specificity"] == pytest.approx(np.mean(specificity))
 
 
@@ -119,7 +123,10 @@ def test_a_tolerance_holds_where_bins_tie_much() -> None:
     y = (torch.rand(2000, generator=generator) < 0.1).long()
     probs = torch.stack([-odds, torch.zeros_like(odds)], 1).softmax(1)
     found = metrics.classification(metrics.class_sums(predicted(probs), y))
-    exact = {"auroc": roc_auc_score(y, odds), "average_precision": average_precision_score(y, odds)}
+    exact = {
+        "auroc": roc_auc_score(y.numpy(), odds.numpy()),
+        "average_precision": average_precision_score(y.numpy(), odds.numpy()),
+    }
     for name, value in exact.items():
         assert found[f"{name}_tolerance"] > TOLERATED
         assert abs(found[name] - value) <= found[f"{name}_tolerance"]
@@ -204,10 +211,10 @@ def test_what_is_called_positive_is_what_exceeds_the_threshold() -> None:
     probs, y = test
     sums = metrics.class_sums(predicted(probs), y) | metrics.called(point, *by_class_histograms(probs, y))
     called = probs[:, 1].numpy() > point.threshold
-    assert (sums["called"].numpy() == confusion_matrix(y, called)).all()
+    assert (sums["called"].numpy() == confusion_matrix(y.numpy(), called)).all()
     found = metrics.classification(sums)
-    assert found["sensitivity"] == pytest.approx(recall_score(y, called))
-    assert found["specificity"] == pytest.approx(recall_score(y, called, pos_label=0))
+    assert found["sensitivity"] == pytest.approx(recall_score(y.numpy(), called))
+    assert found["specificity"] == pytest.approx(recall_score(y.numpy(), called, pos_label=0))
 
 
 def test_a_target_for_sensitivity_holds_on_average_over_calibration_splits() -> None:

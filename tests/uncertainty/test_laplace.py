@@ -116,8 +116,8 @@ def test_a_layer_that_fits_its_training_labels_keeps_the_likelihood_of_one_pass(
     hidden, y = torch.from_numpy(digits.data / 16), torch.from_numpy(digits.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     train, validation, test = order[:200], order[200:400], order[400:]
-    fitted = LogisticRegression(C=1e4, max_iter=3000).fit(hidden[train], y[train])
-    assert fitted.score(hidden[train], y[train]) == 1
+    fitted = LogisticRegression(C=1e4, max_iter=3000).fit(hidden[train].numpy(), y[train].numpy())
+    assert fitted.score(hidden[train].numpy(), y[train].numpy()) == 1
     weight = torch.from_numpy(np.column_stack([fitted.coef_, fitted.intercept_]))
     hidden = torch.cat([hidden, torch.ones(len(y), 1)], 1)
     logits = hidden @ weight.T
