@@ -156,7 +156,7 @@ def test_the_code_goes_along_and_the_app_imports_it_where_everybody_sees_it(
     plugin: bool, nowhere: Path, tmp_path: Path
 ) -> None:
     (nowhere / "net.py").write_text(CODE)
-    text = CONFIG.format(method="fedavg", rounds=2, quorum=2, start_timeout=3)
+    text = CONFIG.format(method="fedavg", rounds=2, quorum=2, start_timeout=3, silos=3)
     before, rest = text.split("[model]")
     model = '[model]\nencoder = "net.py:body"\nweights = "body.pt"\nfrozen = true\n[method]'
     (nowhere / "fed.toml").write_text(before + model + rest.split("[method]")[1])

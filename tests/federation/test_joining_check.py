@@ -31,7 +31,7 @@ type = "category"
 
 def home_of(folder: Path, rows: int = 80) -> Path:
     """A hospital beside the configuration of its federation."""
-    text = CONFIG.format(method="fedavg", rounds=1, quorum=2, start_timeout=1)
+    text = CONFIG.format(method="fedavg", rounds=1, quorum=2, start_timeout=1, silos=3)
     (folder / "config.toml").write_text(text.replace("[model]", 'dictionary = "d.toml"\n[model]'))
     (folder / "d.toml").write_text(DICTIONARY)
     return hospital(folder, "hill", 1, rows)

@@ -31,7 +31,9 @@ class Begun:
         self.folder, self.project, self.run = folder, folder / "project", folder / "run"
         self.project.mkdir()
         self.run.mkdir()
-        (self.project / "config.toml").write_text(CONFIG.format(method="fedavg", rounds=3, quorum=2, start_timeout=3))
+        (self.project / "config.toml").write_text(
+            CONFIG.format(method="fedavg", rounds=3, quorum=2, start_timeout=3, silos=3)
+        )
         self.describe(load(str(self.project / "config.toml"), list(given)))
         (self.project / "run.sh").write_text(LISTENING)
         (self.project / "run.sh").chmod(0o755)
