@@ -93,7 +93,7 @@ class Federation:
         more: str = "",
         names: Sequence[str] = NAMES,
     ) -> None:
-        self.folder, self.run = folder, folder / "run"
+        self.folder, self.run, self.names = folder, folder / "run", names
         self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(names)}
         (folder / "config.toml").write_text(
             CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout, silos=len(names))
@@ -111,9 +111,9 @@ class Federation:
         return serve(config or self.config, self.grid, self.run, progress, start)
 
     def embedded(self) -> Path:
-        """The same run on one machine that has all three tables."""
+        """The same run on one machine that has the tables of all silos from the beginning."""
         table = self.folder / "config.toml"
-        sources = ",".join(str(home / f"{name}.csv") for name, home in self.homes.items())
+        sources = ",".join(str(self.homes[name] / f"{name}.csv") for name in self.names)
         text = table.read_text().replace('"on_site"', f'"csv:{sources}"')
         text = text.replace('name = "flower"', 'name = "single_machine"')
         lines = [
