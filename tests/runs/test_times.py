@@ -244,7 +244,7 @@ def test_tcga_brca() -> None:
     figures = []
     parts = {f"center {k}": [_center(folder / f"tcga_brca_{part}_{k}.csv") for part in ("train", "test")]
              for k in range(6)}  # fmt: skip
-    every = np.concatenate([x for (x, _), _ in parts.values()])
+    every = np.concatenate([x for (x, _), _ in parts.values()])  # of training rows
     mean, std = every.mean(0), every.std(0) + 1e-9
     scaled = {
         name: tuple(each for x, y in both for each in (((x - mean) / std).clip(-5, 5).astype(np.float32), y))

@@ -43,9 +43,10 @@ def test_clean_inputs_hardly_ever_raise_an_alarm(n: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("n", [20, 50, 200])
-def test_nor_do_a_hundred_thousand(n: int) -> None:
-    assert ever(n, 10**5, 1000, 0.01) <= 0.02
+@pytest.mark.parametrize("n", [20, 200])
+def test_nor_do_ten_thousand(n: int) -> None:
+    """`benchmarks/watch.py` has 100,000, with real p-values."""
+    assert ever(n, 10**4, 1000, 0.01) <= 0.02
 
 
 def delay(n: int, clean: int, share: float, *, redraws: int = 40, most: int = 1000) -> np.ndarray:
