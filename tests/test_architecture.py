@@ -42,6 +42,7 @@ WITHIN = {
     "html": ({"intervals", "svg", "templates"}, {"diagrams"}, {"run", "comparison", "audit", "watch", "predictions"}),
     "engines": (
         {"allocator", "placement", "checks", "norms", "flower_messages", "secure_sums"},
+        {"measurement_checks"},
         {"executor", "rounds", "flower_secure"},
         {"batched_executor"},
         {"vectorization", "replies"},

@@ -10,9 +10,10 @@ import torch
 
 from caveat.core import Data, DataError, Decision, Payload, Prediction, Round, SumOver, Update
 from caveat.core.silo import SiloInfo
-from caveat.engines import checks
-from caveat.engines.checks import left_out, left_out_measuring, miscounted
+from caveat.engines import measurement_checks
+from caveat.engines.checks import left_out, miscounted
 from caveat.engines.flower_messages import pack, unpack
+from caveat.engines.measurement_checks import left_out_measuring
 from caveat.methods import FedAvg
 from caveat.metrics import class_sums, skill
 from caveat.metrics.skill import ROWS
@@ -242,13 +243,13 @@ def test_a_reply_that_names_a_group_again_is_none() -> None:
 
 def test_how_predictable_labels_are_is_limited_by_the_inputs_of_the_ridge_classifier() -> None:
     """It is about the training split, of which a silo uses at most 500 inputs, not about the validation split."""
-    assert checks.RIDGE_INPUTS == ROWS
+    assert measurement_checks.RIDGE_INPUTS == ROWS
     x, y = torch.randn(600, 3, generator=torch.Generator().manual_seed(0)), torch.arange(600) % 3
     few = Data(x[:6], y[:6])
     found = skill(Prediction.from_logits(torch.zeros(1, 6, 3)), few, Data(x, y))
-    checks._check_skill(found)
+    measurement_checks._check_skill(found)
     with pytest.raises(DataError, match="predictable observes more than is possible for 500 inputs"):
-        checks._check_skill(found | {"predictable": 10 * found["predictable"]})
+        measurement_checks._check_skill(found | {"predictable": 10 * found["predictable"]})
     # All pairs ranked correctly; the mean over permutations is rounded.
     perfect = torch.tensor([99.0, 49.499999999999986, 173.25], dtype=torch.float64)
-    checks._check_skill(found | {"errors": perfect, "inputs": torch.tensor(20.0, dtype=torch.float64)})
+    measurement_checks._check_skill(found | {"errors": perfect, "inputs": torch.tensor(20.0, dtype=torch.float64)})

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from caveat.core.prediction import benjamini_hochberg
+from caveat.uncertainty.familiarity import benjamini_hochberg
 from caveat.uncertainty.statistical_tests import (
     beta_binomial_moments,
     beta_binomial_tail,

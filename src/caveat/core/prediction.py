@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..uncertainty.dirichlet import Dirichlet
+from ..uncertainty.familiarity import benjamini_hochberg
 from ..uncertainty.histograms import beside
 from ..uncertainty.measures import Decomposition, decomposed, decomposed_logits, entropy
 from .quantity import Quantity, Times
@@ -387,16 +388,3 @@ def with_subgroup(answers: Answers, subgroup: Tensor | None) -> Answers:
     if subgroup is None:
         return answers
     return {whose: replace(each, subgroup=subgroup.to(each.probs.device)) for whose, each in answers.items()}
-
-
-def benjamini_hochberg(p: Tensor, rate: float) -> Tensor:
-    """Return (N,) bool: the discoveries of Benjamini & Hochberg (1995) among p-values (N,), of which an expected share
-    of at most `rate` is false.
-
-    Valid for conformal p-values that share their calibration inputs (Bates et al., Annals of Statistics 2023).
-    """
-    ordered, count = p.double().sort().values, len(p)
-    passing = ordered <= rate * torch.arange(1, count + 1, dtype=torch.float64, device=p.device) / max(count, 1)
-    if not passing.any():
-        return torch.zeros_like(p, dtype=torch.bool)
-    return p.double() <= ordered[passing.nonzero()[-1, 0]]

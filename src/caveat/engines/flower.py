@@ -19,7 +19,7 @@ from ..files.schema import NO_PART, KeptState, VectorizedRecord
 from ..secure.masks import digest, digest_of_payload
 from ..secure.messages import MasksRemain, TooFewSilos, bound_request
 from .allocator import keep_freed_memory, use_huge_pages
-from .checks import VARIANCES, impossible_sums, left_out, left_out_measuring, miscounted
+from .checks import VARIANCES, impossible_sums, left_out, miscounted
 from .flower_messages import NEVER, GridMessages, Order, Words, comes_after, legible, pack, unpack, words_of
 from .flower_secure import (
     GROUP,
@@ -32,6 +32,7 @@ from .flower_secure import (
     told,
     work_of,
 )
+from .measurement_checks import left_out_measuring
 from .norms import Admission
 from .secure_sums import weight_in, weights_of
 

@@ -34,8 +34,8 @@ from ..secure.messages import (
 )
 from ..secure.server import SecureSession
 from ..secure.silo import SecureSilo
-from .checks import left_out_measuring
 from .flower_messages import GridMessages, Order, pack, words_of
+from .measurement_checks import left_out_measuring
 
 GROUP = "masked"
 """The group of a masked update, with "words" and, as the bytes of a text, their "layout"."""

@@ -226,6 +226,19 @@ def score(calibration: Tensor, new: Tensor) -> Tensor:
     return ((new - median) / unit).amax(1).double()
 
 
+def benjamini_hochberg(p: Tensor, rate: float) -> Tensor:
+    """Return (N,) bool: the discoveries of Benjamini & Hochberg (1995) among p-values (N,), of which an expected share
+    of at most `rate` is false.
+
+    Valid for conformal p-values that share their calibration inputs (Bates et al., Annals of Statistics 2023).
+    """
+    ordered, count = p.double().sort().values, len(p)
+    passing = ordered <= rate * torch.arange(1, count + 1, dtype=torch.float64, device=p.device) / max(count, 1)
+    if not passing.any():
+        return torch.zeros_like(p, dtype=torch.bool)
+    return p.double() <= ordered[passing.nonzero()[-1, 0]]
+
+
 def left_out_distances(h: Tensor, group: Tensor, classes: int, folds: int) -> Tensor:
     """Return log-distances of features h (N, d), `grouped` (N,), each by the `density` of the others' folds. Row i is
     in fold i % `folds`. Rows for which the others have no counted input are left out."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ...core import ConfigurationError, DataError, SiloId
 from ..pools import DataSource, Pool
-from .arrays import DigitsSource, HubSource, NpySource, NpzSource
+from .arrays import DigitsSource, NpySource, NpzSource
 from .base import Source, SourceSettings, locate
+from .hub import HubSource
 from .image_folders import ImageSource
 from .tables import DiabetesSource, TableSource
 

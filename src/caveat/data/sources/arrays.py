@@ -1,7 +1,6 @@
-"""Sources of arrays: scikit-learn's digits, npz files, memory-mapped npy files, and the Hugging Face hub."""
+"""Sources of arrays: scikit-learn's digits, npz files, and memory-mapped npy files."""
 
 import dataclasses
-import importlib
 import math
 import warnings
 import zipfile
@@ -9,18 +8,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
-from ...core import ConfigurationError, DataError, DataWarning, SiloId
+from ...core import DataError, DataWarning, SiloId
 from ...core.devices import memory
-from ..checks import check_classes, image_array, input_array, label_array, paired, whole_numbers
+from ..checks import check_classes, input_array, label_array, paired, whole_numbers
 from ..groups import placed
 from ..pools import NUMERIC, Array, ArrayRows, DataSource, JoinedRows, Kind, LabelArray, Pool, Reading
 from ..quantities import CLASSES, valued
 from .base import Source, SourceSettings, file_of_silo, locate, the_one_of
-from .image_folders import resized
 
 LARGE = 1 << 28
 """Maximum size in bytes of arrays whose compression ratio is not checked."""
@@ -354,49 +352,3 @@ def _mapped(path: Path) -> Array:
     if not isinstance(found, np.ndarray):
         raise DataError(f"{path} contains several arrays; expected a .npy file with one array")
     return found
-
-
-class HubSource(Source):
-    name = "hub"
-    form = "hub:NAME"
-    about = "a data set of the Hugging Face hub (needs the extra `hub` and internet access)"
-    for_one_silo = False
-
-    def read(self, settings: SourceSettings) -> DataSource:
-        """Read images, resized if a size is given, and labels of the split `train` and, if it exists, `test`."""
-        try:
-            datasets = importlib.import_module("datasets")
-        except ImportError as error:
-            raise ConfigurationError(
-                f"data.source = '{self}' needs the optional package 'datasets': install caveat with the extra 'hub'"
-            ) from error
-        try:
-            splits = datasets.load_dataset(self.place)
-        except Exception as error:  # the hub, the network and the library raise many types
-            raise DataError(f"{self}: cannot be loaded: {type(error).__name__}: {error}") from error
-        if "train" not in splits:
-            raise DataError(f"{self}: splits {sorted(splits)}, expected 'train'")
-        x, y = self._arrays(splits["train"], settings.size)
-        x_test, y_test = self._arrays(splits["test"], settings.size) if "test" in splits else (None, None)
-        features = splits["train"].features
-        classes = getattr(features[self._column(features, ("label", "fine_label"))], "names", None)
-        return DataSource(pools_of([(x, y, x_test, y_test)], [self.place.rsplit("/", 1)[-1]], [str(self)], classes))
-
-    def paths(self) -> list[Path]:
-        return []
-
-    def _arrays(self, split: Any, size: int | None) -> tuple[Array, Array]:
-        image = self._column(split.features, ("image", "img"))
-        label = self._column(split.features, ("label", "fine_label"))
-        pictures = [np.asarray(picture) for picture in split[image]]
-        if size is not None:
-            pictures = [resized(image_array(picture[None], str(self)), size)[0] for picture in pictures]
-        if len({picture.shape for picture in pictures}) != 1:
-            raise DataError(f"{self}: images of different sizes or numbers of channels; set data.size to resize them")
-        return np.stack(pictures), np.asarray(split[label])
-
-    def _column(self, features: Any, candidates: tuple[str, ...]) -> str:
-        for candidate in candidates:
-            if candidate in features:
-                return candidate
-        raise DataError(f"{self}: columns {sorted(features)}, expected one of {', '.join(candidates)}")
