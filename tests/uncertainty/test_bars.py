@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from caveat.core import Prediction
 from caveat.core.quantity import Quantity, Times
 from caveat.uncertainty import bars
 from caveat.uncertainty.guarantee import fixed_sequence, policy_counts, ranks, score_edges
@@ -133,7 +135,7 @@ def test_a_level_outside_0_to_1_is_refused() -> None:
     target = Quantity.of([normal(100)])
     for level in (90, -0.1, math.nan):
         with pytest.raises(ValueError, match="level"):
-            target.quantile(target.reference, level)
+            replace(Prediction.from_samples(target.reference[None]), target=target).quantile(level)
 
 
 def test_intervals_without_a_limit_and_without_probabilities_are_infinite() -> None:

@@ -172,7 +172,9 @@ class Prediction:
         return self._quantity.mean(self.probs)
 
     def quantile(self, level: float) -> Tensor:
-        """Return (N,) float64, a quantile of a quantity at a level from 0 to 1."""
+        """Return (N,) float64, a quantile of a quantity at a level from 0 to 1. Raises ValueError for another level."""
+        if not 0 <= level <= 1:
+            raise ValueError(f"level = {level}, expected 0 to 1")
         return self._quantity.quantile(self.probs, level)
 
     def risk(self, horizon: float) -> Tensor:

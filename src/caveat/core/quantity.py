@@ -46,10 +46,10 @@ class Quantity:
             edges = torch.linspace(*bounds, size + 1, dtype=torch.float64)
             means, shares = (edges[1:] + edges[:-1]) / 2, torch.full((size,), 1 / size, dtype=torch.float64)
         else:
-            grid = bars.grid(torch.stack([bars.moments(y) for y in values]).sum(0))
-            for _ in range(bars.GRIDS):
-                found = torch.stack([bars.cells(y, grid) for y in values]).sum(0)
-                grid = bars.refined(grid, found[0])
+            found = bars.counted(
+                torch.stack([bars.moments(y) for y in values]).sum(0),
+                lambda grid: torch.stack([bars.cells(y, grid) for y in values]).sum(0),
+            )
             edges, means, shares = bars.fitted(found, bars.number_of_bars(count))
         return cls(
             tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
@@ -87,8 +87,6 @@ class Quantity:
 
     def quantile(self, probs: Tensor, level: float | Tensor) -> Tensor:
         """Return (N,) quantiles of distributions (N, C) at a level, or at levels (N,)."""
-        if not 0 <= torch.as_tensor(level).min() <= torch.as_tensor(level).max() <= 1:
-            raise ValueError(f"level = {level}: expected a number from 0 to 1")
         return bars.quantile(probs.double(), beside(self._tensors[0], probs), level)
 
     def mean(self, probs: Tensor) -> Tensor:
@@ -102,7 +100,7 @@ class Quantity:
         return bars.moment(probs.double(), edges, means)[1]
 
     def cdf(self, probs: Tensor, y: Tensor) -> Tensor:
-        """Return (N,) probabilities of at most y (N,)."""
+        """Return (N,) or (N, M) probabilities of at most y (N,) or (N, M)."""
         return bars.cdf(probs.double(), beside(self._tensors[0], probs), y)
 
     def crps(self, probs: Tensor, y: Tensor) -> Tensor:
@@ -143,20 +141,22 @@ class Times(Quantity):
         the number of events. Raises ValueError unless events have different times."""
         pairs = [observed(y) for y in silos]
         count = int(sum(event.sum() for _, event in pairs))
+        if count == 0:
+            raise ValueError("no events")
         size = bars.number_of_bars(count)
         if bounds is not None:
             inner = torch.linspace(0, bounds[1], size, dtype=torch.float64)
-            edges = torch.cat([inner, inner[-1:] * (1 + bars.MARGIN)])
+            edges = torch.cat([inner, inner[-1:] * (1 + bars.TAIL)])
             means = torch.cat([(inner[1:] + inner[:-1]) / 2, inner[-1:]])
             shares = torch.full((size,), 1 / size, dtype=torch.float64)
         else:
-            grid = bars.grid(torch.stack([bars.moments(times) for times, _ in pairs]).sum(0))
-            for _ in range(bars.GRIDS):
-                found = torch.stack([
+            found = bars.counted(
+                torch.stack([bars.moments(times) for times, _ in pairs]).sum(0),
+                lambda grid: torch.stack([
                     torch.cat([bars.cells(times[event], grid), bars.cells(times[~event], grid)[:1]])
                     for times, event in pairs
-                ]).sum(0)  # fmt: skip
-                grid = bars.refined(grid, found[0])
+                ]).sum(0),
+            )  # fmt: skip
             edges, means, shares = bars.fitted_times(found, size)
         return cls(
             tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
@@ -190,8 +190,7 @@ class Times(Quantity):
     def survival(self, probs: Tensor, times: Tensor) -> Tensor:
         """Return (N, M) probabilities that the event is later than times (M,) or (N, M), constant from `end` on."""
         times = times.double().expand(len(probs), -1).clamp_max(self.end)
-        found = super().cdf(probs.repeat_interleave(times.shape[1], 0), times.reshape(-1))
-        return 1 - found.reshape(times.shape)
+        return 1 - super().cdf(probs, times)
 
     def cdf(self, probs: Tensor, y: Tensor) -> Tensor:
         return 1 - self.survival(probs, y[:, None])[:, 0]
@@ -207,12 +206,12 @@ class Times(Quantity):
 
     def nonconformity(self, probs: Tensor, y: Tensor) -> Tensor:
         """Return (N,) nonconformity scores: the probability of survival until the observed times (N,)."""
-        return 1 - self.cdf(probs, y.abs())
+        return (1 - self.cdf(probs, y.abs())).masked_fill(~probs.isfinite().all(1), torch.inf)
 
     def interval(self, probs: Tensor, limit: Tensor) -> Tensor:
         """Return (N, 2): lower bounds that are at most the times of this nonconformity, at most `end`, and infinity."""
         level = (1 - beside(limit.double(), probs)).clamp(0, 1).reshape(-1).expand(len(probs))
-        low = super().quantile(probs, level).clamp_max(self.end)
+        low = super().quantile(probs, level).clamp_max(self.end).masked_fill(~probs.isfinite().all(1), 0.0)
         return torch.stack([low, torch.full_like(low, torch.inf)], 1)
 
 

@@ -16,19 +16,15 @@ import numpy as np
 import torch
 
 from ..core import ConfigurationError, DataError, Refused
-from ..core.quantity import Quantity, Times
+from ..core.quantity import Quantity, Times, observed
 from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
 from .tables.files import Sheet, missing
-from .tables.formats import number
+from .tables.formats import TRUTH, number
 
 STRATA = 5
 """Maximum number of groups of ranks that splits are stratified by."""
 CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
 """Names of these groups, which are the classes of a pool until its targets become bars."""
-
-
-TRUTH = {"true": 1.0, "false": 0.0}
-"""Numbers of truth values."""
 
 
 def strata(values: Array) -> LabelArray:
@@ -83,8 +79,13 @@ def column_values(sheets: Sequence[Sheet], target: str, csv_format: CsvFormat, e
     if event is None:
         return _cells(sheets, target, csv_format, "a number because data.predict = 'quantity'")
     times = _cells(sheets, target, csv_format, "a time of at least 0 because data.predict = 'time'", lambda t: t >= 0)
-    happened = _cells(sheets, event, csv_format, "1 or 0 (censored) because it is data.event", lambda e: e in (0, 1))
+    wanted = "1 or 0 (censored) because it is data.event"
+    happened = _cells(sheets, event, csv_format, wanted, lambda e: e in (0, 1), _event)
     return np.where(happened == 1, times, -times)
+
+
+def _event(text: str, decimal: str) -> float | None:
+    return TRUTH.get(text.lower(), number(text, decimal))
 
 
 def _cells(
@@ -93,12 +94,13 @@ def _cells(
     csv_format: CsvFormat,
     wanted: str,
     fits: Callable[[float], bool] = math.isfinite,
+    parse: Callable[[str, str], float | None] = number,
 ) -> Array:
     found = []
     for sheet in sheets:
         decimal = "." if sheet.stores_numbers(name) else csv_format.of(sheet.path.stem).decimal
         for row, text in enumerate(sheet.column(name)):
-            value = None if missing(text) else TRUTH.get(text.lower(), number(text, decimal))
+            value = None if missing(text) else parse(text, decimal)
             if value is None or not math.isfinite(value) or not fits(value):
                 told = f"{sheet.path}, line {sheet.lines[row]}: {name!r} is {shown(text)}, expected {wanted}"
                 raise Refused(told, "reading", name)
@@ -114,7 +116,7 @@ def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity
         return None
     kind, bounds = Times if settings.predict == "time" else Quantity, settings.range
     if bounds is not None:
-        known = [each.abs() if kind is Times else each for each in values]
+        known = [observed(each)[0] if kind is Times else each for each in values]
         ends = min(float(each.min()) for each in known), max(float(each.max()) for each in known)
         if ends[0] < bounds[0] or ends[1] > bounds[1]:
             raise DataError(
@@ -124,8 +126,11 @@ def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity
     try:
         target = kind.of(values, settings.target or "", bounds)
     except ValueError:
-        said = "events have at most one time" if kind is Times else f"targets are {float(values[0][0]):g}"
-        raise DataError(f"all training {said}, expected different numbers") from None
+        if kind is Times:
+            raise DataError(
+                "training data have no events, or all at one time; expected events at different times"
+            ) from None
+        raise DataError(f"all training targets are {float(values[0][0]):g}, expected different numbers") from None
     if not isinstance(target, Times):
         return target
     if late := [each for each in settings.horizons if each > target.end]:
@@ -141,9 +146,14 @@ def check_predict(settings: Any) -> None:
     """Raise ConfigurationError for keys of `[data]` that contradict the kind of target."""
     if settings.range is not None:
         low, high = settings.range
-        if settings.predict not in NUMERIC or low >= high or (settings.predict == "time" and low):
-            why = "expected the lowest and the highest value" if low >= high else "is for data.predict = 'quantity'"
-            why = "expected 0 as the lowest time" if settings.predict == "time" and low < high else why
+        why = ""
+        if settings.predict not in NUMERIC:
+            why = "is for data.predict = 'quantity' or 'time'"
+        elif low >= high:
+            why = "expected the lowest and the highest value"
+        elif settings.predict == "time" and low:
+            why = "expected 0 as the lowest time"
+        if why:
             raise ConfigurationError(f"data.range = [{low:g}, {high:g}]: {why}", "data.range")
     for key in ("event", "horizons"):
         if getattr(settings, key) and settings.predict != "time":

@@ -171,7 +171,8 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
         refused = label_refusal(sheets, reading) if name == reading.target else ""
         numeric = {"quantity": "values of a quantity", "time": "times to an event"}
         kind = numeric.get(reading.predict or "", "classes")
-        of = {reading.target: kind, reading.silo_column: "silos", reading.groups: "groups", reading.time: "times"}
+        of = {reading.target: kind, reading.silo_column: "silos", reading.groups: "groups", reading.time: "times",
+              reading.event: "values of events"}  # fmt: skip
         if name == reading.time:
             try:
                 found = replace(found, distinct=len(np.unique(tables.row_times(sheets, reading))))

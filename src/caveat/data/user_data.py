@@ -144,7 +144,7 @@ def from_arrays(
         shift=shift or Shift(),
         standardize=standardize,
     )
-    if predict in NUMERIC:
+    if predict in NUMERIC or range is not None or horizons:
         event = "event" if predict == "time" else None
         settings = replace(
             settings, source="npz:arrays", predict=predict, event=event, range=range, horizons=tuple(horizons)

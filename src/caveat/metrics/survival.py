@@ -91,9 +91,13 @@ def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
     }  # fmt: skip
     grid = torch.linspace(0, last, GRID, dtype=torch.float64, device=probs.device)
     for prefix, each in (("", probs), ("reference_", beside(target.reference, probs).expand(len(probs), -1))):
-        scores = brier(times, event, target.survival(each, grid), grid, censoring) if last else grid
+        survival = target.survival(each, grid)
+        scores = brier(times, event, survival, grid, censoring) if len(times) else torch.zeros_like(grid)
         integral = len(times) * torch.trapezoid(scores, grid)
-        found |= {f"{prefix}crps": integral, f"{prefix}integrated_brier": integral / (last or 1.0)}
+        found |= {
+            f"{prefix}crps": integral,
+            f"{prefix}integrated_brier": integral / last if last else len(times) * scores[0],
+        }
     if prediction.interval is not None:
         low = prediction.interval[:, 0]
         found |= {"covered": (low <= times).sum().double(), "bound": low.sum()}

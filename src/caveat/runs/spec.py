@@ -323,7 +323,7 @@ class RunSpec:
         if info.target is None:
             return
         if isinstance(training := getattr(self.method, "training", None), Training):
-            training.leave(self.method.name, "the target is a quantity", *LABELS)
+            training.leave(self.method.name, f"the target is a {info.target.predicts}", *LABELS)
         if isinstance(info.target, Times) and self.method.counts_classes:
             raise ConfigurationError(
                 f"method {self.method.name!r} needs classes of training inputs, which censored times lack "

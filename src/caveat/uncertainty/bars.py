@@ -16,6 +16,7 @@ censored time says that the event is later, so bars get the falls of Kaplan and 
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,6 +29,8 @@ CELLS, REACH = 4096, 8.0
 """Cells of a grid, which first reaches so many standard deviations from the mean."""
 GRIDS = 4
 """Maximum number of grids; a later one has narrower cells where an earlier one had many targets."""
+TAIL = 0.02
+"""Width of the bar for times after all events, as a share of the time before."""
 MARGIN = 0.02
 """Maximum distance of the outer edges from the outer targets, as a share of the range; at most a bar's width."""
 
@@ -74,6 +77,18 @@ def refined(edges: Tensor, counts: Tensor) -> Tensor:
     return torch.cat([edges[:1], inner, edges[-1:]])
 
 
+def counted(added: Tensor, count: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the sums of `cells` that `count` returns for a grid, refined up to three times, given the sum of
+    `moments`."""
+    edges = grid(added)
+    for _ in range(GRIDS):
+        found = count(edges)
+        if (finer := refined(edges, found[0])) is edges:
+            break
+        edges = finer
+    return found
+
+
 def fitted(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return edges (C + 1,), means (C,) and shares (C,) of at most `bars` bars, from the sum of `cells`. Raises
     ValueError if all targets are equal."""
@@ -106,7 +121,7 @@ def fitted_times(grid: Tensor, bars: int) -> tuple[Tensor, Tensor, Tensor]:
     mass = -torch.cat([torch.ones(1, dtype=torch.float64), survival]).diff()
     edges, means, shares = fitted(torch.stack([mass, mass * sums / events.clamp_min(1)]), bars - 1)
     after = survival[-1:].clamp_min(1 / (1 + at_risk[0]))
-    edges = torch.cat([torch.zeros(1, dtype=torch.float64), edges[1:], edges[-1:] * (1 + MARGIN)])
+    edges = torch.cat([torch.zeros(1, dtype=torch.float64), edges[1:], edges[-1:] * (1 + TAIL)])
     return edges, torch.cat([means, edges[-2:-1]]), torch.cat([shares * (1 - after), after])
 
 
@@ -147,10 +162,11 @@ def _below(probs: Tensor) -> Tensor:
 
 
 def cdf(probs: Tensor, edges: Tensor, y: Tensor) -> Tensor:
-    """Return (N,) probabilities of a number of at most y (N,)."""
-    k = place(edges, y)[:, None]
-    share = ((y - edges[k[:, 0]]) / edges.diff()[k[:, 0]]).clamp(0, 1)
-    return _below(probs).gather(1, k)[:, 0] + share * probs.gather(1, k)[:, 0]
+    """Return (N,) or (N, M) probabilities of a number of at most y (N,) or (N, M)."""
+    wanted = y if y.ndim == 2 else y[:, None]
+    k = place(edges, wanted)
+    share = ((wanted - edges[k]) / edges.diff()[k]).clamp(0, 1)
+    return (_below(probs).gather(1, k) + share * probs.gather(1, k)).reshape(y.shape)
 
 
 def quantile(probs: Tensor, edges: Tensor, level: float | Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from .calibration import Conformal, mean_probs
 from .choice_policies import scalar
 
 SCORE = "nonconformity"
+"""Name of the score whose bins the nonconformity of a target has."""
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,11 @@ class Uncertainty:
                     f"uncertainty.{key}",
                 )
         if isinstance(target, Times) and (policy == "guaranteed" or self.tolerance is not None):
+            key = "policy = 'guaranteed'" if policy == "guaranteed" else f"tolerance = {self.tolerance:g}"
             raise ConfigurationError(
-                "uncertainty.policy = 'guaranteed' bounds errors of medians, which are unknown for censored times; "
-                "predictions of times have lower bounds (uncertainty.interval)",
-                "uncertainty.policy",
+                f"uncertainty.{key} is about errors of medians, which are unknown for censored times; predictions of "
+                "times have lower bounds (uncertainty.interval)",
+                f"uncertainty.{key.partition(' ')[0]}",
             )
         if target is not None and policy == "guaranteed" and self.tolerance is None:
             raise ConfigurationError(

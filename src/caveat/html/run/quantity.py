@@ -58,7 +58,8 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         columns += [
             column(f"{title}{between}{head}", numbers(name, found, other.mean), help) for head, name, help in others
         ]
-    without = "Kaplan-Meier" if times else "no inputs"
+    declared = bool(run.summary and run.summary.target and run.summary.target.declared)
+    without = "uniform" if declared else "Kaplan-Meier" if times else "no inputs"
     columns += [
         column(f"{without}{between}{head}", numbers(f"reference_{name}", tests, mean))
         for head, name, _ in others
@@ -76,8 +77,10 @@ def quantity_table(run: RunFolder, brief: bool = False) -> Table | None:
         shares = [percent(1 - (silo.decisions or {}).get("abstain", 0.0)) for silo in silos]
         columns.append(column("answered", [*shares, percent(mean.coverage)]))
     known = "Kaplan-Meier: the survival curve" if times else "No inputs: the distribution"
-    split = f"Metrics on {run.split} inputs, in the unit of the target. {known} of all training targets."
-    promise = f" Intervals contain {percent(wanted)} of inputs or more." if wanted and not times else ""
+    known = "Uniform: all of the declared data.range alike." if declared else f"{known} of all training targets."
+    split = f"Metrics on {run.split} inputs, in the unit of the target. {known}"
+    promise = f" Intervals contain {percent(wanted)} or more, on average over calibration samples."
+    promise = promise if wanted and not times else ""
     return table(columns, split + promise, [silo.name for silo in silos], footer=1)
 
 
@@ -94,15 +97,17 @@ def about_times(run: RunFolder) -> list[str]:
     said, events = [], sum(silo.test.events or 0.0 for silo in run.silos)
     if summary.intervals is not None and mean.interval_low is not None:
         level = summary.intervals.coverage
-        usual = _reached(summary.target.edges, summary.target.shares, 1 - level)
-        useless = mean.interval_low < USELESS * usual
-        said.append(
+        held = (
             f"Times are at least their lower bounds for {percent(level)} of inputs or more, whatever the censoring: "
-            "bounds hold for the earlier of event and censoring. The mean bound is "
-            f"{mean.interval_low:.4g}; the {percent(1 - level)} quantile of the Kaplan-Meier curve is {usual:.4g}."
-            + " The bounds are useless here, since many inputs are censored early."
-            * useless
+            f"bounds hold for the earlier of event and censoring. The mean bound is {mean.interval_low:.4g}"
         )
+        if summary.target.declared:
+            said.append(f"{held}.")
+        else:
+            usual = _reached(summary.target.edges, summary.target.shares, 1 - level)
+            useless = " The bounds are useless here."
+            quantile = f"{held}; the {percent(1 - level)} quantile of the Kaplan-Meier curve is {usual:.4g}."
+            said.append(quantile + useless * (mean.interval_low < USELESS * usual))
     if events:
         said.append(
             f"D-calibration has {events:.0f} events: with a probability of 80 % it detects (at 5 %) deviations of the "
@@ -186,19 +191,20 @@ def probabilities(silo: SiloRecord) -> Chart:
 
 def sentence(run: RunFolder) -> str:
     """Return the result in a sentence."""
-    mean = run.mean
+    mean, declared = run.mean, bool(run.summary and run.summary.target and run.summary.target.declared)
     if mean.integrated_brier is not None:
         pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs right; "
-        known = mean.reference_integrated_brier
+        known, curve = mean.reference_integrated_brier, "uniform times" if declared else "the Kaplan-Meier curve"
         return (
-            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}, that of the Kaplan-Meier curve "
-            f"{known or 0:.4g} (means over {len(run.silos)} silos)."
+            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}, that of {curve} {known or 0:.4g} "
+            f"(means over {len(run.silos)} silos)."
         )
     if mean.mae is None:
         return ""
     said = f"{run.title} is off by {mean.mae:.4g} on average"
     if mean.reference_mae:
-        said += f"; the median of all training targets by {mean.reference_mae:.4g}"
+        guess = "middle of the declared range" if declared else "median of all training targets"
+        said += f"; the {guess} by {mean.reference_mae:.4g}"
     return f"{said} (mean absolute error, mean over {len(run.silos)} silos)."
 
 
