@@ -188,6 +188,26 @@ def test_silos_refuse_what_they_cannot_mask(tmp_path: Path, missing: str, capsys
     assert any(told in line for line in capsys.readouterr().err.splitlines())
 
 
+@pytest.mark.parametrize("t", [0, 999])
+def test_a_task_of_another_round_is_not_answered_in_the_clear(tmp_path: Path, t: int) -> None:
+    """A silo runs a task of an address in any round, so it must mask it in any round, too."""
+    federation = SecureHospitals(tmp_path)
+    ask, answers = FlowerEngine._ask, []
+
+    def another(self: FlowerEngine, at: int, address: str, payload: Any, silos: Any, until: float, *_: Any) -> Any:
+        answers.append(ask(self, t, address, payload, silos, until))
+        raise RunError("enough")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FlowerEngine, "_ask", another)
+        with pytest.raises(RunError, match="enough"):
+            federation.serve()
+    ((found, reasons),) = answers
+    assert found == {}
+    assert len(reasons) == 4
+    assert not any(group == "model" for each in federation.seen for group in each.array_records)
+
+
 def test_a_silo_knows_its_peers_by_their_first_keys(tmp_path: Path) -> None:
     federation = SecureHospitals(tmp_path)
     federation.serve()

@@ -69,7 +69,10 @@ def test_secure_runs_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> N
             "federation.participation=0.5 federation.min_silos=2",
             "needs 3 silos or more in every round",
         ),
-        ("evaluation.n_silos=2", "evaluation.n_silos cannot be used with federation.secure = true"),
+        (
+            "evaluation.n_silos=2",
+            "two thirds and at least 3, but evaluation.n_silos = 2",
+        ),
     ],
 )
 def test_what_needs_single_silos_is_refused(tmp_path: Path, settings: str, why: str) -> None:

@@ -39,14 +39,14 @@ def test_every_subset_of_the_threshold_gives_the_secret(secret: bytes) -> None:
         assert shares.combine([parts[x - 1] for x in points], by) == secret
 
 
-def test_fewer_shares_are_consistent_with_every_secret() -> None:
-    """For any two shares of three needed and any secret, there is a third share that gives that secret."""
-    parts = shares.split(secrets.token_bytes(32), 3, 3)
-    by = shares.weights([1, 2, 3])
-    for wanted in (bytes(32), b"\x01" * 32):
-        known = sum(int.from_bytes(part) * weight for part, weight in zip(parts[:2], by[:2], strict=True))
-        third = (int.from_bytes(wanted) - known) * pow(by[2], -1, shares.PRIME) % shares.PRIME
-        assert shares.combine([*parts[:2], third.to_bytes(shares.BYTES)], by) == wanted
+def test_fewer_shares_than_the_threshold_do_not_give_the_secret() -> None:
+    """As they would if the polynomial had a lower degree."""
+    secret = secrets.token_bytes(32)
+    parts = shares.split(secret, 4, 5)
+    for count in (1, 2, 3):
+        for points in itertools.combinations(range(1, 6), count):
+            found = sum(int.from_bytes(parts[x - 1]) * by for x, by in zip(points, shares.weights(points), strict=True))
+            assert found % shares.PRIME != int.from_bytes(secret)
 
 
 def test_shares_of_two_splits_differ() -> None:

@@ -1,7 +1,8 @@
 """Federated methods and their rounds: broadcast, client tasks at the silos, aggregation at the server."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import ClassVar, Literal, NamedTuple, TypeVar, final, get_args
 
 import torch
@@ -120,6 +121,12 @@ class Round:
     def address(self) -> str:
         """Name of the task in requests, such as "train", or "base.train" if the method is wrapped."""
         return self.path + self.name
+
+
+def round_at(schedule: Sequence[Round], t: int, address: str) -> Round | None:
+    """Return the round with a task of this address: round t, or else the first one, since a silo may know fewer rounds
+    than its server, but not fewer tasks; None if there is none."""
+    return next((step for step in chain(schedule[t : t + 1], schedule) if step.address == address), None)
 
 
 def horizon(rounds: Iterable[Round]) -> int:

@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -31,6 +30,7 @@ from ..core import (
 from ..core.aggregation import all_finite
 from ..core.devices import CPU, has_double
 from ..core.errors import DIVERGED, HUGE, Diverged
+from ..core.method import round_at
 from ..files import SiloStore, StateLost
 from ..files.schema import KeptState
 from ..training.modules import load, snapshot
@@ -130,11 +130,9 @@ class Executor:
         an evaluation, so a request cannot name, for example, the unprotected task inside a wrapper."""
         if address in self.method.evaluations:
             return address, self.method.evaluations[address]
-        # A silo may know fewer rounds than its server, but not fewer tasks.
-        for step in chain(self.schedule[t : t + 1], self.schedule):
-            if step.address == address:
-                return step.name, step.task
-        raise RunError(f"{address!r} is neither a round's task nor an evaluation")
+        if (step := round_at(self.schedule, t, address)) is None:
+            raise RunError(f"{address!r} is neither a round's task nor an evaluation")
+        return step.name, step.task
 
     def perform(
         self, t: int, address: str, payload: Payload, silo: SiloId, kept: KeptState | None, needed: Collection[int] = ()

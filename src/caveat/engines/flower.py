@@ -167,7 +167,7 @@ class FlowerEngine:
         reasons: dict[SiloId, str] = {}
         cohort = [silo for silo in cohort if silo not in self.untrained]
         weights = weights_of(self.method, t, address)
-        if self.secure is not None and weights is not None and not self.joining:
+        if self.secure is not None and weights is not None:
             return self._exchange_securely(self.secure, t, address, payload, cohort, weights)
         least = min(self.quorum, len(cohort))
         until = time.monotonic() + self.round_timeout
@@ -177,10 +177,9 @@ class FlowerEngine:
             missing = [silo for silo in cohort if silo not in updates]
             found, reasons = self._ask(t, address, payload, missing, until)
             updates |= found
-            if measures and self.secure is not None:
-                bad = {}  # a joining silo sends no measurements, which no other silo's would hide
-            elif measures:
-                bad = left_out_measuring(updates, self.members.most, partial(self.read, address))
+            if measures:  # a joining silo may keep its measurements, which no other silo's would hide
+                sent = {silo: each for silo, each in updates.items() if each.payload or not self.joining}
+                bad = left_out_measuring(sent, self.members.most, partial(self.read, address))
             else:
                 bad = self._invalid(t, updates, payload)
             updates = {silo: update for silo, update in updates.items() if silo not in bad}
@@ -247,12 +246,12 @@ class FlowerEngine:
         away = {silo: "not connected" for silo in cohort if silo not in nodes}
         if updates and not any(update.payload.get(GROUP) for update in updates.values()):
             form = next(iter(updates.values())).payload
-            check_quorum(updates, min(self.quorum, len(self.silos)))
+            check_quorum(updates, min(self.quorum, len(cohort)))
             return self._heard(t, updates, away | lost | reasons, dict(form), dict(form), step is None)
         layout, vectors, other = alike(updates)
         left = away | lost | reasons | other
         with told(reasons | other):
-            check_quorum(session.survivors(vectors), min(self.quorum, len(self.silos)))
+            check_quorum(session.survivors(vectors), min(self.quorum, len(cohort)))
         request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, payload)
         words, alive = secure.total(slot, bound_request(request, layout, len(members)), vectors, nodes, terms, until)
         late = {silo: LATE for silo in members if silo not in alive}

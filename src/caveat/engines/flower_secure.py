@@ -61,7 +61,7 @@ class Slot(NamedTuple):
         try:
             number, slot, members, inbox = json.loads(text)
             return cls(int(number), int(slot), tuple(map(str, members)), unhexed(inbox))
-        except (ValueError, TypeError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
             raise SecureRefused("a request for a masked update without a valid slot of a session") from None
 
 

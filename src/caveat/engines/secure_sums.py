@@ -1,19 +1,21 @@
 """Rounds of which the server sees only the sum over silos, for every engine."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
-from ..core import Method, Replies, SiloId, Update, Weights
+from ..core import Method, Replies, RunError, SiloId, Update, Weights
+from ..core.method import round_at
 from ..secure.fixed_point import DecodedSum, Layout, sum_in_the_clear
 
 
 def weights_of(method: Method, t: int, address: str) -> Weights | None:
-    """Return the weights of silos in the sum of a task of round t; None if its updates are not summed, because the
-    server needs each of them. Evaluations are sums."""
+    """Return the weights of silos in the sum of a task, of the round that a silo runs for this t and address; None if
+    its updates are not summed, because the server needs each of them. Evaluations are sums. Raises RunError for an
+    address of no task."""
     if address in method.evaluations:
         return "silos"
-    step = next(islice(method.schedule(), t, None), None)
-    return None if step is None or step.address != address else step.summed
+    if (step := round_at(list(method.schedule()), t, address)) is None:
+        raise RunError(f"{address!r} is neither a round's task nor an evaluation")
+    return step.summed
 
 
 def weight_in(update: Update, weights: Weights) -> int:

@@ -78,7 +78,6 @@ class RunSpec:
         """Raise ConfigurationError for settings that need single silos."""
         settings = (
             ("evaluation.metrics", self.evaluation.metrics or self.metrics, "are functions of a silo's predictions"),
-            ("evaluation.n_silos", (self.evaluation.n_silos or LEAST) < LEAST, f"must be {LEAST} or more"),
             ("federation.newcomers", self.newcomers, "are evaluated one by one"),
         )
         for key_, wrong, why in settings:
@@ -86,6 +85,20 @@ class RunSpec:
                 raise ConfigurationError(
                     f"{key_} cannot be used with federation.secure = true, in which only sums over {LEAST} silos or "
                     f"more leave the silos: {key_.rpartition('.')[2]} {why}",
+                    key_,
+                )
+
+    def _check_sums(self, least: int, cohort: int) -> None:
+        """Raise ConfigurationError for fewer silos in a round of training or evaluation than a secure sum needs."""
+        evaluated = self.evaluation.n_silos or least
+        for key_, count, what in (
+            ("federation.secure", cohort, f"there are {cohort}"),
+            ("evaluation.n_silos", evaluated, f"evaluation.n_silos = {evaluated}"),
+        ):
+            if count < least:
+                raise ConfigurationError(
+                    f"federation.secure = true needs {least} silos or more in every round, more than two thirds and at "
+                    f"least {LEAST}, but {what}: a sum over few reveals their numbers",
                     key_,
                 )
 
@@ -300,13 +313,8 @@ class RunSpec:
                     f"{self.method.name}: the personalized model of silo {silo!r} {why}", "personal"
                 )
         self.complete_method(len(info), info.subgroups, info.target)
-        least = threshold(self.population(len(info)))
-        if self.federation.secure and (count := self.cohort_size(len(info))) < least:
-            raise ConfigurationError(
-                f"federation.secure = true needs {least} silos or more in every round, more than two thirds and at "
-                f"least {LEAST}, but there are {count}: a sum over few reveals their numbers",
-                "federation.secure",
-            )
+        if self.federation.secure:
+            self._check_sums(threshold(self.population(len(info))), self.cohort_size(len(info)))
         server = self.init_server(info, context, self.method)  # raises if a custom module lacks something
         if self.init_from is not None and "model" not in self.method.broadcast(server):
             text = f"{{key}} = {self.init_from!r} has no effect for {self.method.name!r}, which has no global model"

@@ -20,7 +20,6 @@ from ...core import ConfigurationError, Method, Round, RunError, SiloId, State, 
 from ...engines.allocator import use_huge_pages
 from ...engines.flower import FlowerEngine
 from ...engines.flower_messages import NEVER, GridMessages
-from ...engines.flower_secure import SecureServer
 from ...files import RUN, Entries, Ledger, ServerStore, held, manifest_of, owner_only, read_ledger
 from ...runs.joining import DEFAULT_ROUNDS
 from ...runs.progress import Progress
@@ -142,11 +141,9 @@ class Delivery:
         trained = saved.checkpoint.number
         method = Joining(run.complete_method, min(DEFAULT_ROUNDS, trained) if rounds is None else rounds, trained)
         bounds = {key: getattr(run.config.federation, key) for key in ("round_timeout", "start_timeout")}
-        sums = part / "state" / "sums"
-        secure = SecureServer(run.wire, run.members.secure_name, sums) if run.spec.federation.secure else None
         engine = FlowerEngine(
             Evaluated(method), run.wire, run.members, read=partial(check_measurement, run), joining=True,
-            secure=secure, **{key: value for key, value in bounds.items() if value is not None},
+            **{key: value for key, value in bounds.items() if value is not None},
         )  # fmt: skip
         ledger = Ledger(part / DELIVERED / "ledger.jsonl")
         (part / DELIVERED).mkdir(exist_ok=True)

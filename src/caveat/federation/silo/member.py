@@ -131,6 +131,8 @@ class SiloSide:
             weights = weights_of(executor.method, order.t, order.task) if terms.config.federation.secure else None
 
             def record(update: Update, known: FileSum | None) -> FileSum:
+                if order.joins and weights is not None:
+                    update = Update({}, update.examples)
                 ledger.recover(known)
                 ledger.add({self.file.silo: update}, weights is not None, t=order.t, task=order.task)
                 ledger.log.sync()
