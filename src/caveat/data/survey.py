@@ -14,6 +14,7 @@ from ..core.settings import check_type
 from .build import read
 from .checks import check_usual
 from .pools import NUMERIC, Pool, Reading, TableColumn, ordered
+from .quantities import column_values
 from .settings import DataSettings
 from .side_by_side import at_silos, remark, unlike
 from .sources import guess, parsed, tables
@@ -178,6 +179,11 @@ def _column(sheets: Sequence[Sheet], name: str, reading: Reading, wrong: Refusal
                 found = replace(found, distinct=len(np.unique(tables.row_times(sheets, reading))))
             except Refused as refusal:
                 refused = str(refusal)
+        if reading.predict in NUMERIC and name in (reading.target, reading.event):
+            try:
+                column_values(sheets, reading.target or "", reading.csv_format, reading.event)
+            except Refused as refusal:
+                refused = str(refusal) if refusal.column == name else refused
         becomes = f"{'label: ' if name == reading.target else ''}{found.distinct} {of[name]}"
     else:
         found = column_of(sheets, name, reading)

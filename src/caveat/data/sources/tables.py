@@ -281,7 +281,9 @@ def check_names(sheets: Sequence[Sheet], reading: Reading) -> None:
             why = "; columns that the data dictionary lacks are not read" if reading.declared.dictionary else ""
             if len(sheets[0].columns) == 1 and (marks := re.findall(r"[^\w.-]", columns)):
                 why = f"; if these are several columns, set {assignment('separator', max(marks, key=marks.count))}"
-            raise ConfigurationError(f"data.{key} = {name!r}: {sheets[0].path} has {columns}{why}", f"data.{key}")
+            raise ConfigurationError(
+                f"data.{key} = {name!r}: no such column; {sheets[0].path} has {columns}{why}", f"data.{key}"
+            )
     for key in ("groups", "time", "target"):
         for other, named in (*((each, key) for key, each in reading.no_inputs.items()), *features):
             if other == getattr(reading, key) and named != key:
