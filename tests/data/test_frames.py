@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_refused_by_silo(change: Any, told: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "told"), [
-    ({"target": "outcom"}, "data.target = 'outcom': silo north has age, sex"),
+    ({"target": "outcom"}, "data.target = 'outcom': no such column; silo north has age, sex"),
     ({"target": "outcome", "silo": "x"}, "silo: DataSettings has no such setting"),
 ])  # fmt: skip
 def test_keys_are_checked(given: dict[str, Any], told: str) -> None:
