@@ -20,7 +20,8 @@ DICTIONARY = (
 )
 
 
-def table(folder: Path, dictionary: Any = (), words: tuple[str, ...] = ("yes", "no", "before")) -> Run:
+def table(folder: Path, dictionary: Any = (), words: tuple[str, ...] = ("yes", "no", "before"), **settings: Any) -> Run:
+    """`settings` are those of the uncertainty."""
     generator = np.random.default_rng(0)
     for name, kinds in (("coast", words), ("hill", words[1::-1])):
         lines = ["age,value,smokes,ill"]
@@ -35,4 +36,5 @@ def table(folder: Path, dictionary: Any = (), words: tuple[str, ...] = ("yes", "
         ),
         seed=0,
     )
-    return caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=MLP, uncertainty=Uncertainty(mc_samples=3))
+    uncertainty = Uncertainty(mc_samples=3, **settings)
+    return caveat.run(given, caveat.FedAvg(rounds=1, training=QUICK), model=MLP, uncertainty=uncertainty)

@@ -163,6 +163,41 @@ def test_a_new_model_takes_over_without_a_lost_or_a_wrong_answer(run: Run, expor
         assert (served.watch.count, served.watch.repeats) == (sum(each is served for each, _, _ in found), 0)
 
 
+def test_answers_go_on_after_a_failed_reload(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def reopen(_: Sequence[Served]) -> Sequence[Served]:
+        raise KeyError("SECRET")
+
+    worker = AnsweringThread([Served("heart", RunModel(run, "coast"))], reopen=reopen)
+    worker.thread.start()
+    worker.reload()
+    one = given({"age": 61, "value": 2.5, "smokes": "1"})
+    assert len(worker.submit(worker.find(), one).result(20).found["label"]) == 1
+    worker.close()
+    assert "the old ones go on: KeyError" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+def test_a_state_that_was_not_saved_is_saved_later(run: Run, tmp_path: Path) -> None:
+    class Full(Watch):
+        tries = 0
+
+        def save(self, path: Path) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise OSError("disk full")
+            super().save(path)
+
+    model = RunModel(run, "coast")
+    watch = Full(model, 0.01)
+    worker = AnsweringThread([Served("heart", model, watch, tmp_path / "state.json")])
+    worker.thread.start()
+    worker.submit(worker.find(), given({"age": 61, "value": 2.5, "smokes": "1"})).result(20)
+    worker.reload()
+    worker.close()
+    assert watch.tries == 2
+    assert read(tmp_path / "state.json", WatchFile) == watch.record()
+
+
 def test_a_stream_replayed_after_a_crash_counts_once(run: Run, tmp_path: Path) -> None:
     """From any state that was saved, all inputs again leave the bits of no crash."""
     model, drawn = RunModel(run, "coast"), random.Random(3)

@@ -27,7 +27,7 @@ from caveat.cli.output import prediction_rows
 from caveat.core import ConfigurationError
 from caveat.data.inputs import noted_inputs
 from caveat.serving.answering import BEGINNING, AnsweringThread, AnswerLog, Served
-from caveat.serving.answers import OnnxModel, RunModel, ServedModel
+from caveat.serving.answers import OnnxModel, RunModel, ServedModel, described
 from caveat.serving.app import service
 from caveat.serving.watch import Watch
 
@@ -242,6 +242,21 @@ def test_a_name_that_occurs_twice_is_refused(run: Run, body: bytes) -> None:
         assert "repeated names" in client.post("/predict", content=body).json()["error"]
 
 
+def test_infinite_numbers_are_refused(run: Run) -> None:
+    body = b'{"rows": [{"age": %s, "value": 1, "smokes": "1"}]}'
+    with asked(RunModel(run, "coast")) as client:
+        for number, expected in ((b"Infinity", "without NaN, Infinity"), (b"1e999", "row 0, column 'age', expected a")):
+            told = client.post("/predict", content=body % number)
+            assert told.status_code == 422
+            assert expected in told.json()["error"]
+
+
+def test_other_routes_and_methods_are_errors_in_json(run: Run) -> None:
+    with asked(RunModel(run, "coast")) as client:
+        for told, status in ((client.get("/nowhere"), 404), (client.get("/predict"), 405)):
+            assert (told.status_code, "no such route" in told.json()["error"]) == (status, True)
+
+
 def test_a_tensor_has_few_axes(run: Run) -> None:
     """The product of many sizes is a number with millions of digits."""
     tensor = {"name": "inputs", "shape": [1] + [2**31] * 300_000, "datatype": "FP32", "data": [1]}
@@ -328,6 +343,22 @@ def test_the_audit_has_a_line_for_every_answer_and_belongs_to_its_owner(model: S
         )
         assert line["rank"] / line["of"] == pytest.approx(answer["typicality"])
     assert stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode) == 0o600
+
+
+def test_with_an_audit_answers_are_described_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return described(*arguments)
+
+    for place in ("answering", "app"):
+        monkeypatch.setattr(f"caveat.serving.{place}.described", counted)
+    for audit in (tmp_path / "audit.jsonl", None):
+        calls.clear()
+        with asked(RunModel(run, "coast"), audit) as client:
+            assert len(client.post("/predict", json={"rows": ROWS}).json()["answers"]) == len(ROWS)
+        assert len(calls) == 1
 
 
 def test_an_audit_is_no_other_file(tmp_path: Path) -> None:

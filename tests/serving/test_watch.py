@@ -79,6 +79,8 @@ def test_mistakes_are_one_line(run: Run, nowhere: Path) -> None:
     assert caveat(*watch).exit_code == 0
     (state,) = nowhere.glob("*-coast.watch.json")
     assert "which cannot change" in one_error(caveat(*watch, "--alarm", 0.05), 2)
+    assert "--alarm or --between, not both" in one_error(caveat(*watch, "--alarm", 0.01, "--between", 50), 2)
+    assert "silo coast has two states" in one_error(caveat(*watch, "--with", state), 2)
     other = ("watch", run.folder, "rows.csv", "--silo", "hill", "--state", state)
     assert "watches another model, of silo coast" in one_error(caveat(*other), 3)
     state.write_text(state.read_text().replace('"t": 6', '"t": 7'))
@@ -108,4 +110,25 @@ def test_an_endless_watch_goes_on_after_an_alarm_and_the_mean_counts_several_sil
     assert caveat(*watch, "--state", "c.json", "--between", 50).exit_code == 1
     assert len(read(nowhere / "c.json", WatchFile).alarms) > 2
     assert "not with --between" in one_error(caveat(*watch, "--state", "d.json", "--with", "c.json"), 2)
-    assert "which cannot change" in one_error(caveat(*watch, "--state", "c.json"), 2)
+    assert not Path("d.json").exists()
+    assert "expected --between 50, as in c.json, which cannot change" in one_error(
+        caveat(*watch, "--state", "c.json"), 2
+    )
+
+
+def test_an_endless_watch_shows_its_alarms_and_exits_with_1_only_for_new_ones(run: Run, nowhere: Path) -> None:
+    watch = ("watch", run.folder, "rows.csv", "--silo", "coast", "--between", 50, "--state", "a.json")
+    batch(nowhere / "rows.csv", 4, factor=12)
+    assert caveat(*watch).exit_code == 1
+    state = read(nowhere / "a.json", WatchFile)
+    assert max(share for _, share in state.points) >= 1
+    assert state.points[-1][0] == state.monitors["columns"]["t"] == 40
+    again = caveat(*watch)
+    assert (again.exit_code, "40 repeats" in again.stdout, "ALARM of columns" in again.stdout) == (0, True, True)
+
+
+def test_alarms_are_printed_although_the_page_cannot_be_written(run: Run, nowhere: Path) -> None:
+    batch(nowhere / "rows.csv", 4, factor=12)
+    done = caveat("watch", run.folder, "rows.csv", "--silo", "coast", "--page", nowhere / "no" / "page.html")
+    assert "ALARM of columns" in done.stdout
+    assert (done.exit_code, "--page " in done.stderr) == (2, True)

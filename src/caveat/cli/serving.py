@@ -8,15 +8,21 @@ from urllib.parse import quote
 import typer
 
 from .console import Device, ModelOptions, Plugins, RunArgument, reported
+from .finished import _write
 
 ServedArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN|MODEL.onnx...", help="Run folders, or exported ONNX files.")
 ]
-Alarm = Annotated[float, typer.Option(min=1e-6, max=0.5, help="Largest chance of ever raising a false alarm.")]
+Alarm = Annotated[
+    float | None,
+    typer.Option(min=1e-6, max=0.5, help="Largest chance of ever raising a false alarm.  [default: 0.01]"),
+]
 Between = Annotated[
     int | None,
     typer.Option(min=2, metavar="N", help="Instead of --alarm: mean number of inputs between false alarms, at least."),
 ]
+RATE = 0.01
+"""The default of --alarm."""
 ALARMED = 1
 """Exit status of `caveat watch` if there is an alarm."""
 
@@ -38,7 +44,7 @@ def serve(
     states: Annotated[
         Path | None, typer.Option("--watch", metavar="FOLDER", help="Watch inputs; keep a state per model here.")
     ] = None,
-    alarm: Alarm = 0.01,
+    alarm: Alarm = None,
     between: Between = None,
     most_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of inputs of a request.")] = 4096,
     most_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Largest size of a request.")] = 4 << 20,
@@ -53,18 +59,16 @@ def serve(
     authentication and no encryption: for other machines, put a proxy that has both in front of it.
     """
     with reported(named=True), ExitStack() as open_files:
-        from ..files.writing import held
         from ..serving.answering import AnsweringThread, AnswerLog
         from ..serving.app import service, serving
         from ..serving.deployment import Deployment
 
         opened = Deployment(
-            tuple(places), tuple(silos or ()), lambda place, silo: _opened(place, silo, model, device), states, alarm,
-            between,
+            tuple(places), tuple(silos or ()), lambda place, silo: _opened(place, silo, model, device), states,
+            _rate(alarm, between), between,
         )  # fmt: skip
+        open_files.enter_context(opened.alone())
         worker = AnsweringThread(opened.served(), None if audit is None else AnswerLog(audit), opened.served)
-        if states is not None:
-            open_files.enter_context(held(states / ".lock", f"--watch {states} is used by another process"))
         app = service(worker, most_rows=most_rows, most_bytes=most_bytes, names=(host, *(names or ())))
         for each in worker.served:
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}/predict?model={quote(each.name)}"
@@ -83,7 +87,7 @@ def watch(
         str | None, typer.Option(metavar="COLUMN", help="Tables: rows with the same value count once.")
     ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="Tables: column of labels, if known.")] = None,
-    alarm: Alarm = 0.01,
+    alarm: Alarm = None,
     between: Between = None,
     others: Annotated[
         list[Path] | None,
@@ -96,7 +100,8 @@ def watch(
     """Test whether inputs, columns or outcomes have changed since the model was calibrated.
 
     Give each batch of new inputs once, in order; the state is kept between calls. However often the command is called,
-    the chance that it ever raises a false alarm is at most --alarm. Exits with status 1 if there is an alarm.
+    the chance that it ever raises a false alarm is at most --alarm. Exits with status 1 if there has been an alarm, and
+    with --between if this call raised one.
     """
     with reported(named=True):
         from ..files import read
@@ -106,15 +111,18 @@ def watch(
 
         served = _opened(folder, silo, model, None)
         place = state or Path(f"{folder.resolve().name}-{silo}.watch.json")
-        found, together = Watch.opened(place, served, alarm, between), [read(each, WatchFile) for each in others or ()]
+        found = Watch.opened(place, served, _rate(alarm, between), between)
+        before, together = found.alarms, [read(each, WatchFile) for each in others or ()]
+        found.check_others(together)
         add_file(found, served, inputs, id, target)
         found.save(place)
-        if page is not None:
-            page.write_text(found.page(), encoding="utf-8")
         mean = found.mean_with(together)
         for line in found.lines() + ([] if mean is None else [mean.line]):
             typer.echo(line)
-    if found.alarms or (mean is not None and mean.alarm):
+        if page is not None:
+            _write(found.page(), page, "--page")
+    raised = found.alarms if between is None else found.alarms != before
+    if raised or (mean is not None and mean.alarm):
         raise typer.Exit(ALARMED)
 
 
@@ -141,6 +149,14 @@ def card(
 
         found = contents(load(folder, model=model), silo, stated)
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False) if as_json else card_text(found), nl=as_json)
+
+
+def _rate(alarm: float | None, between: int | None) -> float:
+    from ..core import ConfigurationError
+
+    if alarm is not None and between is not None:
+        raise ConfigurationError(f"--alarm {alarm:g}: expected --alarm or --between, not both")
+    return RATE if alarm is None else alarm
 
 
 def _opened(folder: Path, silo: str | None, model: Any, device: str | None) -> Any:

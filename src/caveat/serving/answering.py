@@ -61,6 +61,8 @@ class Answered(NamedTuple):
     id: str
     found: Arrays
     asked: ServedInputs
+    answers: list[dict[str, Any]] | None = None
+    """An answer per input, if the audit needed them."""
 
 
 class Waiting(NamedTuple):
@@ -157,8 +159,9 @@ class AnsweringThread:
             if told == "reload" and self.reopen is not None:
                 try:
                     self.served = tuple(self.reopen(self.served))
-                except (CaveatError, OSError) as error:
-                    LOG.error("the models were not opened again, and the old ones go on: %s", error)
+                except Exception as error:  # the thread has to go on
+                    why = error if isinstance(error, CaveatError | OSError) else type(error).__name__
+                    LOG.error("the models were not opened again, and the old ones go on: %s", why)
 
     def _next(self) -> tuple[str, list[Waiting]]:
         """Wait for a request, and return it with the others that wait, or what else is to be done afterwards."""
@@ -177,13 +180,14 @@ class AnsweringThread:
             return "", batch
 
     def _save(self) -> None:
-        for served in self.changed:
+        for served in list(self.changed):
             if served.watch is not None and served.state is not None:
                 try:
                     served.watch.save(served.state)
                 except (CaveatError, OSError) as error:  # answers go on; the next save may succeed
                     LOG.error("the state of the watch was not saved: %s", error)
-        self.changed.clear()
+                    continue
+            del self.changed[served]
         self.saved = time.monotonic()
 
     def _answer(self, served: Served, requests: list[Waiting]) -> None:
@@ -205,11 +209,12 @@ class AnsweringThread:
             self._tell(each, asked, found)
 
     def _tell(self, request: Waiting, asked: ServedInputs, found: Arrays) -> None:
-        id, served = uuid.uuid4().hex, request.served
+        id, served, answers = uuid.uuid4().hex, request.served, None
         try:
             watched = found.pop(WATCHED, None)
             if self.audit is not None:
-                self.audit.write(id, served, described(served.model, found, asked))
+                answers = described(served.model, found, asked)
+                self.audit.write(id, served, answers)
             if served.watch is not None:
                 ranked = found if watched is None else found | {"typicality": watched}
                 served.watch.add(ranked, asked, request.given.groups)
@@ -217,7 +222,7 @@ class AnsweringThread:
         except Exception as error:
             request.answer.set_exception(error)
         else:
-            request.answer.set_result(Answered(id, found, asked))
+            request.answer.set_result(Answered(id, found, asked, answers))
 
 
 def read_together(model: ServedModel, given: Sequence[Given]) -> list[ServedInputs | Exception]:

@@ -30,8 +30,9 @@ from ..data.tables.reference import NO_REFERENCE
 from ..export.export_model import Arrays, ask_onnx_with, onnx_session
 from ..export.model_card import promises, recorded
 from ..export.predictor import RawInputs, outputs
-from ..files import sum_of
+from ..files import RUN, STATES, sum_of
 from ..runs.fingerprints import MODEL
+from ..runs.inputs import PREPARATION
 from ..runs.local import Run
 from ..uncertainty.monitoring import KnownValues
 
@@ -40,6 +41,8 @@ LONGEST_CELL = 1000
 LARGEST = float(np.finfo(np.float32).max)
 WATCHED = "watched"
 """The typicality that the watch ranks, if it is not that of the answer."""
+DECIDING = (RUN, PREPARATION, MODEL, "model/model.json", STATES)
+"""The files of a run that decide its answers; the last one has the hashes of the silos' states."""
 MOST_REFUSALS = 20
 CELL = re.compile(r"line (\d+): the value of '(.+?)', expected")
 
@@ -103,7 +106,7 @@ class ServedModel:
     silo: SiloId
     classes: tuple[str, ...]
     version: str
-    """SHA-256 of the model's file."""
+    """SHA-256 of what decides the answers: of an ONNX file, or of a run's files `DECIDING`."""
     kind: str
     """ "images", "table", "tokens", "series" or "features"."""
     dtype: str
@@ -201,6 +204,13 @@ def _cell_problem(value: Any) -> str:
     return "expected a number, a text or null"
 
 
+def version_of(folder: Path) -> str:
+    """Return SHA-256 of the files of a run that decide its answers: runs of the same weights may differ in settings,
+    calibration and columns."""
+    sums = [f"{place} {sum_of(folder / place).sha256}\n" for place in DECIDING if (folder / place).exists()]
+    return hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
 class RunModel(ServedModel):
     """A silo's model in a run's folder."""
 
@@ -213,7 +223,7 @@ class RunModel(ServedModel):
         """Of each model: a policy's choice would change the distribution of p-values."""
         self.classes, self.kind, self.shape = tuple(run.preparation.classes), self.raw.kind, self.raw.shape
         self.dtype = str(self.raw.dtype).removeprefix("torch.")
-        self.version = str(sum_of(run.folder / MODEL).sha256)
+        self.version = version_of(run.folder)
         summary, record = recorded(run.experiment, silo)
         promise = (record.promise if record is not None else None) or summary.guarantee
         self.risk = promise.risk if promise is not None and promise.guaranteed else None
@@ -271,17 +281,22 @@ class OnnxModel(ServedModel):
 
     def __init__(self, path: Path) -> None:
         self.session = onnx_session(path)
-        about = self.session.get_modelmeta().custom_metadata_map
-        if "caveat" not in about or "promises" not in about:
-            raise ConfigurationError(f"{path}: expected an ONNX file written by this version of `caveat export`")
+        self.version = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.output_names = tuple(output.name for output in self.session.get_outputs())
+        try:
+            self._read(self.session.get_modelmeta().custom_metadata_map)
+        except (KeyError, ValueError, TypeError):
+            text = f"{path}: expected an ONNX file written by this version of `caveat export`"
+            raise ConfigurationError(text) from None
+
+    def _read(self, about: Mapping[str, str]) -> None:
+        """Read the metadata. Raises KeyError, ValueError or TypeError for those of other files."""
         inputs = json.loads(about["inputs"])
         self.silo, self.classes = about["silo"], tuple(json.loads(about["classes"]))
         self.kind, self.dtype, self.shape = inputs["kind"], inputs["dtype"], tuple(inputs["shape"][1:])
-        self.version = hashlib.sha256(path.read_bytes()).hexdigest()
         self.promises = tuple(json.loads(about["promises"]))
         self.n_calibration = int(json.loads(about.get("n_calibration", "0")))
         self.false_alarm_rate = float(json.loads(about.get("false_alarm_rate", "0")))
-        self.output_names = tuple(output.name for output in self.session.get_outputs())
         self.ranks_watched = int(json.loads(about["models"])) == 1
         if self.kind == "table":
             self.encoder = _encoder_of(inputs)

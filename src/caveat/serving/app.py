@@ -163,7 +163,7 @@ def service(
     """Return the ASGI application; `names` are those that it is asked by, beside localhost and addresses. Raises
     ConfigurationError without FastAPI."""
     try:
-        from fastapi import FastAPI, HTTPException, Request
+        from fastapi import FastAPI, Request
         from fastapi.responses import HTMLResponse, JSONResponse
     except ImportError as error:
         raise ConfigurationError("caveat serve needs FastAPI and uvicorn: pip install 'caveat[serve]'") from error
@@ -208,7 +208,6 @@ def service(
         handled.__annotations__ = {"request": Request}
         return handled
 
-    @app.exception_handler(HTTPException)
     @app.exception_handler(404)
     @app.exception_handler(405)
     async def unknown(request: Request, problem: Any) -> Any:
@@ -230,7 +229,7 @@ def service(
         _, served, found = await answer(request, request_of)
         model = served.model
         head = {"id": found.id, "silo": model.silo, "model": served.name, "version": served.version}
-        answers = described(model, found.found, found.asked)
+        answers = found.answers or described(model, found.found, found.asked)
         return JSONResponse({**head, "promises": model.promises, "answers": answers})
 
     async def invocations(request: Request) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import ConfigurationError
+from ..files.writing import held
 from .answering import Served
 from .answers import ServedModel
 from .watch import Watch
@@ -23,9 +25,23 @@ class Deployment:
     alarm: float = 0.01
     between: int | None = None
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder of states, made if missing: `served` reads what one process at a time may write. Raises
+        RunError if another process holds it, ConfigurationError for what is no folder."""
+        if self.states is None:
+            yield
+            return
+        try:
+            self.states.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"--watch {self.states}: {error.strerror}, expected a folder") from None
+        with held(self.states / ".lock", f"--watch {self.states} is used by another process"):
+            yield
+
     def served(self, before: Sequence[Served] = ()) -> list[Served]:
         """Open the models; one whose version is among those before goes on. Raises ConfigurationError for two models
-        of the same name and version, and what opening raises."""
+        of the same name and version and for an ONNX file of another silo, and what opening raises."""
         known = {(each.name, each.model.version, each.model.silo): each for each in before}
         found: list[Served] = []
         for place in self.places:
@@ -35,18 +51,18 @@ class Deployment:
             for silo in self.silos if folders else (None,):
                 model, name = self.load(place, silo), place.absolute().name if folders else place.stem
                 name += f"-{silo}" if folders and len(self.silos) > 1 else ""
-                if any((name, model.version[:12]) == (each.name, each.version) for each in found):
-                    raise ConfigurationError(f"{place}: model {name} in version {model.version[:12]} is given twice")
-                old = known.get((name, model.version, model.silo))
-                found.append(old or Served(name, model, *self._watch(name, model)))
+                if self.silos and model.silo not in self.silos:
+                    given = ", ".join(self.silos)
+                    raise ConfigurationError(f"--silo {given}: {place} is the model of silo {model.silo}")
+                new = Served(name, model)
+                if any((name, new.version) == (each.name, each.version) for each in found):
+                    raise ConfigurationError(f"{place}: model {name} in version {new.version} is given twice")
+                found.append(known.get((name, model.version, model.silo)) or self._watched(new))
         return found
 
-    def _watch(self, name: str, model: ServedModel) -> tuple[Watch | None, Path | None]:
-        if self.states is None:
-            return None, None
-        try:
-            self.states.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(f"--watch {self.states}: {error.strerror}, expected a folder") from None
-        state = self.states / f"{name}-{model.version[:12]}.watch.json"
-        return Watch.opened(state, model, self.alarm, self.between), state
+    def _watched(self, served: Served) -> Served:
+        """Return a model with its watch, if there is a folder of states."""
+        if self.states is not None:
+            served.state = self.states / f"{served.name}-{served.version}.watch.json"
+            served.watch = Watch.opened(served.state, served.model, self.alarm, self.between)
+        return served

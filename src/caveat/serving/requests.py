@@ -34,7 +34,7 @@ def parsed(body: bytes, *, nan: bool = False) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise Refusal((None, None, "expected a JSON object in UTF-8, without NaN, infinite numbers and repeated names"))
+        raise Refusal((None, None, "expected a JSON object in UTF-8, without NaN, Infinity and repeated names"))
     return value
 
 

@@ -75,6 +75,7 @@ class Watch:
             if self._repeated(id):
                 self.repeats += 1
                 continue
+            alarmed = []
             for name, monitor in self.monitors.items():
                 if isinstance(monitor, RankMonitor):
                     monitor.add(rank_of(float(found["typicality"][i]), monitor.n))
@@ -82,8 +83,12 @@ class Watch:
                     monitor.add(self._values(asked.rows[i]))
                 elif isinstance(monitor, OutcomeMonitor) and wrong is not None and (error := wrong[i]) is not None:
                     monitor.add(error)
-                self._check(name, monitor)
+                if self._check(name, monitor):
+                    alarmed.append(monitor)
             self._point()
+            for monitor in alarmed:
+                if monitor.endless:
+                    monitor.begin_anew()
 
     def _repeated(self, id: bytes) -> bool:
         """Return whether an id has occurred, and remember it."""
@@ -100,10 +105,11 @@ class Watch:
         texts = np.array([column.categories is not None for column in self.model.columns])
         return np.where(texts & (row == -1), np.nan, row)
 
-    def _check(self, name: str, monitor: Monitor) -> None:
+    def _check(self, name: str, monitor: Monitor) -> bool:
+        """Return whether a monitor raises an alarm, and remember it."""
         once = not monitor.endless and any(each.monitor == name for each in self.alarms)
         if once or monitor.evidence < 1 / self.level:
-            return
+            return False
         column, change = "", 0
         if isinstance(monitor, ColumnMonitor):
             at = int(monitor.by_column.argmax())
@@ -113,8 +119,7 @@ class Watch:
             change = monitor.change
         found = AlarmRaised(monitor=name, at=monitor.t, since=change + 1, column=column)
         self.alarms = [*self.alarms[1 - MOST_ALARMS :], found]
-        if monitor.endless:
-            monitor.begin_anew()
+        return True
 
     @property
     def evidence(self) -> float:
@@ -154,10 +159,9 @@ class Watch:
             return cls(model, alarm, between)
         if (kept.model, kept.silo) != (model.version, model.silo):
             raise DataError(f"{path} watches another model, of silo {kept.silo}: expected a new file for this one")
-        if kept.between != between:
-            raise ConfigurationError(f"--between {between}: {path} has {kept.between}, which cannot change")
-        if kept.alarm != alarm:
-            raise ConfigurationError(f"--alarm {alarm:g}: {path} has {kept.alarm:g}, which cannot change")
+        if kept.between != between or (between is None and kept.alarm != alarm):
+            option = f"--alarm {kept.alarm:g}" if kept.between is None else f"--between {kept.between}"
+            raise ConfigurationError(f"expected {option}, as in {path}, which cannot change")
         watch = cls(model, kept.alarm, between)
         watch.salt, watch.ids = kept.salt, dict.fromkeys(kept.ids)
         watch.alarms, watch.points = list(kept.alarms), [(int(t), float(share)) for t, share in kept.points]
@@ -172,13 +176,21 @@ class Watch:
         return watch
 
     def mean_with(self, others: Sequence[WatchFile]) -> MeanEvidence | None:
-        """Return the mean over silos of evidence, None without others. Raises ConfigurationError for a state with
-        `between`, whose evidence is of another kind."""
+        """Return the mean over silos of evidence, None without others. Raises what `check_others` raises."""
+        if not others:
+            return None
+        self.check_others(others)
         every = [self.record(), *others]
-        if any(each.between is not None for each in every) and others:
+        return MeanEvidence(len(every), sum(map(_evidence, every)) / len(every), 1 / self.alarm)
+
+    def check_others(self, others: Sequence[WatchFile]) -> None:
+        """Raise ConfigurationError for two states of a silo, its own included, and for a state with `between`, whose
+        evidence is of another kind."""
+        if others and any(each is not None for each in (self.between, *(other.between for other in others))):
             raise ConfigurationError("--with: a mean over silos needs watches with --alarm, not with --between")
-        evidence = sum(map(_evidence, every)) / len(every)
-        return MeanEvidence(len(every), evidence, evidence >= 1 / self.alarm, 1 / self.alarm) if others else None
+        silos = [self.model.silo, *(each.silo for each in others)]
+        if twice := next((silo for i, silo in enumerate(silos) if silo in silos[:i]), None):
+            raise ConfigurationError(f"--with: silo {twice} has two states, expected one of each other silo")
 
     def page(self) -> str:
         """Return a page of what has been found."""
@@ -212,8 +224,11 @@ class MeanEvidence(NamedTuple):
 
     silos: int
     evidence: float
-    alarm: bool
     needed: float
+
+    @property
+    def alarm(self) -> bool:
+        return self.evidence >= self.needed
 
     @property
     def line(self) -> str:

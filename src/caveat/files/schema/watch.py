@@ -23,7 +23,7 @@ class WatchFile(File):
 
     SEALED: ClassVar = True
 
-    model: str  # SHA-256 of the model
+    model: str  # version of the model: SHA-256 of what decides its answers
     silo: str
     alarm: Annotated[float, Field(gt=0, lt=1)]  # largest chance of ever raising a false alarm
     between: Annotated[int, Field(ge=2)] | None = None  # or the mean number of inputs between false alarms, at least
