@@ -38,7 +38,7 @@ def opened(place: Path, silo: str | None) -> ServedModel:
 
 
 def test_a_file_is_of_a_silo_that_was_named(exported: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--silo hill, cost: .*model.onnx is the model of silo coast"):
+    with pytest.raises(ConfigurationError, match=r"--silo hill, cost: .*model.onnx is the model of silo coast"):
         Deployment((exported,), ("hill", "cost"), opened).served()
     for silos in ((), ("coast",), ("hill", "coast")):
         (served,) = Deployment((exported,), silos, opened).served()
@@ -79,10 +79,10 @@ def test_states_are_read_by_who_holds_them(exported: Path, tmp_path: Path) -> No
     deployment = Deployment((exported,), (), opened, states)
     with deployment.alone():
         (served,) = deployment.served()
-        assert served.watch is not None and served.state is not None
+        assert served.state is not None
         served.state.write_text("damaged")
         with pytest.raises(RunError, match="is used by another process"), deployment.alone():
             pass
-        assert "is used by another process" in one_error(caveat("serve", exported, "--watch", states), 1)
+        assert "is used by another process" in one_error(caveat("serve", exported, "--watch", states), 4)
     (tmp_path / "file").write_text("")
     assert "expected a folder" in one_error(caveat("serve", exported, "--watch", tmp_path / "file"), 2)
