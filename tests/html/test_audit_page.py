@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from caveat.core.text import apart
-from caveat.files.schema import Finding
-from caveat.html.audit import _growth, findings_figure
+from caveat.files.schema import AccuracyRecord, AuditFile, Finding
+from caveat.html.audit import _growth, findings_figure, next_steps
 
 FALLS = Finding(
     "epistemic and data", "it falls", "holds", "", {"exponent": {"mean": -1, "low": -1.2, "high": -0.8}, "limit": -0.25}
@@ -29,6 +30,21 @@ def test_an_estimate_stands_beside_its_limit_and_a_reversed_ranking_is_the_same_
     marks = [float(x) + 4.2 for x in re.findall(r'd="M([\d.]+),[\d.]+a4.2', str(figure.drawing))]
     assert marks[0] < limits[0] < limits[1] < marks[1]
     assert findings_figure([]) is None
+
+
+def advice(*findings: Finding, warning: str | None = None) -> list[str]:
+    accuracy = AccuracyRecord(mean=0.9, by_chance=0.5, error=0.1, at_chance=bool(warning), warning=warning)
+    return next_steps(AuditFile.model_construct(seeds=[0, 1], accuracy=accuracy, findings=list(findings), runs=[]))
+
+
+def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
+    assert advice(FALLS) == ["Use these uncertainties as their names say, on data like these."]
+    unknown = Finding("confidence", "it is calibrated", "cannot say", "", {})
+    assert advice(FALLS, unknown) == ["Do not rely on what is open: confidence."]
+    open_ = replace(FALLS, verdict="cannot say")
+    assert advice(open_, unknown)[0].startswith("Repeat the command with more seeds (--seeds 0,1,2,3)")
+    (step,) = advice(open_, warning="These models have not learned.")
+    assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
 
 
 def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:

@@ -233,10 +233,12 @@ THREE = ("ditto", "fedavg", "local")
 
 
 def with_majority(most: float, **accuracies: float) -> Comparison:
-    """A comparison of methods with these accuracies, each within 0.02, where the most frequent class has `most`."""
+    """A comparison of methods with these accuracies, each within 0.02, where the most frequent class has `most`, on
+    1,000 inputs."""
     found = fake_comparison(methods=tuple(accuracies))
     for cell in found["cells"]:
-        cell["majority"] = {"accuracy": most, "gained": 1, "lost": 1}
+        more = round(1000 * (accuracies[cell["row"]] - most))
+        cell["majority"] = {"accuracy": most, "gained": 10 + max(more, 0), "lost": 10 + max(-more, 0)}
     for row in found["tables"][0]["rows"]:
         mean = accuracies[row["row"]]
         row |= {"mean": mean, "low": mean - 0.02, "high": mean + 0.02}
@@ -265,11 +267,34 @@ def test_the_methods_that_have_not_learned_are_named() -> None:
 
 def test_methods_that_are_all_barely_trained_are_not_chosen_between() -> None:
     found = with_majority(0.1, ditto=0.19, fedavg=0.15, local=0.13)  # every interval is above 10 %
-    assert verdict(found, found.columns[0]).startswith(
-        "All methods are barely better than the most frequent class (10.0 %)."
-    )
+    said = verdict(found, found.columns[0])
+    assert said.startswith("No method is more than barely better than the most frequent class (10.0 %).")
     (step,) = next_steps(found, found.columns[0])
-    assert step.endswith("all are barely trained (the best mean is 19.0 %).")
+    assert step.endswith(
+        "no method is more than barely better than the most frequent class (the best accuracy is 19.0 %)."
+    )
+
+
+def test_methods_that_have_learned_are_not_called_untrained_for_few_seeds() -> None:
+    """Wide intervals of two seeds say how much seeds differ; a sign test of inputs says whether a model has learned."""
+    found = with_majority(0.5, ditto=0.85, fedavg=0.84)
+    content = found.model_dump(by_alias=True)
+    for row in content["tables"][0]["rows"]:
+        row |= {"low": row["mean"] - 0.63, "high": row["mean"] + 0.63}
+    found = Comparison.model_validate(content)
+    assert "most frequent class" not in verdict(found, found.columns[0])
+    assert not any("most frequent class" in step for step in next_steps(found, found.columns[0]))
+
+
+def test_a_method_that_few_inputs_tell_from_the_most_frequent_class_needs_inputs() -> None:
+    found = with_majority(0.5, ditto=0.85, fedavg=0.84)
+    content = found.model_dump(by_alias=True)
+    for cell in content["cells"]:
+        cell["majority"] = {"accuracy": 0.5, "gained": 5, "lost": 1}
+    found = Comparison.model_validate(content)
+    assert verdict(found, found.columns[0]).startswith("No method is shown to be better than always predicting")
+    (step,) = next_steps(found, found.columns[0])
+    assert step == "ditto is not shown to be better than the most frequent class: add test inputs."
 
 
 def test_the_most_frequent_class_is_on_the_scale_far_from_all_methods() -> None:
@@ -281,14 +306,18 @@ def test_the_most_frequent_class_is_on_the_scale_far_from_all_methods() -> None:
 
 def test_methods_that_no_number_of_seeds_separates_are_chosen_by_their_costs() -> None:
     found = compared(0.95, 0.95, SHARE, {**OPEN, "mean": 0.0006})
-    runs = [
-        {"row": name, "seed": 0, "status": "done", "bytes_up": up, "bytes_down": up, "seconds": seconds}
-        for name, up, seconds in (("a", 8_000_000, 15.0), ("b", 0, 8.0))
-    ]
-    found = Comparison.model_validate(found.model_dump(by_alias=True) | {"seeds": (0, 1, 2), "cells": runs})
-    step = next_steps(found, found.columns[0])[-1]
-    assert step.startswith("Use b, which costs less (")
-    assert "not even 50 seeds would separate" in step
+
+    def step(*costs: tuple[str, int | None, float]) -> str:
+        runs = [
+            {"row": name, "seed": 0, "status": "done", "bytes_up": up, "bytes_down": up, "seconds": seconds}
+            for name, up, seconds in costs
+        ]
+        record = found.model_dump(by_alias=True) | {"seeds": (0, 1, 2), "cells": runs}
+        return next_steps(Comparison.model_validate(record), found.columns[0])[-1]
+
+    assert step(("a", 8_000_000, 15.0), ("b", 0, 8.0)).startswith("Use b, which costs less (")
+    for close in (("a", 8_000_000, 41.2), ("a", 8_000_000, 41.3), ("a", 4_000_000, 60.0), ("a", None, 8.0)):
+        assert step(close, ("b", 8_000_000, 41.2)).startswith("Choose between a and b by cost: not even 50 seeds would")
 
 
 def test_what_to_do_next_is_how_many_seeds_would_decide_and_the_control() -> None:
@@ -399,6 +428,9 @@ def test_a_map_of_silos_has_differences_to_the_reference_shaded_by_their_size() 
     assert silo_map(["s"], {"local": methods["local"]}, "local", SHARE, "about") is None
     worse = str(silo_map(["s"], methods, "local", LOSS, "about"))
     assert 'class="cell wrong"' in worse  # a higher loss
+    equal = {"local": methods["local"], "shared": methods["local"]}
+    same = str(silo_map(["s"], equal, "local", SHARE, "about"))
+    assert re.findall(r'fill-opacity="(\d)" class="cell"><title>([^<]*)', same) == [("0", "shared, s: 0.0 (50.0)")]
 
 
 def test_notes_and_equal_rounds_are_told() -> None:

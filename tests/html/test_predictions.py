@@ -31,6 +31,10 @@ def made(low: int, **more: Any) -> PredictedInputs:
     return PredictedInputs(prediction, ["ill", "well"], "fedavg", "VA", "new.csv", cells, lambda i: None)
 
 
+def steps(found: PredictedInputs) -> list[str]:
+    return next_steps(found, verdicts(found))
+
+
 def test_what_was_decided_is_said_first_with_its_reasons() -> None:
     found = made(3)
     assert (
@@ -120,7 +124,22 @@ def test_no_inputs_are_a_page(tmp_path: object) -> None:
 
 
 def test_what_to_do_follows_from_the_verdicts() -> None:
-    assert next_steps(made(0)) == ["Use the labels of the CSV."]
-    (step,) = next_steps(made(3))
+    assert steps(made(0)) == ["Use the labels of the CSV."]
+    (step,) = steps(made(3))
     assert step.startswith("Have a person decide 3 inputs")
-    assert next_steps(made(8))[0].startswith("Do not rely on these predictions")
+    assert steps(made(8))[0].startswith("Do not rely on these predictions")
+
+
+def test_without_a_possible_alarm_nothing_says_that_labels_can_be_used() -> None:
+    for few in (made(0, typicality=None, false_alarm_rate=0.0), made(0, ranked_among=18)):
+        (step,) = steps(few)
+        assert step.startswith("Check that these inputs are like the silo's own")
+
+
+def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> None:
+    found = made(0)
+    found.prediction.probs[4] = torch.nan
+    assert "All inputs together are unlike" not in Page(render(found)).text
+    check, person = steps(found)
+    assert check == "Check the values of the inputs whose probabilities are not finite, here 1."
+    assert person.startswith("Have a person decide 1 input:")

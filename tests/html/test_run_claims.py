@@ -128,8 +128,10 @@ def test_no_headline_claims_more_than_its_summary_holds(tmp_path: Path, seed: in
     if "Better than the most frequent class" in said:
         assert sum(own) > sum(frequent)
         assert not any(behind)
-    if sum(own) <= sum(frequent) < sum(sizes):
-        assert "It has not learned more than the most frequent class" in said
+    if sum(own) <= sum(frequent) <= sum(sizes) - 5:
+        assert "It is right no more often than the most frequent class" in said or "It predicts class" in said
+    if sum(sizes) - sum(frequent) < 5:  # no model could be better beyond chance
+        assert not any(each in said for each in ("better than", "Better than", "It predicts class"))
     if "No better than the most frequent class" in said:
         assert f"at {sum(behind)} of {len(own)} silo" in said
     found, summary = confidence(run), run.summary
@@ -249,7 +251,7 @@ def test_a_run_that_has_learned_nothing_says_so_first(tmp_path: Path) -> None:
     found = trust(run)
     assert found is not None
     assert found.lines[0].kind == "bad"
-    assert "It has not learned more than the most frequent class" in found.lines[0].text
+    assert "It is right no more often than the most frequent class" in found.lines[0].text
 
 
 def test_one_class_shows_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -271,16 +272,23 @@ def test_training_alone_that_is_better_beyond_chance_is_the_first_advice(tmp_pat
     assert advice(told(folder)).startswith("Use training alone instead (method local)")
 
 
-def test_a_run_that_gains_nothing_at_most_silos_is_not_to_be_used(tmp_path: Path) -> None:
-    folder = confident_run(tmp_path / "run", RIGHT, off=0)
+def with_confusions(folder: Path, of_silo: Callable[[int], list[list[int]]]) -> str:
+    """The advice on a run of nine silos with these test inputs of classes a and b, of which b is more frequent."""
+    confident_run(folder, RIGHT, off=0)
     content = json.loads((folder / "summary.json").read_text())
     for i, silo in enumerate(content["silos"]):
-        right = [[9, 1], [0, 10]] if i < 3 else [[0, 10], [1, 9]]
-        silo |= {"class_counts": [5, 6], "classification": {"confusion": right}}
+        silo |= {"class_counts": [5, 6], "classification": {"confusion": of_silo(i)}}
     write_json(folder / "summary.json", content | {"classes": ["a", "b"]})
-    text = advice(told(folder))
-    assert text.startswith("Do not use")
-    assert "no better than the most frequent class" in text
+    return advice(told(folder))
+
+
+def test_silos_where_the_class_is_ahead_by_chance_and_beyond_are_told_apart(tmp_path: Path) -> None:
+    good, same, worse = [[19, 1], [0, 20]], [[0, 10], [1, 9]], [[0, 10], [20, 10]]
+    text = with_confusions(tmp_path / "run", lambda i: worse if not i else same if i < 4 else good)
+    assert text.startswith(
+        "Do not use it at silo-0, where the most frequent class is right more often, beyond chance. Test it on more "
+        "inputs of silo-1, silo-2, silo-3 before use there: these show no gain over the most frequent class."
+    )
 
 
 def test_the_most_certain_of_few_inputs_are_no_advice(tmp_path: Path) -> None:
@@ -305,6 +313,22 @@ def test_a_model_that_predicts_one_class_is_not_to_be_used_anywhere(tmp_path: Pa
     assert any("Do not use it at any silo" in line for line in run_conclusion(read_run(folder)))
 
 
+def collapse(folder: Path, confusion: list[list[int]]) -> str:
+    found = told(
+        change(confident_run(folder, RIGHT, off=0), classes=["a", "b"], classification={"confusion": confusion})
+    )
+    return " ".join([*(text for _, text in lines(found)), advice(found)])
+
+
+def test_a_model_is_called_collapsed_only_beyond_chance(tmp_path: Path) -> None:
+    # Better than a constant by 10 inputs to none; of 20 inputs, one of another class shows nothing.
+    assert "predicts class" not in collapse(tmp_path / "rare", [[1880, 0], [110, 10]])
+    assert "predicts class" not in collapse(tmp_path / "few", [[19, 0], [1, 0]])
+    nearly = collapse(tmp_path / "nearly", [[1880, 2], [118, 0]])
+    assert "It predicts class a for 1,998 of 2,000 test inputs: 94.1 % of these have this class." in nearly
+    assert "it predicts class a for nearly every input" in nearly
+
+
 def test_a_global_model_that_is_as_accurate_without_abstaining_is_advised(tmp_path: Path) -> None:
     folder = decided_run(tmp_path / "run")
     assert "with the global model" not in advice(told(folder))
@@ -315,9 +339,25 @@ def test_a_global_model_that_is_as_accurate_without_abstaining_is_advised(tmp_pa
     content["models"]["switch"]["pooled"]["accuracy"] = 0.92
     write_json(folder / "summary.json", content)
     assert advice(told(folder)).startswith(
-        "Answer all inputs with the global model, as method fedavg does: 97.0 % of all silos' test inputs are right "
-        "without abstaining, and 95.0 % of the run's answers; at least 94.0 % at each silo; of ood_local 50.0 %."
+        "Answer all inputs with the global model: 97.0 % of all silos' test inputs are right without abstaining, and "
+        "95.0 % of the run's answers; at least 94.0 % at each silo; of ood_local 50.0 %. These answers have no "
+        "guarantee. Do not use it on inputs that its silos do not know"
     )
+    content["guarantee"]["risk"] = 0.05  # the interval of 3 % of 200 inputs reaches 6.4 %
+    write_json(folder / "summary.json", content)
+    assert "with the global model" not in advice(told(folder))
+
+
+def test_a_few_answers_are_not_compared_with_those_of_the_global_model(tmp_path: Path) -> None:
+    folder = decided_run(tmp_path / "run")
+    content = json.loads((folder / "summary.json").read_text())
+    for models in (content["models"], content["streams"]["ind"]["models"]):
+        models["global"] = {name: {"accuracy": 0.97} for name in ("mean", "worst", "pooled")}
+        models["switch"]["pooled"] = {"accuracy": 0.5, "coverage": 0.03, "answered_accuracy": 0.9}
+    content["pooled"] = {"accuracy": 0.5, "coverage": 0.03, "answered_accuracy": 0.9}
+    del content["guarantee"]
+    write_json(folder / "summary.json", content)
+    assert "with the global model" not in advice(told(folder))
 
 
 def test_foreign_inputs_stand_beside_right_and_wrong_ones(tmp_path: Path) -> None:

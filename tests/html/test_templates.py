@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caveat.core.text import without_folders
+from caveat.core.text import short_source, without_folders
 from caveat.html.templates import Cell, column, table, words
 
 
@@ -30,3 +30,13 @@ def test_titles_have_no_absolute_paths() -> None:
     assert without_folders("npz:mnist.npz") == "npz:mnist.npz"
     assert without_folders("hub:owner/name") == "hub:owner/name"
     assert without_folders("images:/scans/2024/north") == "images:north"
+
+
+def test_titles_name_the_first_file_of_each_source() -> None:
+    assert short_source("csv:/x/a.csv,/y/b.csv,c.csv") == "a.csv and 2 files more"
+    assert short_source("csv:/x/a.csv") == "csv:a.csv"
+    assert (
+        short_source("npz:/x/a.npz,b.npz + digits + hub:owner/name")
+        == "a.npz and 1 file more + digits + hub:owner/name"
+    )
+    assert short_source("digits,mnist") == "digits,mnist"

@@ -165,6 +165,10 @@ def without_folders(source: str) -> str:
 
 
 def short_source(source: str) -> str:
-    """Return the same for a title, without the kind and with the first of several files."""
-    first, *more = without_folders(source).split(",")
-    return first.partition(":")[2] + f" and {plural(len(more), 'file')} more" if more else first
+    """Return the same for a title: of several files of a source only the first, without the kind."""
+    return " + ".join(map(_first_file, without_folders(source).split(" + ")))
+
+
+def _first_file(source: str) -> str:
+    first, *more = source.partition(":")[2].split(",")
+    return f"{first} and {plural(len(more), 'file')} more" if more else source

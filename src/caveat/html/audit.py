@@ -158,14 +158,19 @@ def _broken(findings: Sequence[Finding]) -> list[Finding]:
 
 def next_steps(audit: AuditFile) -> list[str]:
     """Return what to do with the findings: what not to use, and how to decide open questions."""
-    steps = [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
+    steps = ["Train for more rounds or with another training.lr, then repeat the audit."]
+    steps = steps if audit.accuracy.warning else []
+    steps += [f"Do not rely on it: {each.claim}." for each in _broken(audit.findings)]
     if any(each.measured.get("practically_zero") for each in audit.findings):
         steps.append("Do not use epistemic uncertainty here: it is practically zero.")
     steps += _growth(audit.runs)
-    asked = [each.name for each in audit.findings if each.verdict == "cannot say" and _estimate(each)]
-    if asked:
+    unknown = [each for each in audit.findings if each.verdict == "cannot say"]
+    asked = [each.name for each in unknown if _estimate(each)]
+    if asked and not audit.accuracy.warning:
         more = seeds_option(audit.seeds, 2 * len(audit.seeds))
         steps.append(f"Repeat the command with more seeds ({more}) to decide what is open: {'; '.join(asked)}.")
+    if unknown and not steps:
+        steps.append(f"Do not rely on what is open: {'; '.join(each.name for each in unknown)}.")
     return steps or ["Use these uncertainties as their names say, on data like these."]
 
 

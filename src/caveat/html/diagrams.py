@@ -87,14 +87,9 @@ def lay_out(
     return Rows(frame, width, height, at, names, heads, most)
 
 
-def named(rows: Rows, series: Mapping[str, int] | None = None) -> list[Markup]:
-    """Draw a line and, if there is room, a name per row, and headings with the marks of `series`."""
-    drawn = []
-    for head, y in rows.heads:
-        own = series[head] if series else None
-        mark = svg.marks(own, [(4, y - 4)], 3.6) if own is not None else ""
-        title = svg.text(12 if series else 0, y, cut(head, 40), "start", "head")
-        drawn.append(svg.group("", mark, title, class_=svg.color(own) if own is not None else ""))
+def named(rows: Rows) -> list[Markup]:
+    """Draw a line and, if there is room, a name per row, and headings."""
+    drawn = [svg.text(0, y, cut(head, 40), "start", "head") for head, y in rows.heads]
     if rows.named:
         for name, y in rows.places:
             drawn.append(svg.line((rows.frame.left, y), (rows.frame.right, y), "lane"))
@@ -190,11 +185,8 @@ def matrix(
     for cell in cells:
         x, y = left + width * cell.column, top + height * cell.row
         title = [svg.element("title", cell.title)] if cell.title else []
-        drawn += [
-            svg.rect(
-                (x, y), width - 1.5, height - 1.5, f"cell {cell.kind}", *title, fill_opacity=0.12 + 0.88 * cell.shade
-            )
-        ] * bool(cell.kind)
+        shade, kind = (0.12 + 0.88 * cell.shade, f"cell {cell.kind}") if cell.kind else (0, "cell")
+        drawn += [svg.rect((x, y), width - 1.5, height - 1.5, kind, *title, fill_opacity=shade)] * bool(title)
         if len(cell.text) * _LETTER < width:
             at = x + width / 2, y + height / 2 + 4
             drawn.append(svg.text(*at, cell.text, "middle", "on" if cell.shade > 0.5 else ""))

@@ -67,13 +67,13 @@ class PredictedInputs:
 
 def render(found: PredictedInputs) -> str:
     """Return the text of the page."""
-    doubt = " All inputs together are unlike the silo's own." * any(line.kind == "bad" for line in verdicts(found))
+    lines, doubt = verdicts(found), " All inputs together are unlike the silo's own." * _all_unlike(found)
     return templates.render(
         "predictions.html.j2",
         found=found,
         sentence=sentence(found),
-        lines=verdicts(found),
-        steps=next_steps(found),
+        lines=lines,
+        steps=next_steps(found, lines),
         bar=_bar(found),
         strips=_strips(found),
         shifted=_shifted(found),
@@ -135,6 +135,17 @@ def _unlike(found: PredictedInputs) -> list[str]:
     return list(dict.fromkeys(plain(each.name) for each in found.prediction.unlike_columns))
 
 
+def _all_unlike(found: PredictedInputs) -> bool:
+    """Return whether all inputs together are unlike the silo's own, by alarms or columns."""
+    alarms = _alarms(found)
+    return bool((alarms and alarms.unlike) or _unlike(found))
+
+
+def _undefined(found: PredictedInputs) -> int:
+    """Return the number of inputs whose probabilities are not finite."""
+    return int((~found.prediction.probs.isfinite().all(-1)).sum())
+
+
 def verdicts(found: PredictedInputs) -> list[Statement]:
     """Return the kind and the text of what is known about all inputs together, the worst first."""
     prediction, lines = found.prediction, list[Statement]()
@@ -168,22 +179,27 @@ def verdicts(found: PredictedInputs) -> list[Statement]:
                 "open", f"{notes.total():,} of {plural(n, 'input')} are unlike the training inputs: {told}{more}."
             )
         )
-    if undefined := int((~prediction.probs.isfinite().all(-1)).sum()):
+    if undefined := _undefined(found):
         lines.append(Statement("bad", f"Probabilities are not finite: {undefined:,} of {plural(n, 'input')}."))
     return sorted(lines, key=lambda line: list(MARKS).index(line.kind))
 
 
-def next_steps(found: PredictedInputs) -> list[str]:
-    """Return what to do now: check the inputs, leave some to a person, or use the answers."""
-    kinds = [line.kind for line in verdicts(found)]
+def next_steps(found: PredictedInputs, lines: Sequence[Statement]) -> list[str]:
+    """Return what to do now after these verdicts: check the inputs, leave some to a person, or use the answers."""
     doubtful = sum(bool(reason) or not known for reason, known in zip(found.reasons, found.answered, strict=True))
     steps = ["Do not rely on these predictions before units, codes and selection of the inputs have been checked."]
-    steps = steps if "bad" in kinds else []
+    steps = steps if _all_unlike(found) else []
+    if undefined := _undefined(found):
+        steps.append(f"Check the values of the inputs whose probabilities are not finite, here {undefined:,}.")
     if doubtful:
         steps.append(
             f"Have a person decide {plural(doubtful, 'input')}: those with a reason in the CSV's column reason."
         )
-    return steps or (["Use the labels of the CSV."] if len(found.prediction) else [])
+    if steps or not len(found.prediction):
+        return steps
+    unknown = any(line.kind != "good" for line in lines)
+    return ["Check that these inputs are like the silo's own before using the labels of the CSV." if unknown else
+            "Use the labels of the CSV."]  # fmt: skip
 
 
 def _bar(found: PredictedInputs) -> tuple[Chart, list[tuple[Markup, str]]] | None:

@@ -121,9 +121,9 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
         f"the {len(shown)} of {len(places)} silos on which methods differ most" if len(shown) < len(places) else "silos"
     )
     caption = f"{wording.header(measure).capitalize()} at {of}, mean over seeds: {reference} in its first column, then "
-    caption += (
-        f"each method less {reference}, blue if it is better and red if it is worse. Single cells are not tested."
-    )
+    caption += f"each method less {reference}"
+    caption += ", blue if it is better and red if it is worse" if measure.higher is not None else ""
+    caption += ". Single cells are not tested."
     return Chart(f"{wording.header(measure).capitalize()} by silo", drawn, caption)
 
 

@@ -135,8 +135,9 @@ def silo_map(
             if (gap := gaps.get((silo, name))) is not None:
                 told = ", ".join(filter(None, [bracketed(measure, methods[name][silo]), few(methods[name][silo])]))
                 title = f"{name}, {silo}: {signed(measure, gap)} ({told})"
-                kind = "right" if gap * better > 0 else "wrong"
-                cells.append(Square(i, k, signed(measure, gap), title, kind, abs(gap) / most))
+                same = measure.higher is None or figure(measure, gap) == figure(measure, 0.0)
+                kind = "" if same else "right" if gap * better > 0 else "wrong"
+                cells.append(Square(i, k, signed(measure, gap), title, kind, 0.0 if same else abs(gap) / most))
     width = max(44.0, min(96.0, 7.0 * max(map(len, methods)) + 10))
     return matrix(places, [reference, *others], cells, (width, 20.0), about)
 

@@ -8,7 +8,7 @@ from statistics import fmean
 from ...core.text import duration, equation, joined, listed, megabytes, percent, plural, seeds_option
 from ...files import schema
 from ...files.schema import Comparison, Measure, Setting
-from ...uncertainty.statistical_tests import student_quantile
+from ...uncertainty.statistical_tests import binomial_tail, student_quantile
 from .wording import LEVEL, figure, interval, mean_of, ranked, with_unit
 
 _BARELY = 0.2
@@ -98,18 +98,18 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
-    missed = unlearned(record, setting)
+    missed, most = unlearned(record, setting), percent(majority(record, setting))
     if first.row in missed:
         which = "No method" if len(missed) == len(order) else f"{first.row}, which has the best mean {measure.name},"
         return (
             f"{which} is {'not ' * (len(missed) < len(order))}shown to be better than always predicting each silo's "
-            f"most frequent class ({percent(majority(record, setting))}): {first.row} has {measure.name} "
-            f"{_with_interval(measure, first)}. Differences between models that have not learned do not rank methods."
+            f"most frequent class ({most}): {first.row} has {measure.name} "
+            f"{_with_interval(measure, first)}. Differences between models that may not have learned do not rank "
+            "methods."
         )
     pair, others = gap_between(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
     if missed:
-        share = percent(majority(record, setting))
-        others += f" Not shown to be better than the most frequent class ({share}): {listed(missed, _MOST_OTHERS)}."
+        others += f" Not shown to be better than the most frequent class ({most}): {listed(missed, _MOST_OTHERS)}."
     if unequal_budgets(record, setting):
         lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
         after = against(record, setting, first.row, second.row)
@@ -120,8 +120,7 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"{_with_interval(measure, second)}; the two were not tested in pairs.{others}"
         )
     tested = _tested(pair, min(first.seeds, second.seeds), results.inputs_sampled)
-    little = f"All methods are barely better than the most frequent class ({percent(majority(record, setting))}). "
-    little *= barely(record, setting)
+    little = f"No method is more than barely better than the most frequent class ({most}). " * barely(record, setting)
     return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
@@ -132,15 +131,21 @@ def majority(record: Comparison, setting: Setting) -> float | None:
 
 
 def unlearned(record: Comparison, setting: Setting) -> list[str]:
-    """Return the methods whose interval of accuracy, without one their accuracy, is not above the most frequent class's
-    accuracy."""
-    most, results = majority(record, setting), _accuracies(record, setting)
+    """Return the methods that are not better than the most frequent class beyond chance.
+
+    A sign test of the test inputs for which only one of both is right, of their mean numbers over seeds, because seeds
+    share inputs; corrected for the number of methods.
+    """
+    runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
     # If every silo's test inputs have one class, no method can be better.
-    return [row.row for row in results if most is not None and most < 1 and _low(row) <= most]
-
-
-def _low(row: schema.Result) -> float:
-    return row.low if row.low is not None else row.mean or 0.0
+    beside = {name: [m for run in each if (m := run.majority) and m.accuracy < 1] for name, each in runs.items()}
+    known = {name: found for name, found in beside.items() if found}
+    missed = []
+    for name, found in known.items():
+        gained, lost = (round(fmean(getattr(each, side) for each in found)) for side in ("gained", "lost"))
+        if binomial_tail(gained, gained + lost, 0.5) >= LEVEL / len(known):
+            missed.append(name)
+    return missed
 
 
 def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
@@ -150,7 +155,8 @@ def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
 
 
 def barely(record: Comparison, setting: Setting) -> bool:
-    """Return whether all methods are barely better than the most frequent class: agreement above it is below 20 %."""
+    """Return whether no method is more than barely better than the most frequent class: the best agreement above it is
+    below 20 %."""
     most, results = majority(record, setting), _accuracies(record, setting)
     return bool(results) and most is not None and most < 1 and (results[0].mean or 0) - most < _BARELY * (1 - most)
 
@@ -162,9 +168,15 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
     steps = [f"Repeat with {equal_by(record, setting)} for equal budgets, before comparing methods."] * unequal
     results, names = record.results(setting, measure), {row.method or row.name for row in record.rows}
     order = ranked(results.rows, measure)
-    if order and (order[0].row in unlearned(record, setting) or barely(record, setting)):
-        why = f"all are barely trained (the best mean is {with_unit(measure, order[0].mean)})"
-        return [f"Train for more rounds or with another training.lr, and look at the curves, before comparing: {why}."]
+    if barely(record, setting):
+        why = "no method is more than barely better than the most frequent class (the best accuracy is "
+        why += f"{percent(_accuracies(record, setting)[0].mean)})"
+        return [
+            "Train for more rounds or with another training.lr, and look at the curves and at measures other than "
+            f"accuracy, before comparing: {why}."
+        ]
+    if order and order[0].row in unlearned(record, setting):
+        return [f"{order[0].row} is not shown to be better than the most frequent class: add test inputs."]
     if ALONE not in names and record.rows:
         steps.append(f"Add the method {ALONE} (training alone) as a control, which shows what sharing adds.")
     if len(order) < 2 or measure.higher is None:
@@ -192,19 +204,23 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
 
 
 def _by_cost(record: Comparison, setting: Setting, first: str, second: str) -> str:
-    """Return which of two methods costs less in every respect; without one, that cost decides."""
-    costs = {}
+    """Return which of two methods costs more in no respect and clearly less in one; without one, that cost decides."""
+    costs = dict[str, list[float | None]]()
     for row in record.rows:
         if row.name in (first, second):
             runs = record.runs(row, setting, "done")
             costs[row.name] = [mean_of(runs, name) for name in ("bytes_up", "bytes_down", "seconds")]
     for name, other in ((first, second), (second, first)):
-        mine, its = costs.get(name, []), costs.get(other, [])
-        pairs = list(zip(mine, its, strict=False))
-        if pairs and all(a is not None and b is not None and a <= b for a, b in pairs):
-            told = [f"{megabytes((up or 0) + (down or 0))} MB and {duration(time)}" for up, down, time in (mine, its)]
-            return f"Use {name}, which costs less ({told[0]}, {other} {told[1]})"
+        mine, its = ([cost for cost in costs.get(each, []) if cost is not None] for each in (name, other))
+        if len(mine) == len(its) == 3 and all(a <= b for a, b in zip(mine, its, strict=True)):
+            sent, time = ([megabytes(c[0] + c[1]) for c in (mine, its)], [duration(c[2]) for c in (mine, its)])
+            if sent[0] != sent[1] or (time[0] != time[1] and mine[2] <= _MUCH_FASTER * its[2]):
+                return f"Use {name}, which costs less ({sent[0]} MB and {time[0]}, {other} {sent[1]} MB and {time[1]})"
     return f"Choose between {first} and {second} by cost"
+
+
+_MUCH_FASTER = 0.9
+"""Maximum ratio of the times of two methods of which one is called faster: times vary from run to run."""
 
 
 def seeds_needed(mean: float, half: float, seeds: int, pairs: int) -> int | None:

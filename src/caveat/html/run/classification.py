@@ -45,6 +45,21 @@ class Majority:
     def share(self) -> float:
         return self.right / self.inputs
 
+    @property
+    def beaten(self) -> bool:
+        """Whether the model is better beyond chance: a sign test of the inputs for which only one of both is right."""
+        return binomial_tail(self.gained, self.gained + self.lost, 0.5) < _LEVEL
+
+    @property
+    def ahead(self) -> float:
+        """The p-value of the opposite test: that the class is better than the model."""
+        return binomial_tail(self.lost, self.gained + self.lost, 0.5)
+
+    @property
+    def beatable(self) -> bool:
+        """Whether a model that is always right would be better beyond chance."""
+        return 0.5 ** (self.inputs - self.right) < _LEVEL
+
     def __add__(self, other: "Majority") -> "Majority":
         """Return the same of both silos' inputs together, each with its own class."""
         gained, lost = self.gained + other.gained, self.lost + other.lost
@@ -133,9 +148,17 @@ class OneClass(NamedTuple):
         which = f"all {self.inputs:,}" if self.called == self.inputs else f"{self.called:,} of {self.inputs:,}"
         return f"{which} test inputs"
 
+    @property
+    def always(self) -> str:
+        return "whatever the input" if self.called == self.inputs else "for nearly every input"
+
 
 def one_class(run: RunFolder) -> OneClass | None:
-    """Return the only class that is predicted; None for a model that has not collapsed, or if that is unknown."""
+    """Return the only class that is predicted; None for a model that has not collapsed, or if that is unknown.
+
+    Wilson's 95 % intervals of the shares of predictions and of inputs in this class must not overlap, and the model
+    must not be better beyond chance than a constant one.
+    """
     summary = run.summary
     confusion = (summary.classification.confusion if summary and summary.classification else None) or []
     inputs, called = sum(map(sum, confusion)), [sum(column) for column in zip(*confusion, strict=True)]
@@ -143,15 +166,20 @@ def one_class(run: RunFolder) -> OneClass | None:
         return None
     k = called.index(max(called))
     names, having = summary.classes or [], sum(confusion[k])
-    name = names[k] if len(names) == len(called) else str(k)
-    return OneClass(name, called[k], having, inputs) if having <= _COMMON * inputs else None
+    right = sum(row[i] for i, row in enumerate(confusion) if i != k)
+    constant = Majority(having, inputs, gained=right, lost=having - confusion[k][k])
+    few = wilson(called[k], inputs)[0] <= wilson(having, inputs)[1]
+    if few or having > _COMMON * inputs or constant.beaten:
+        return None
+    return OneClass(names[k] if len(names) == len(called) else str(k), called[k], having, inputs)
 
 
 def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     """Return the kind and the text of the comparison with the majority class of each silo; None if that is unknown.
 
     The kind is "bad" for a collapsed model or if the majority is right as often; "open" if the difference is within
-    chance (sign test of the inputs for which only one of both is right) or if some silo gains nothing; else "good".
+    chance (sign test of the inputs for which only one of both is right), if no model could be better beyond chance, or
+    if some silo gains nothing; else "good".
     """
     if only := one_class(run):
         text = Markup("<b>It predicts class {} for {}</b>: {} of these have this class.")
@@ -166,11 +194,12 @@ def baseline(run: RunFolder) -> tuple[str, Markup] | None:
     most += f"{percent(sum(most.share for _, _, most in known) / len(known))}{over}"
     counts = f"of {whole.inputs:,} test inputs, only this run is right for {whole.gained:,}, only the class for "
     counts += f"{whole.lost:,}"
-    if whole.right == whole.inputs and not whole.lost:
-        head, rest, kind = "These test inputs cannot show whether it has learned", "", "open"
+    if not whole.beatable and whole.ahead >= _LEVEL:
+        head, kind = "These test inputs cannot show whether it has learned", "open"
+        rest = f"; only {whole.inputs - whole.right:,} of {plural(whole.inputs, 'test input')} have another class"
     elif whole.gained <= whole.lost:
-        head, rest, kind = "It has not learned more than the most frequent class", f"; {counts}", "bad"
-    elif binomial_tail(whole.gained, whole.gained + whole.lost, 0.5) >= _LEVEL:
+        head, rest, kind = "It is right no more often than the most frequent class", f"; {counts}", "bad"
+    elif not whole.beaten:
         head, rest, kind = "Cannot say whether it is better than the most frequent class", f"; {counts}", "open"
     elif texts := [_gained_nothing(name, each) for name, each, _ in known if each.behind or each.blind]:
         blind = "" if all(each.behind for _, each, _ in known if each.blind) else ", or blind to a class,"
@@ -189,10 +218,13 @@ def _gained_nothing(name: str, of: Judged) -> str:
     return f"{name} ({', '.join(told)})"
 
 
-def without_gain(run: RunFolder) -> list[str]:
-    """Return the silos at which the model is no better than the most frequent class, or blind to a class."""
+def without_gain(run: RunFolder) -> tuple[list[str], list[str]]:
+    """Return the silos at which the most frequent class is right more often than the model, beyond chance (corrected
+    for the number of silos), and the others at which the model is right no more often."""
     pairs = zip(run.silos, judged(run), strict=True)
-    return [silo.name for silo, each in pairs if each.majority and not silo.newcomer and (each.behind or each.blind)]
+    found = [(silo.name, each.majority) for silo, each in pairs if each.behind and not silo.newcomer]
+    worse = [name for name, most in found if most and most.ahead < _LEVEL / len(run.silos)]
+    return worse, [name for name, _ in found if name not in worse]
 
 
 def gap_to(run: RunFolder, other: RunFolder) -> Dot | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...core.text import percent
+from ...core.text import percent, plural
 from ...files import RunFolder
 from ...files.schema import Metrics, ObservedInputs, SiloRecord, SurvivalCurves
 from ...uncertainty.statistical_tests import beta_binomial_tail, detected
@@ -195,9 +195,10 @@ def sentence(run: RunFolder) -> str:
     if mean.integrated_brier is not None:
         pairs = "" if mean.c_index is None else f"{run.title} orders {percent(mean.c_index)} of pairs right; "
         known, curve = mean.reference_integrated_brier, "uniform times" if declared else "the Kaplan-Meier curve"
+        beside = "" if known is None else f", that of {curve} {known:.4g}"
         return (
-            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}, that of {curve} {known or 0:.4g} "
-            f"(means over {len(run.silos)} silos)."
+            f"{pairs}its integrated Brier score is {mean.integrated_brier:.4g}{beside} (means over "
+            f"{plural(len(run.silos), 'silo')})."
         )
     if mean.mae is None:
         return ""

@@ -15,7 +15,7 @@ from ...uncertainty.statistical_tests import score_interval, wilson
 from ..diagrams import reliability_diagram, risk_curve
 from ..svg import Chart, key
 from ..templates import MARKS, Statement
-from .classification import ALONE, baseline, behind_alone, one_class, without_gain
+from .classification import ALONE, OneClass, baseline, behind_alone, one_class, without_gain
 from .confidence import LEVEL, UNCLEAR, Confidence, confidence
 from .decisions import CHOSEN
 from .familiarity import familiarity, promised
@@ -120,7 +120,7 @@ _SPARED = 0.005
 _SHARE_SPARED = 0.15
 """Minimum share of errors avoided for this sentence."""
 _ENOUGH = 100
-"""Minimum number of test inputs behind advice on the most certain ones."""
+"""Minimum number of test inputs behind advice on the most certain or on the answered ones."""
 _FEW_ERRORS = 0.05
 """Target error rate if deferring a tenth of the inputs gains too little."""
 
@@ -137,11 +137,12 @@ def trust(run: RunFolder) -> Trust | None:
     """Return the first screen; None for a run without test metrics."""
     if run.summary is None:
         return None
-    found = None if one_class(run) else confidence(run)
-    lines = [Statement(*each) for each in [baseline(run)] if each]
+    only, based, outside = one_class(run), baseline(run), _foreign_line(run)
+    found = None if only else confidence(run)
+    lines = [Statement(*based)] if based else []
     lines += [_confidence_line(found)] if found else []
-    lines += [each for each in (_foreign_line(run), _familiar_line(run)) if each]
-    advice = _advice(run, found)
+    lines += [each for each in (outside, _familiar_line(run)) if each]
+    advice = [_not_learned(only)] if based and based[0] == "bad" else _advice(run, found, outside)
     if not lines and not advice:
         return None
     lines.sort(key=lambda line: list(MARKS).index(line.kind))
@@ -238,23 +239,26 @@ def _familiar_line(run: RunFolder) -> Statement | None:
 _MOST_STEPS = 4
 
 
-def _advice(run: RunFolder, found: Confidence | None) -> list[Markup]:
-    """Return what to do now, the most important first."""
-    based = baseline(run)
-    if only := one_class(run):
-        text = "Do not use it at any silo: it predicts class {} whatever the input. Train for more <code>rounds</code> "
+def _not_learned(only: OneClass | None) -> Markup:
+    """Return what to do with a model that is no better than the most frequent class, or predicts a single class."""
+    if only:
+        text = "Do not use it at any silo: it predicts class {} {}. Train for more <code>rounds</code> "
         text += "or with another <code>training.lr</code>, or use training alone (method <code>{}</code>)."
-        return [Markup(text).format(only.name, ALONE)]
-    if based and based[0] == "bad":
-        text = "Do not use this model: it predicts no better than the most frequent class. Train for more "
-        text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
-        return [Markup(text)]
-    alone = _alone(run)
-    if alone and behind_alone(run):
+        return Markup(text).format(only.name, only.always, ALONE)
+    text = "Do not use this model: it is right no more often than the most frequent class. Train for more "
+    text += "<code>rounds</code> or with another <code>training.lr</code>, and check the labels."
+    return Markup(text)
+
+
+def _advice(run: RunFolder, found: Confidence | None, outside: Statement | None) -> list[Markup]:
+    """Return what to do now with a model that has learned, the most important first."""
+    behind = behind_alone(run)
+    alone = _alone(run, behind)
+    if alone and behind:
         return [alone]
-    if instead := _global_instead(run):
-        return [instead]
-    steps = [_where_not(run), _calibrating(run, found), _not_foreign(run), _leaving(run), alone]
+    instead = _global_instead(run)
+    steps = [*_where_not(run), instead, _calibrating(run, found), _not_foreign(run, outside)]
+    steps += [None if instead else _leaving(run), alone]
     known = [each for each in steps if each]
     if not known:
         text = "Predict new inputs with <code>caveat predict {} FILE --silo {}</code>{}."
@@ -263,25 +267,20 @@ def _advice(run: RunFolder, found: Confidence | None) -> list[Markup]:
     return known[:_MOST_STEPS]
 
 
-def _where_not(run: RunFolder) -> Markup | None:
-    names = without_gain(run)
-    if not names:
-        return None
-    if len(names) > max(2, len(run.silos) // 2):
-        text = "Do not use it: at {:,} of {} it is no better than the most frequent class. Train for more "
-        text += "<code>rounds</code> or with another <code>training.lr</code>."
-        return Markup(text).format(len(names), plural(len(run.silos), "silo"))
-    if len(names) == len(run.silos):
-        return Markup("Test it on more inputs before use: these show no gain over the most frequent class.")
-    return Markup("Do not use it at {} before more test inputs show a gain there.").format(listed(names, _MOST_NAMED))
+def _where_not(run: RunFolder) -> list[Markup]:
+    """Return where not to use it, and where test inputs do not show whether it is of use."""
+    worse, unknown = without_gain(run)
+    text = "Do not use it at {}, where the most frequent class is right more often, beyond chance."
+    steps = [Markup(text).format(listed(worse, _MOST_NAMED))] if worse else []
+    text = "Test it on more inputs of {} before use there: these show no gain over the most frequent class."
+    return [*steps, Markup(text).format(listed(unknown, _MOST_NAMED))] if unknown else steps
 
 
 _MOST_NAMED = 4
 
 
-def _not_foreign(run: RunFolder) -> Markup | None:
-    """Return how to avoid wrong answers to foreign inputs, if there are too many."""
-    line = _foreign_line(run)
+def _not_foreign(run: RunFolder, line: Statement | None) -> Markup | None:
+    """Return how to avoid wrong answers to foreign inputs, if there are too many by the verdict on them."""
     if line is None or line.kind == "good" or run.summary is None:
         return None
     if run.summary.policy.name != "guaranteed" and not promised(run):
@@ -292,7 +291,7 @@ def _not_foreign(run: RunFolder) -> Markup | None:
     return Markup("Do not use it on inputs that its silos do not know, and have a person decide those with an alarm.")
 
 
-def _alone(run: RunFolder) -> Markup | None:
+def _alone(run: RunFolder, behind: bool) -> Markup | None:
     """Return how to find out whether the federation helps, or that it does not; None for a difference that chance
     explains, or if this cannot be tested here."""
     if run.method == ALONE or run.federated or len(run.silos) < 2:
@@ -302,24 +301,24 @@ def _alone(run: RunFolder) -> Markup | None:
             ALONE
         )
     text = Markup("Use training alone instead (method <code>{}</code>), which is better than this federation.")
-    return text.format(ALONE) if behind_alone(run) else None
+    return text.format(ALONE) if behind else None
 
 
 def _global_instead(run: RunFolder) -> Markup | None:
     """Return advice to answer all inputs with the global model, if this is as accurate as the run's answers and, beyond
-    chance, more accurate than the run's predictions of all inputs."""
+    chance, more accurate than the run's predictions of all inputs and than a guarantee of the run."""
     models, test = (run.summary.models, kept(run.summary)) if run.summary else ({}, None)
     alone, chosen = (models[name].pooled.accuracy if name in models else None for name in ("global", CHOSEN))
-    if run.summary is None or test is None or not test.answered or alone is None or chosen is None:
+    if run.summary is None or test is None or test.answered < _ENOUGH or alone is None or chosen is None:
         return None
     if models["global"].silos not in (None, len(run.silos)):
         return None
-    answers = wilson(test.answered - test.wrong, test.answered)
-    if alone < answers[0] or alone <= wilson(round(chosen * test.inputs), test.inputs)[1]:
+    if alone < 1 - (test.risk or 0.0) or alone <= wilson(round(chosen * test.inputs), test.inputs)[1]:
         return None
-    text = (
-        f"Answer all inputs with the global model, as method fedavg does: {percent(alone)} of all silos' test inputs "
-    )
+    promise = run.summary.guarantee
+    if promise and wilson(round((1 - alone) * test.inputs), test.inputs)[1] > promise.risk:
+        return None
+    text = f"Answer all inputs with the global model: {percent(alone)} of all silos' test inputs "
     text += f"are right without abstaining, and {percent(1 - test.wrong / test.answered)} of the run's answers"
     worst = models["global"].worst.accuracy
     text += f"; at least {percent(worst)} at each silo" if worst is not None and len(run.silos) > 1 else ""
@@ -327,6 +326,7 @@ def _global_instead(run: RunFolder) -> Markup | None:
         f"; of {name} {percent(stream.models['global'].pooled.accuracy)}"
         for name, stream in foreign_streams(run.summary).items() if name != NOBODY and "global" in stream.models
     )  # fmt: skip
+    text += ". These answers have no guarantee" if promise else ""
     return Markup("{}.").format(text)
 
 
