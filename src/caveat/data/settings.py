@@ -340,10 +340,8 @@ class DataSettings:
     @property
     def declared(self) -> Declared:
         """Declarations of a table's columns and labels."""
-        return Declared(
-            self.classes, self.label_codes, self.rename_columns, self.dictionary, self.thousands, self.missing,
-            self.files,
-        )  # fmt: skip
+        columns = self.rename_columns, self.dictionary
+        return Declared(self.classes, self.label_codes, *columns, self.thousands, self.missing, self.files)
 
     def _check_keys(self) -> None:
         """Raise ConfigurationError for a key that none of the sources reads."""
@@ -367,9 +365,8 @@ class DataSettings:
                 "data.target",
             )
         if both := sorted(set(self.numeric) & set(self.categorical)):
-            raise ConfigurationError(
-                f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them", "data.numeric"
-            )
+            text = f"data.numeric and data.categorical both have {both[0]!r}, expected it in one of them"
+            raise ConfigurationError(text, "data.numeric")
         if self.thousands == self.decimal:
             text = f"data.thousands = {self.thousands!r} is also the decimal mark; set data.decimal"
             raise ConfigurationError(text, "data.thousands")
@@ -383,9 +380,8 @@ class DataSettings:
         """Raise ConfigurationError for keys that need the data of several silos on one machine."""
         for name in ("label_codes", "rename_columns"):
             if getattr(self, name):
-                raise ConfigurationError(
-                    f"data.{name} differs between silos: set [data.{name}] in each silo.toml", f"data.{name}"
-                )
+                text = f"data.{name} differs between silos: set [data.{name}] in each silo.toml"
+                raise ConfigurationError(text, f"data.{name}")
         for key, value, default in (
             *(("n_silos", self.n_silos, None), ("predict", self.predict, None)),
             ("shift.angles", self.shift.angles, ()),
