@@ -63,7 +63,11 @@ class Notes(Silent):
         self.notes.append(text)
 
 
-def hospital(folder: Path, name: str, seed: int, rows: int = 80) -> Path:
+KEYS = {"quantity": 'predict = "quantity"', "time": 'predict = "time"\nevent = "died"\nhorizons = [2]'}
+"""What replaces the classes in a federation that predicts a quantity or a time."""
+
+
+def hospital(folder: Path, name: str, seed: int, rows: int = 80, predict: str = "classes") -> Path:
     """A hospital's table and its `silo.toml`."""
     rng = np.random.default_rng(seed)
     here = folder / name
@@ -71,10 +75,13 @@ def hospital(folder: Path, name: str, seed: int, rows: int = 80) -> Path:
     x = rng.normal(seed, 1, (rows, 2))
     y = np.where(x.sum(1) + rng.normal(0, 0.3, rows) > 2 * seed, "ill", "well")
     kind = rng.choice(["a", "b", f"only {name}"], rows)
-    lines = ["age,site,pressure,smoker,outcome"]
+    lines = ["age,site,pressure,smoker,outcome" + ",died" * (predict == "time")]
+    if predict != "classes":
+        y = np.abs(x.sum(1) + rng.normal(0, 0.3, rows)).round(2)
+    died = [f",{int(each)}" for each in rng.random(rows) < 0.7] if predict == "time" else [""] * rows
     for i in range(rows):
         pressure = "" if rng.random() < 0.1 and name == "hill" else f"{x[i, 1]:.4f}"
-        lines.append(f"{x[i, 0]:.4f},{i % 3 + seed % 2},{pressure},{kind[i]},{y[i]}")
+        lines.append(f"{x[i, 0]:.4f},{i % 3 + seed % 2},{pressure},{kind[i]},{y[i]}{died[i]}")
     (here / f"{name}.csv").write_text("\n".join(lines) + "\n")
     (here / "silo.toml").write_text(SILO.format(name=name))
     return here
@@ -92,13 +99,13 @@ class Federation:
         start_timeout: float = 3,
         more: str = "",
         names: Sequence[str] = NAMES,
+        predict: str = "classes",
     ) -> None:
         self.folder, self.run, self.names = folder, folder / "run", names
-        self.homes = {name: hospital(folder / "silos", name, seed) for seed, name in enumerate(names)}
-        (folder / "config.toml").write_text(
-            CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout, silos=len(names))
-            + more
-        )
+        self.homes = {n: hospital(folder / "silos", n, seed, predict=predict) for seed, n in enumerate(names)}
+        text = CONFIG.format(method=method, rounds=rounds, quorum=quorum, start_timeout=start_timeout, silos=len(names))
+        classes = 'classes = ["ill", "well"]'
+        (folder / "config.toml").write_text(text.replace(classes, KEYS.get(predict, classes)) + more)
         self.config = load(str(folder / "config.toml"))
         self.node = {name: 7 + k for k, name in enumerate(names)}
         self.grid = InProcessGrid({node: silo_app_of(NodeHandler()) for node in self.node.values()})

@@ -34,7 +34,7 @@ def init(
         from ..runs.user_code import codes_of, import_named, weights_of, with_whole_paths
 
         settings = load(config, [*(sets or ()), "engine.name=flower"])
-        check_federation(settings.data)
+        check_federation(settings)
         # The app runs elsewhere, so write absolute paths.
         source = " + ".join(beside(part, Path.cwd()) for part in settings.data.source.split(" + "))
         settings = replace(settings, data=replace(settings.data, source=source))

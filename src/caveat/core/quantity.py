@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -36,24 +36,53 @@ class Quantity:
     """Whether the bars have equal widths in a declared range, independently of the targets."""
 
     @classmethod
-    def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Quantity:
-        """Return the bars for the training targets (n,) of each silo, from sums over silos. With `bounds`, bars have
-        equal widths between these, and only the number of targets is used. Raises ValueError if all are equal."""
+    def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Self:
+        """Return the bars for the training targets (n,) of each silo, see `fitting`."""
         values = list(silos)
-        count = sum(map(len, values))
-        if bounds is not None:
-            size = bars.number_of_bars(count)
-            edges = torch.linspace(*bounds, size + 1, dtype=torch.float64)
-            means, shares = (edges[1:] + edges[:-1]) / 2, torch.full((size,), 1 / size, dtype=torch.float64)
-        else:
-            found = bars.counted(
-                torch.stack([bars.moments(y) for y in values]).sum(0),
-                lambda grid: torch.stack([bars.cells(y, grid) for y in values]).sum(0),
-            )
-            edges, means, shares = bars.fitted(found, bars.number_of_bars(count))
-        return cls(
-            tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
-        )
+        return cls.counted(lambda grid: torch.stack([cls.sums(y, grid) for y in values]).sum(0), name, bounds)
+
+    @classmethod
+    def counted(
+        cls, count: Callable[[Tensor], Tensor], name: str = "", bounds: tuple[float, float] | None = None
+    ) -> Self:
+        """Return the bars, given a function from a grid to sums over silos, see `fitting`."""
+        fitting = cls.fitting(name, bounds)
+        grid = next(fitting)
+        while True:
+            try:
+                grid = fitting.send(count(grid))
+            except StopIteration as done:
+                return cast(Self, done.value)
+
+    @classmethod
+    def fitting(cls, name: str = "", bounds: tuple[float, float] | None = None) -> Generator[Tensor, Tensor, Self]:
+        """Yield grids, each answered by the sum over silos of their `sums`; return the bars. With `bounds`, bars have
+        equal widths between these, and only the number of targets is used. Raises ValueError if all are equal."""
+        added = yield torch.zeros(0, dtype=torch.float64)
+        count = int(added[0])
+        size = cls._size(count)
+        found = cls._even(size, *bounds) if bounds else cls._fitted((yield from bars.counted(added[-3:])), size)
+        edges, means, shares = (tuple(each.tolist()) for each in found)
+        return cls(edges, means, shares, count, name, bounds is not None)
+
+    @staticmethod
+    def sums(y: Tensor, grid: Tensor) -> Tensor:
+        """Return what a silo sends of its training targets (n,): their `moments`, for an empty grid, or `cells`."""
+        return bars.cells(y, grid) if len(grid) else bars.moments(y)
+
+    @staticmethod
+    def _size(count: int) -> int:
+        return bars.number_of_bars(count)
+
+    @staticmethod
+    def _even(size: int, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return edges, means and shares of bars of equal widths."""
+        edges = torch.linspace(low, high, size + 1, dtype=torch.float64)
+        return edges, (edges[1:] + edges[:-1]) / 2, torch.full((size,), 1 / size, dtype=torch.float64)
+
+    @staticmethod
+    def _fitted(found: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        return bars.fitted(found, size)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -135,32 +164,28 @@ class Times(Quantity):
     horizons: tuple[float, ...] = ()
     """Times at which predictions have a risk."""
 
-    @classmethod
-    def of(cls, silos: Iterable[Tensor], name: str = "", bounds: tuple[float, float] | None = None) -> Times:
-        """Return the bars for the observed times (n,) of each silo, from sums over silos. The number of bars depends on
-        the number of events. Raises ValueError unless events have different times."""
-        pairs = [observed(y) for y in silos]
-        count = int(sum(event.sum() for _, event in pairs))
+    @staticmethod
+    def sums(y: Tensor, grid: Tensor) -> Tensor:
+        times, event = observed(y)
+        if len(grid):
+            return torch.cat([bars.cells(times[event], grid), bars.cells(times[~event], grid)[:1]])
+        return torch.cat([event.sum().double()[None], bars.moments(times)])  # bars depend on the number of events
+
+    @staticmethod
+    def _size(count: int) -> int:
         if count == 0:
             raise ValueError("no events")
-        size = bars.number_of_bars(count)
-        if bounds is not None:
-            inner = torch.linspace(0, bounds[1], size, dtype=torch.float64)
-            edges = torch.cat([inner, inner[-1:] * (1 + bars.TAIL)])
-            means = torch.cat([(inner[1:] + inner[:-1]) / 2, inner[-1:]])
-            shares = torch.full((size,), 1 / size, dtype=torch.float64)
-        else:
-            found = bars.counted(
-                torch.stack([bars.moments(times) for times, _ in pairs]).sum(0),
-                lambda grid: torch.stack([
-                    torch.cat([bars.cells(times[event], grid), bars.cells(times[~event], grid)[:1]])
-                    for times, event in pairs
-                ]).sum(0),
-            )  # fmt: skip
-            edges, means, shares = bars.fitted_times(found, size)
-        return cls(
-            tuple(edges.tolist()), tuple(means.tolist()), tuple(shares.tolist()), count, name, bounds is not None
-        )
+        return bars.number_of_bars(count)
+
+    @staticmethod
+    def _even(size: int, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
+        inner = torch.linspace(low, high, size, dtype=torch.float64)
+        edges, means = torch.cat([inner, inner[-1:] * (1 + bars.TAIL)]), (inner[1:] + inner[:-1]) / 2
+        return edges, torch.cat([means, inner[-1:]]), torch.full((size,), 1 / size, dtype=torch.float64)
+
+    @staticmethod
+    def _fitted(found: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        return bars.fitted_times(found, size)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -213,6 +238,18 @@ class Times(Quantity):
         level = (1 - beside(limit.double(), probs)).clamp(0, 1).reshape(-1).expand(len(probs))
         low = super().quantile(probs, level).clamp_max(self.end).masked_fill(~probs.isfinite().all(1), 0.0)
         return torch.stack([low, torch.full_like(low, torch.inf)], 1)
+
+
+def restored(event: str = "", horizons: Iterable[float] = (), **known: Any) -> Quantity:
+    """Return the quantity, or the time if there is an event, of stored values. Raises ValueError unless there are
+    ascending edges, and a mean and a share for each bar."""
+    known |= {key: tuple(known[key]) for key in ("edges", "means", "shares")}
+    edges, size = known["edges"], len(known["means"])
+    if len(edges) != size + 1 or len(known["shares"]) != size or tuple(sorted(set(edges))) != edges:
+        raise ValueError("expected ascending edges, and a mean and a share for each bar")
+    if event:
+        return Times(**known, event=event, horizons=tuple(horizons))
+    return Quantity(**known)
 
 
 def observed(y: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from .build import one_silo, own_indices, read_outside
 from .checks import check_samples
 from .pools import Array, Index, Pool, TableColumn, changed, ordered, row_parts, shown, some_rows
 from .preparation import check_normalize
+from .quantities import own_sums
 from .schemas import ColumnSchema, DataSchema, SharedColumn, SharedSchema, reason
 from .settings import DataSettings
 from .side_by_side import MAGNITUDES, lacks_most, magnitude, other_unit, spelled_apart, unlike_texts
@@ -72,11 +73,12 @@ def own_schema(
     rearrange: Rearrange | None = None,
     check: Callable[[Sequence[int], tuple[str, ...]], None] = lambda counts, classes: None,
     magnitudes: bool = False,
+    grid: Sequence[float] | None = None,
 ) -> DataSchema:
     """Return the schema of a silo's own data, to be sent to the server.
 
     `check` is called with the number of training rows per class, and the classes. `magnitudes` says whether the
-    magnitudes of numbers may leave the silo.
+    magnitudes of numbers may leave the silo. With a `grid`, the schema has the sums of a quantity's targets on it.
 
     Raises DataError for unusable data, and Refused for a text column that is not in `allowed` and for labels or texts
     that look like names of persons, because they would leave the silo.
@@ -93,6 +95,8 @@ def own_schema(
             )
     check(np.bincount(pool.y[index], minlength=len(pool.classes)).tolist(), pool.classes)
     schema = _schema_of(pool, index, settings.target or "")
+    if pool.value is not None and grid is not None:
+        schema = dataclasses.replace(schema, sums=own_sums(pool.value[index], settings, grid))
     return schema if magnitudes else schema.without_magnitudes()
 
 
@@ -179,10 +183,11 @@ def shared_schema(schemas: Mapping[SiloId, DataSchema], settings: DataSettings) 
 def check_fits(shared: SharedSchema, name: SiloId, schema: DataSchema) -> None:
     """Raise DataError if a silo that joins later has a label, a column or a shape that the shared schema lacks. A
     category that the shared schema lacks becomes zeros; images get the shared size and channels."""
-    unknown = [label for label in schema.labels if label not in shared.classes]
-    if unknown:
+    labels = schema.labels if shared.target is None else ()  # those of a quantity are bars afterwards
+    if unknown := [label for label in labels if label not in shared.classes]:
         raise DataError(f"silo {name!r} has label {unknown[0]!r}, expected the agreed ones: {_listed(shared.classes)}")
-    _check_order({name: schema}, shared.classes)
+    if shared.target is None:
+        _check_order({name: schema}, shared.classes)
     agreed = {column.name: "numbers" if column.categories is None else "texts" for column in shared.columns}
     own = {column.name: column.holds for column in schema.columns}
     if differing := sorted(set(own) ^ set(agreed)):
@@ -220,16 +225,19 @@ def silos_of(
     own = own_indices(pool, settings, seed, rearrange)
     schema = _schema_of(pool, own.indices["train"], settings.target or "")
     check_fits(shared, pool.domain, schema)
-    number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
+    if shared.target is None:
+        number = np.array([shared.classes.index(label) for label in pool.classes], dtype=np.int64)
+        pool = dataclasses.replace(pool, y=number[pool.y], classes=shared.classes)
     layout = shared.layout
     for told in _lacking(shared, pool, schema):
         warnings.warn(told, DataWarning, stacklevel=2)
     # Use the shared columns, so rows to predict can have categories that the silo lacks.
     x = changed(pool.x, partial(recoded, table=pool.table, columns=layout.columns)) if pool.table else pool.x
-    pool = dataclasses.replace(pool, x=x, y=number[pool.y], classes=shared.classes, table=layout.columns)
+    pool = dataclasses.replace(pool, x=x, table=layout.columns)
     # Splits are already drawn: from here on, rows that differ only in categories without training rows are equal.
     own = dataclasses.replace(own, domain=own.domain._replace(pool=pool))
-    silos = one_silo(own, shared.image_format, layout, settings, seed, read_outside(settings))
+    outside = read_outside(settings)
+    silos = one_silo(own, shared.image_format, layout, settings, seed, outside, shared.quantity)
     return OwnSilos(silos, schema.without_magnitudes())
 
 

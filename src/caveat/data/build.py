@@ -136,7 +136,7 @@ def make_silos(
     )
     sequence_format = sequence_format or sequences_of(pools[0])
     wanted = subgrouping or settings.subgrouping
-    training = [(silo.pool, silo.indices["train"]) for silo in chosen]
+    training = [(silo.pool, silo.indices["train"]) for silo in sorted(chosen, key=lambda silo: silo.name)]
     subgroups = None if wanted is None else wanted.fitted(pools, training)
     target = target_of(training, settings)
     silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequence_format, subgroups, target)
@@ -157,16 +157,17 @@ def one_silo(
     settings: DataSettings,
     seed: int,
     outside: Sequence[Pool] = (),
+    target: Quantity | None = None,
 ) -> Silos:
-    """Make the silo of one pool, with the classes, image format and table layout shared with silos elsewhere. Without
-    shifts it is bit-identical to the silo that `make_silos` makes from the pools of all silos."""
+    """Make the silo of one pool, with the classes, image format, table layout and bars shared with silos elsewhere.
+    Without shifts it is bit-identical to the silo that `make_silos` makes from the pools of all silos."""
     check_normalize(own.pool.images, settings.normalize)
     image_format = replace(image_format, exif_rotation=settings.exif_rotation)
     check_standardize(own.pool, settings.standardize)
     chosen = [own]
     raw = _shifted(chosen, settings.shift, image_format, seed)
     subgroups = None if settings.subgrouping is None else settings.subgrouping.fitted([own.pool])
-    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool), subgroups)
+    silos = _encoded(chosen, raw, settings, seed, image_format, layout, sequences_of(own.pool), subgroups, target)
     unknown = unknown_inputs([], outside, silos, settings.ood.global_source)
     if unknown is None:
         return silos

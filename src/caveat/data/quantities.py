@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core import ConfigurationError, DataError, Refused
 from ..core.quantity import Quantity, Times, observed
@@ -21,10 +22,13 @@ from .pools import NUMERIC, Array, CsvFormat, Index, LabelArray, Pool, shown
 from .tables.files import Sheet, missing
 from .tables.formats import TRUTH, number
 
+Fit = TypeVar("Fit", bound=Quantity | None)
 STRATA = 5
 """Maximum number of groups of ranks that splits are stratified by."""
 CLASSES = tuple(f"ranks {k}" for k in range(STRATA))
 """Names of these groups, which are the classes of a pool until its targets become bars."""
+MOST = 10**9
+"""Maximum number of targets in the sums of a silo."""
 
 
 def strata(values: Array) -> LabelArray:
@@ -108,29 +112,68 @@ def _cells(
     return np.array(found)
 
 
+def kind_of(settings: Any) -> type[Quantity]:
+    """Return the kind of the target."""
+    return Times if settings.predict == "time" else Quantity
+
+
+def own_sums(values: Array, settings: Any, grid: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
+    """Return what a silo sends of its training targets (n,) for the bars, see `Quantity.sums`; with a declared range,
+    only their number, or that of events. Raises DataError for a target outside the range."""
+    y = torch.from_numpy(values)
+    _check_range([y], settings)
+    found = kind_of(settings).sums(y, torch.tensor(grid, dtype=torch.float64))
+    found = found[None, :1] if settings.range is not None else found.reshape(-1, found.shape[-1])
+    return tuple(tuple(row) for row in found.tolist())
+
+
+def summed(sums: Iterable[Sequence[Sequence[float]]], settings: Any, grid: Sequence[float]) -> Tensor:
+    """Return the sum of what silos sent. Raises DataError for other numbers than such sums."""
+    found = [torch.tensor(each, dtype=torch.float64) for each in sums]
+    form = kind_of(settings).sums(torch.zeros(0), torch.tensor(grid, dtype=torch.float64))
+    shape = (1, 1) if settings.range is not None else form.reshape(-1, form.shape[-1]).shape
+    for each in found:
+        counts = (each[::2] if grid else each[:, :1]) if each.shape == shape else None
+        if counts is None or bool(((counts < 0) | (counts != counts.floor()) | (counts > MOST)).any()):
+            raise DataError(f"sums of targets {tuple(each.shape)}, expected {tuple(shape)} with counts of targets")
+    total = torch.stack(found).sum(0)
+    return total if grid else total[0]
+
+
+def _check_range(values: Sequence[Tensor], settings: Any) -> None:
+    """Raise DataError for a target outside the declared range."""
+    if (bounds := settings.range) is None:
+        return
+    known = [observed(each)[0] if settings.predict == "time" else each for each in values if len(each)]
+    ends = min(float(each.min()) for each in known), max(float(each.max()) for each in known)
+    if ends[0] < bounds[0] or ends[1] > bounds[1]:
+        raise DataError(
+            f"targets from {ends[0]:g} to {ends[1]:g} exceed data.range = [{bounds[0]:g}, {bounds[1]:g}]; expected "
+            "a range that contains all of them"
+        )
+
+
 def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity | None:
     """Return the bars for the training targets of silos, from sums over them; None for classes. Raises DataError if all
     targets are equal, or if one is outside the declared range, ConfigurationError for a horizon after all events."""
     values = [torch.from_numpy(pool.value[index]) for pool, index in training if pool.value is not None]
     if not values:
         return None
-    kind, bounds = Times if settings.predict == "time" else Quantity, settings.range
-    if bounds is not None:
-        known = [observed(each)[0] if kind is Times else each for each in values]
-        ends = min(float(each.min()) for each in known), max(float(each.max()) for each in known)
-        if ends[0] < bounds[0] or ends[1] > bounds[1]:
-            raise DataError(
-                f"targets from {ends[0]:g} to {ends[1]:g} exceed data.range = [{bounds[0]:g}, {bounds[1]:g}]; expected "
-                "a range that contains all of them"
-            )
+    _check_range(values, settings)
+    return fitted(lambda: kind_of(settings).of(values, settings.target or "", settings.range), settings)
+
+
+def fitted(fit: Callable[[], Fit], settings: Any) -> Fit:
+    """Return bars, if any, with the event and the horizons of the settings. Raises DataError if `fit` raises ValueError
+    because all targets are equal, ConfigurationError for a horizon after all events."""
     try:
-        target = kind.of(values, settings.target or "", bounds)
+        target = fit()
     except ValueError:
-        if kind is Times:
-            raise DataError(
-                "training data have no events, or all at one time; expected events at different times"
-            ) from None
-        raise DataError(f"all training targets are {float(values[0][0]):g}, expected different numbers") from None
+        raise DataError(
+            "training data have no events, or all at one time; expected events at different times"
+            if kind_of(settings) is Times
+            else "all training targets are equal, expected different numbers"
+        ) from None
     if not isinstance(target, Times):
         return target
     if late := [each for each in settings.horizons if each > target.end]:
@@ -139,7 +182,7 @@ def target_of(training: Iterable[tuple[Pool, Index]], settings: Any) -> Quantity
             f"risk at {late[0]:g} is unknown",
             "data.horizons",
         )
-    return replace(target, event=settings.event or "event", horizons=settings.horizons)
+    return cast(Fit, replace(target, event=settings.event or "event", horizons=settings.horizons))
 
 
 def check_predict(settings: Any) -> None:

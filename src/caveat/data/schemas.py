@@ -1,19 +1,20 @@
 """Schemas: one silo's description of its data, and the schema that all silos share.
 
 Both contain only labels, column names and categories: no counts, and no values of numeric columns except, if the silo
-allows it, the power of two nearest to a median.
+allows it, the power of two nearest to a median. For a quantity, they have sums of the targets, and its bars.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..core import DataError
+from ..core.quantity import Quantity, restored
 from ..core.settings import frozen_settings
 from .pools import TableColumn
 from .sources.image_folders import ImageFormat
@@ -51,6 +52,29 @@ class ColumnSchema:
             raise DataError(f"column {self.name!r} contains {self.holds}, but has a magnitude of numbers")
 
 
+Numbers = Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(max_length=MOST)]
+
+
+@frozen_settings
+class SharedTarget:
+    """A quantity or a time that every silo predicts, see `core.quantity`."""
+
+    edges: Numbers
+    means: Numbers
+    shares: Numbers
+    targets: Annotated[int, Field(ge=1)]
+    name: str = ""
+    declared: bool = False
+    event: str = ""
+    horizons: Numbers = ()
+
+    def __post_init__(self) -> None:
+        try:
+            restored(**vars(self))
+        except ValueError as error:
+            raise DataError(f"target: {error}") from None
+
+
 @frozen_settings
 class DataSchema:
     """A silo's description of its data, sent before training."""
@@ -61,6 +85,8 @@ class DataSchema:
     """The shape of one raw input: (H, W, C) of an image, (D,) of features or of a table with D columns."""
     columns: Annotated[tuple[ColumnSchema, ...], Field(max_length=MOST)] = ()
     """The columns of a table in the order of its file; empty for images and for features without encoding."""
+    sums: Annotated[tuple[Numbers, ...], Field(max_length=3)] = ()
+    """Sums of a quantity's training targets, for its bars; empty for classes, and once silos agree."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])
@@ -112,6 +138,8 @@ class SharedSchema:
     """Side length in pixels to which images are resized, if any."""
     columns: Annotated[tuple[SharedColumn, ...], Field(max_length=MOST)] = ()
     """The columns of a table in the order in which they are encoded."""
+    target: SharedTarget | None = None
+    """The quantity to predict, whose bars are the classes."""
 
     def __post_init__(self) -> None:
         _check_input(self.shape, [column.name for column in self.columns])
@@ -119,6 +147,15 @@ class SharedSchema:
         _distinct("classes", self.classes)
         if self.size is not None and (len(self.shape) != 3 or set(self.shape[:2]) != {self.size}):
             raise DataError(f"inputs of shape {tuple(self.shape)}, expected images of {self.size}x{self.size} pixels")
+
+    @property
+    def quantity(self) -> Quantity | None:
+        """The quantity to predict, if any."""
+        return None if self.target is None else restored(**vars(self.target))
+
+    def predicting(self, target: Quantity) -> SharedSchema:
+        """Return the schema with a quantity to predict."""
+        return replace(self, classes=target.classes, target=SharedTarget(**asdict(target)))
 
     @property
     def images(self) -> bool:
@@ -176,7 +213,7 @@ def _distinct(what: str, names: Sequence[str]) -> None:
 
 def _to_json(value: DataSchema | SharedSchema) -> dict[str, Any]:
     plain: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
-    return plain
+    return {key: each for key, each in plain.items() if key not in ("sums", "target") or each}
 
 
 def _of_json(adapter: TypeAdapter[Said], value: object, what: str) -> Said:

@@ -383,7 +383,7 @@ class DataSettings:
                 text = f"data.{name} differs between silos: set [data.{name}] in each silo.toml"
                 raise ConfigurationError(text, f"data.{name}")
         for key, value, default in (
-            *(("n_silos", self.n_silos, None), ("predict", self.predict, None)),
+            ("n_silos", self.n_silos, None),
             ("shift.angles", self.shift.angles, ()),
             ("shift.noise_std", self.shift.noise_std, ()),
             ("label_noise", self.label_noise, ()),

@@ -84,8 +84,8 @@ def hashes(silo: Silo) -> dict[str, str]:
 
 
 def splits_record(silos: Iterable[Silo], classes: int = 0) -> dict[str, object]:
-    """Return the content of `splits.json`: each silo's domain, and size, class counts and hash of splits and streams.
-    Counts cover at least `classes` classes, and all classes that some silo has."""
+    """Return the content of `splits.json`: each silo's domain, and size, class counts (none of the bars of quantities)
+    and hash of splits and streams. Counts cover at least `classes` classes, and all classes that some silo has."""
     silos = list(silos)
     largest = (int(getattr(silo, name).y.max()) for silo in silos for name in NAMES if len(getattr(silo, name)))
     classes = max(classes, 1 + max(largest))
@@ -107,7 +107,7 @@ def _splits(silo: Silo, classes: int) -> dict[str, object]:
     digest = hashes(silo)
     return {
         name: {
-            **_sizes(getattr(silo, name), classes),
+            **(_sizes(getattr(silo, name), classes) if not silo.values else {"examples": len(getattr(silo, name))}),
             **({"sha256": digest[name]} if name in digest else {}),
             "content_sha256": _content(getattr(silo, name)),
             **_augmented(getattr(silo, name)),

@@ -12,10 +12,13 @@ from itertools import product
 import torch
 
 from .._version import __version__
+from ..config import Config
 from ..core import ConfigurationError, DataError, Refused, Silo, SiloId
 from ..core.errors import MissingError
 from ..core.silo import SPLITS
 from ..data import DataSettings, Silos
+from ..data.pools import NUMERIC
+from ..data.schemas import SharedSchema
 from ..data.tables.formats import number
 from .silo.silo_file import SiloFile
 from .terms import Terms
@@ -26,6 +29,7 @@ WHERE = "silo.toml, [data]"
 RULES: Mapping[str, str] = {
     "classes": "a federation of tables needs data.classes in config.toml: the meaning of each class, in words",
     "target": f"the column to predict must be the one that the silo names, {WHERE} target",
+    "bars": "under [privacy] or federation.secure, a quantity needs data.range in config.toml",
     "labels": "labels must be in data.classes; declare other codes in silo.toml, [data.label_codes]",
     "categorical": f"the silo sends categories only for columns that it allows, {WHERE} categorical",
     "columns": "columns must be in data.dictionary; declare the silo's names in silo.toml, [data.rename_columns]",
@@ -95,6 +99,8 @@ def _known(file: SiloFile, terms: Terms) -> set[str | None]:
 def check_terms(file: SiloFile, terms: Terms) -> None:
     """Raise Refused for terms that need something of a table that the silo's own file does not allow."""
     data, where = terms.config.data, f"silo {file.silo!r}: {file.path or 'silo.toml'}"
+    if why := lacks_range(terms.config):
+        raise Refused(f"{where}: the server's configuration: {why}", "bars")
     if not file.is_table:
         return
     if file.target is None:
@@ -122,6 +128,8 @@ def check_terms(file: SiloFile, terms: Terms) -> None:
 def lacks_classes(data: DataSettings) -> str:
     """Return what is wrong with `data.classes` for a federation of tables; "" if nothing is."""
     example = 'such as data.classes = ["healthy", "ill"]'
+    if data.predict in NUMERIC:
+        return ""
     if not data.classes:
         return f"data.classes is missing: expected the meaning of each class, {example}"
     if all(number(name, ".") is not None for name in data.classes):
@@ -132,16 +140,32 @@ def lacks_classes(data: DataSettings) -> str:
     return ""
 
 
-def check_federation(data: DataSettings) -> None:
-    """Raise ConfigurationError for a new federation of tables whose classes are not named."""
+def lacks_range(config: Config) -> str:
+    """Return why a quantity's bars cannot be fitted to the targets of silos; "" if they can, or are declared."""
+    protected = {"[privacy]": config.privacy.clip_norm is not None, "federation.secure": config.federation.secure}
+    if config.data.predict not in NUMERIC or config.data.range is not None or not any(protected.values()):
+        return ""
+    return (
+        "data.range is missing: without it, bars are fitted to counts of each silo's targets, which "
+        f"{' and '.join(key for key, on in protected.items() if on)} cannot protect; set the lowest and the highest "
+        "value, for example range = [0, 120]"
+    )
+
+
+def check_federation(config: Config) -> None:
+    """Raise ConfigurationError for a new federation of tables whose classes are not named, or of an unprotected
+    quantity."""
+    data = config.data
     if data.source == "on_site" and data.target is not None and (why := lacks_classes(data)):
         raise ConfigurationError(why, "data.classes")
+    if data.source == "on_site" and (why := lacks_range(config)):
+        raise ConfigurationError(why, "data.range")
 
 
-def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
+def check_usable(silo: Silo, agreed: SharedSchema, batch_size: int) -> None:
     """Raise Refused for a silo that cannot train, with the message of `Silos.check`."""
     try:
-        Silos((silo,), classes).check(batch_size)
+        Silos((silo,), agreed.classes, target=agreed.quantity).check(batch_size)
     except DataError as error:
         raise Refused(str(error), "training") from None
 
@@ -149,12 +173,19 @@ def check_usable(silo: Silo, classes: tuple[str, ...], batch_size: int) -> None:
 def check_counts(silos: Silos, file: SiloFile) -> None:
     """Raise Refused if a silo would report fewer than `LEAST` rows of a split, or of a class or a subgroup in it."""
     for silo, split in product(silos, SPLITS):
-        counts = torch.bincount(getattr(silo, split).y, minlength=len(silos.classes))
+        labels = getattr(silo, split).y.remainder(len(silos.classes))  # censored times are above those of the bars
+        counts = torch.bincount(labels, minlength=len(silos.classes))
         check_count(split, counts.tolist(), silos.classes, file)
         if split in silo.subgroups:
             known = silo.subgroups[split][silo.subgroups[split] >= 0]
             names = silos.subgroup_names
             check_count(split, known.bincount(minlength=len(names)).tolist(), names, file, "subgroup")
+
+
+def check_cells(sums: Sequence[Sequence[float]], file: SiloFile) -> None:
+    """Raise Refused if a cell of a quantity's grid has fewer than `LEAST` targets; cells are in every other row."""
+    counts = [int(count) for row in sums[::2] for count in row]
+    check_count("train", counts, ("a small interval of targets",) * len(counts), file, "the target in")
 
 
 def check_count(split: str, counts: Sequence[int], names: tuple[str, ...], file: SiloFile, kind: str = "class") -> None:

@@ -41,6 +41,8 @@ class Terms:
     """Digest of custom models at the server (`CodeMade.untaught`), after silos agreed; otherwise empty."""
     says: tuple[Said, ...] = ()
     """Outputs of custom models at the server (`CodeMade.says`)."""
+    grid: tuple[float, ...] = ()
+    """Before the agreement: the edges of cells in which silos count a quantity's targets; empty: their moments."""
 
     @property
     def own_config(self) -> Config:
@@ -65,10 +67,11 @@ class Terms:
             rounds = None if found["rounds"] is None else int(found["rounds"])
             given = {key: str(found[key]) for key in ("federation", "method", "folder", "code")}
             says = tuple(tuple(None if v is None else float(v) for v in said) for said in found["says"])
+            grid = tuple(map(float, found["grid"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"invalid terms of a federation: {type(error).__name__}: {error}") from None
         agreed = None if agreement is None else SharedSchema.of_json(agreement)
-        return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds)
+        return cls(**given, config=config, names=names, agreement=agreed, says=says, rounds=rounds, grid=grid)
 
 
 MOST_KEYS = 5

@@ -25,7 +25,7 @@ from ..core import (
     seeded,
 )
 from ..core.errors import message_of
-from ..core.quantity import Quantity, Times
+from ..core.quantity import Quantity, restored
 from ..core.silo import SPLITS, LateData, LazyMapping
 from ..data import Normalize, Preparation
 from ..data.checks import dtype_name
@@ -174,12 +174,10 @@ def from_record(record: schema.PreparationFile, where: str) -> Preparation:
 
 
 def _target(record: schema.QuantityRecord, where: str) -> Quantity:
-    bars = len(record.means)
-    if len(record.edges) != bars + 1 or len(record.shares) != bars or sorted(set(record.edges)) != record.edges:
-        raise DataError(f"{where}: target: expected ascending edges, and a mean and a share for each bar")
-    lists = tuple(record.edges), tuple(record.means), tuple(record.shares)
-    known = (*lists, record.targets, record.name, record.declared)
-    return Times(*known, record.event, tuple(record.horizons)) if record.event else Quantity(*known)
+    try:
+        return restored(**vars(record))
+    except ValueError as error:
+        raise DataError(f"{where}: target: {error}") from None
 
 
 def _subgroups(record: schema.SubgroupsRecord) -> Subgroups:

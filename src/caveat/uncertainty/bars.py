@@ -16,7 +16,7 @@ censored time says that the event is later, so bars get the falls of Kaplan and 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Generator
 
 import torch
 from torch import Tensor
@@ -77,12 +77,12 @@ def refined(edges: Tensor, counts: Tensor) -> Tensor:
     return torch.cat([edges[:1], inner, edges[-1:]])
 
 
-def counted(added: Tensor, count: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the sums of `cells` that `count` returns for a grid, refined up to three times, given the sum of
-    `moments`."""
+def counted(added: Tensor) -> Generator[Tensor, Tensor, Tensor]:
+    """Yield a grid, refined up to three times, given the sum of `moments`; each is answered by the sum of `cells`, of
+    which the last is returned."""
     edges = grid(added)
     for _ in range(GRIDS):
-        found = count(edges)
+        found = yield edges
         if (finer := refined(edges, found[0])) is edges:
             break
         edges = finer

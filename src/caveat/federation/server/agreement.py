@@ -166,7 +166,7 @@ class Members:
         wanted = self.terms.config.data.subgrouping
         return FederationInfo(
             shape, classes, self.silo_infos, dtype=_dtype(self.terms), positive=positive,
-            subgroups=() if wanted is None else wanted.fitted(()).names,
+            subgroups=() if wanted is None else wanted.fitted(()).names, target=self.agreement.quantity,
         )  # fmt: skip
 
     @property
@@ -259,7 +259,7 @@ class Members:
 
     def agreed(self, agreement: SharedSchema) -> Terms:
         """Return the terms with an agreement, and with the fingerprints of custom models for such data."""
-        terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=())
+        terms = dataclasses.replace(self.terms, agreement=agreement, code="", says=(), grid=())
         info = FederationInfo(agreement.input_shape, agreement.classes, {}, dtype=_dtype(terms))
         made = spec_of(terms.config, terms.method).code_made(info)
         return terms if made is None else dataclasses.replace(terms, code=made.untaught, says=made.says)

@@ -8,17 +8,21 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from flwr.app import RecordDict
+from torch import Tensor
 
 from ..._version import __version__
 from ...core import DataError, RunError, SiloId, check_silo_name
+from ...core.quantity import Quantity
 from ...core.silo import FederationInfo, SiloInfo
 from ...data.agreement import check_fits, shared_schema, unlike_silos
+from ...data.pools import NUMERIC
+from ...data.quantities import fitted, kind_of, summed
 from ...data.schemas import DataSchema
 from ...engines.flower_messages import GridMessages, Words, comes_after, legible, pack, words_of
 from ..keys import UNSIGNED, Asked, NameRefused
@@ -115,6 +119,7 @@ class OpenMembership(Members):
         self._until: dict[int, float] = {}
         self._refused: dict[int, str] = {}
         self._names: dict[int, SiloId] = {}
+        self._fitting: Generator[Tensor, Tensor, Quantity] | None = None
         self._told: dict[int, str] = {}
         """Messages to nodes for their next greeting."""
 
@@ -203,11 +208,36 @@ class OpenMembership(Members):
             self._until |= {self.nodes[odd]: time.monotonic() + AGAIN} if odd in self.nodes else {}
             del self.sketches[odd], sketches[odd]
             agreement = shared_schema(sketches, data)
+        if data.predict in NUMERIC:
+            if (target := self._counted(sketches)) is None:
+                return
+            agreement = agreement.predicting(target)
+            self.sketches = {name: dataclasses.replace(each, sums=()) for name, each in sketches.items()}
         for line in unlike_silos(sketches):
             self.note(f"warning: {legible(line)}")
         self.terms = self.agreed(agreement)
         # Silos that connected before the agreement are asked again, and then join.
         self.nodes.clear()
+
+    def _counted(self, sketches: Mapping[SiloId, DataSchema]) -> Quantity | None:
+        """Return the bars of a quantity from the sums of all silos, or None after asking them for other sums."""
+        data = self.terms.config.data
+        total = summed([each.sums for each in sketches.values()], data, self.terms.grid)
+        if self._fitting is None:
+            self._fitting = kind_of(data).fitting(data.target or "", data.range)
+            next(self._fitting)
+        fitting = self._fitting
+
+        def fit() -> Quantity | None:
+            try:
+                self.terms = dataclasses.replace(self.terms, grid=tuple(fitting.send(total).tolist()))
+            except StopIteration as done:
+                return cast(Quantity, done.value)
+            # Replies with earlier sums are ignored.
+            self.nodes, self.sketches, self._pending = {}, {}, {}
+            return None
+
+        return fitted(fit, data)
 
     def _greet(self, wire: GridMessages) -> None:
         now, online = time.monotonic(), wire.online()
@@ -281,6 +311,8 @@ class OpenMembership(Members):
             return
         sketch = DataSchema.of_json(json.loads(str(words["sketch"])))
         if self.terms.agreement is None:
+            if (data := self.terms.config.data).predict in NUMERIC:
+                summed([sketch.sums], data, self.terms.grid)
             self.sketches[silo] = sketch
             self.nodes[silo] = node
             self._bind(silo, key)

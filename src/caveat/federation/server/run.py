@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.serverapp import Grid
 
 from ... import metrics
 from ...config import Config
 from ...core import ConfigurationError, DataError, Payload, SiloId, Tensors, horizon
 from ...core.devices import find_device
+from ...core.quantity import Times
 from ...core.silo import FederationInfo, SiloInfo
 from ...data import load
 from ...engines.checks import VARIANCES
@@ -54,7 +56,9 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
     if int(sums["examples"]) != info.examples[split]:
         raise DataError(f"{int(sums['examples'])} inputs of {split}, but the silo has {info.examples[split]}")
     scores = {f"score.{name}" for name in run.complete_method.scores} if tested else set()
-    shape = (len(run.info.classes), metrics.BINS)
+    name, shape = "class_bin_count", torch.Size((len(run.info.classes), metrics.BINS))
+    if run.info.target is not None:
+        name, shape = "comparable" if isinstance(run.info.target, Times) else "squared", torch.Size()
     if tested and len(payload.get("subgroups", {}).get("examples", ())) != len(run.info.subgroups):
         raise DataError(f"no sums of {len(run.info.subgroups)} subgroups")
     for group, tensors in payload.items():
@@ -62,8 +66,8 @@ def check_measurement(run: BaseRun, split: str, silo: SiloId, payload: Payload) 
             continue
         if {name for name in tensors if name.startswith("score.")} != scores:
             raise DataError(f"{group} has other scores than {', '.join(sorted(scores)) or 'none'}")
-        if tensors["class_bin_count"].shape != shape:
-            raise DataError(f"{group} has bins {tuple(tensors['class_bin_count'].shape)}, expected {shape}")
+        if tensors[name].shape != shape:
+            raise DataError(f"{group} has {name} {tuple(tensors[name].shape)}, expected {shape}")
     _check_classes(payload.get(GROUP, {}), run.info, info, tested)
     if "skill" in payload:
         _check_skill(payload["skill"], len(run.info.classes), info, tested)
@@ -87,7 +91,8 @@ def _check_skill(sums: Tensors, classes: int, silo: SiloInfo, tested: bool) -> N
 
 def _check_classes(sums: Tensors, federation: FederationInfo, silo: SiloInfo, tested: bool) -> None:
     """Raise DataError for sums over classes of another model or split, or over more inputs than possible."""
-    expected = len(federation.classes) if tested and len(federation.classes) <= metrics.MOST_CLASSES else 0
+    known = tested and federation.target is None and len(federation.classes) <= metrics.MOST_CLASSES
+    expected = len(federation.classes) if known else 0
     if len(sums.get("confusion", ())) != expected:
         raise DataError(f"sums of {len(sums.get('confusion', ()))} classes, expected {expected}")
     if sums and sums["ranks"].shape[-1] != metrics.bins_of(expected):
@@ -203,7 +208,7 @@ def serve(config: Config, grid: Grid, folder: Path, progress: Progress, start: S
         if (folder / RUN).exists():
             check_same(folder, config)
         else:
-            check_federation(config.data)
+            check_federation(config)
             check_empty(folder)
         apart = config.data.source == "on_site"
         run = _federate if apart else _simulate
@@ -233,12 +238,13 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
         spec = spec_of(rounds, name)
         if members.path.exists():
             members.restore()
-            if _has_trained(spec, part, len(members.silos)):
+            if _has_trained(spec, part, members.info):
                 members.close()
         members.gather(wire, wanted, config.federation.quorum or 1, config.federation.start_timeout or PATIENCE)
         for line in unlike_others(members.silo_infos, members.agreement.classes):
             progress.note(f"warning: {line}")
         spec.check_classes(members.info)
+        spec.check_quantity(members.info)
         run = FlowerRun(
             spec=spec, folder=part, wire=wire, members=members, config=config, engine_settings=config.engine
         )  # fmt: skip
@@ -249,12 +255,14 @@ def _federate(config: Config, wire: GridMessages, folder: Path, progress: Progre
             execute(run, progress, name)
 
 
-def _has_trained(spec: RunSpec, part: Path, silos: int) -> bool:
-    """Return whether the run in a folder, with `silos` silos, has completed its last training round."""
+def _has_trained(spec: RunSpec, part: Path, info: FederationInfo) -> bool:
+    """Return whether the run in a folder, with these silos, has completed its last training round."""
     saved = ServerStore(part / "state").load() if (part / "state").is_dir() else None
     if saved is None:
         return False
-    return saved.checkpoint.stopped or saved.checkpoint.t + 1 >= horizon(spec.complete_method(silos).schedule())
+    return saved.checkpoint.stopped or saved.checkpoint.t + 1 >= horizon(
+        spec.complete_method(len(info), info.subgroups, info.target).schedule()
+    )
 
 
 def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progress, start: StartCommand | None) -> None:
@@ -273,6 +281,7 @@ def _simulate(config: Config, wire: GridMessages, folder: Path, progress: Progre
                 silos.dtype,
                 silos.positive,
                 silos.subgroup_names,
+                silos.target,
             ),
             terms,
         )

@@ -123,6 +123,7 @@ class SiloData:
         return Silos(
             (silo,), prepares.classes, prepares.normalize, prepares.encoders, prepares.image_format,
             prepares.sequence_format, prepares.scalings, terms.config.data.positive_class, prepares.subgroups,
+            prepares.target,
         )  # fmt: skip
 
     def frozen(self, terms: Terms) -> FrozenData:
@@ -140,10 +141,10 @@ class SiloData:
         )
         about += [repr(declared)] if declared != NOTHING else []
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
-        classes, batch_size = agreement(terms).classes, terms.config.training.batch_size
+        agreed, batch_size = agreement(terms), terms.config.training.batch_size
         return FrozenData(
             self.home(terms) / f"data-{key}.json", self.file.silo, self.settings(terms), self.file.changed,
-            lambda: row_key(self.file.secret()), lambda silo: check_usable(silo, classes, batch_size),
+            lambda: row_key(self.file.secret()), lambda silo: check_usable(silo, agreed, batch_size),
         )  # fmt: skip
 
     def silo(self, terms: Terms) -> Silo:

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -297,15 +297,21 @@ def _without_rows(silo: Silo, positions: Tensor) -> tuple[Silo, dict[str, int]]:
     train, validation, calibration, test = (getattr(silo, split).part(stays[split]) for split in SPLITS)
     indices = {name: index[stays[name]] if name in stays else index for name, index in silo.indices.items()}
     left = {split: int((~each).sum()) for split, each in stays.items()}
-    subgroups = {split: of[stays[split]] for split, of in silo.subgroups.items()}
-    return Silo(silo.name, silo.domain, train, validation, calibration, test, indices, silo.streams, subgroups), left
+    subgroups, values = (
+        {split: of[stays[split]] for split, of in each.items()} for each in (silo.subgroups, silo.values)
+    )
+    return replace(
+        silo, train=train, validation=validation, calibration=calibration, test=test, indices=indices,
+        subgroups=subgroups, values=values,
+    ), left  # fmt: skip
 
 
 def _tensors(silo: Silo) -> Payload:
     parts = {split: getattr(silo, split) for split in SPLITS} | {f"stream.{n}": d for n, d in silo.streams.items()}
     groups = {name: {"x": data.x, "y": data.y} for name, data in parts.items()}
-    subgroups: Payload = {"subgroups": dict(silo.subgroups)} if silo.subgroups else {}
-    return groups | subgroups | {"indices": dict(silo.indices), f"domain.{silo.domain}": {}}
+    of = {"subgroups": silo.subgroups, "values": silo.values, "indices": silo.indices}
+    groups |= {name: dict(each) for name, each in of.items() if each or name == "indices"}
+    return groups | {f"domain.{silo.domain}": {}}
 
 
 def _silo(name: SiloId, groups: Payload) -> Silo:
@@ -313,6 +319,6 @@ def _silo(name: SiloId, groups: Payload) -> Silo:
     domain = next(group for group in groups if group.startswith("domain.")).removeprefix("domain.")
     indices: dict[str, Tensor] = groups["indices"]
     streams = {group.removeprefix("stream."): each for group, each in data.items() if group.startswith("stream.")}
-    subgroups = groups.get("subgroups", {})
+    subgroups, values = (groups.get(name, {}) for name in ("subgroups", "values"))
     train, validation, calibration, test = (data[split] for split in SPLITS)
-    return Silo(name, domain, train, validation, calibration, test, indices, streams, subgroups)
+    return Silo(name, domain, train, validation, calibration, test, indices, streams, subgroups, values)

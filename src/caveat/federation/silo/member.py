@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from ... import config as configuration
 from ...core import ConfigurationError, DataError, Payload, RunError, Silo, SiloId, Update, check_silo_name
 from ...core.devices import find_device
 from ...data import Silos
 from ...data.agreement import own_schema, shared_schema
+from ...data.pools import NUMERIC
+from ...data.quantities import fitted, kind_of, summed
 from ...data.schemas import DataSchema
 from ...data.tables.dictionary import LabelCode, OwnColumn
 from ...engines.executor import Executor
@@ -33,7 +36,7 @@ from ...runs.spec import spec_of
 from ...runs.spec_file import described
 from ...secure.messages import SecureRefused
 from ...wrappers.evaluation import TEST
-from ..refusals import check_count, check_counts, check_terms, told_by_rule
+from ..refusals import check_cells, check_count, check_counts, check_terms, told_by_rule
 from ..terms import Terms, differing
 from .data import SiloData, agreement
 from .secure import PEERS, SecureFolder, SignedName
@@ -70,7 +73,10 @@ class SiloSide:
             schema = own_schema(
                 settings, terms.config.seed, silo, allowed, self.data.rearranged(settings),
                 lambda counts, classes: check_count("train", counts, classes, self.file), self.file.magnitudes,
+                terms.grid if terms.agreement is None else None,
             )  # fmt: skip
+            if terms.grid:
+                check_cells(schema.sums, self.file)
         return {"silo": silo, "sketch": json.dumps(schema.to_json())}
 
     def check_joining(self, terms: Terms) -> Silos:
@@ -79,9 +85,20 @@ class SiloSide:
         Raises what they raise: ToldRefusal, with the full error as its cause, for a refusal by a rule; BeyondLimits,
         DataError and ConfigurationError otherwise.
         """
-        schemas = {self.file.silo: DataSchema.of_json(json.loads(str(self.introduce(terms)["sketch"])))}
-        alone = replace(terms, names=(self.file.silo,), agreement=shared_schema(schemas, terms.config.data))
-        return self._silos(alone, self.data.read_anew)
+        data = terms.config.data
+
+        def schema(grid: tuple[float, ...]) -> DataSchema:
+            return DataSchema.of_json(json.loads(str(self.introduce(replace(terms, grid=grid))["sketch"])))
+
+        def count(grid: Tensor) -> Tensor:
+            edges = tuple(grid.tolist())
+            return summed([schema(edges).sums], data, edges)
+
+        agreed = shared_schema({self.file.silo: schema(())}, data)
+        if data.predict in NUMERIC:
+            kind, bounds = kind_of(data), data.range
+            agreed = agreed.predicting(fitted(lambda: kind.counted(count, data.target or "", bounds), data))
+        return self._silos(replace(terms, names=(self.file.silo,), agreement=agreed), self.data.read_anew)
 
     def join(self, terms: Terms) -> dict[str, str | int]:
         """Return its sizes, class counts and the hashes of its splits, under the agreement."""
@@ -183,7 +200,8 @@ class SiloSide:
             check_terms(self.file, terms)
             wanted = terms.config.data.subgrouping
             subgroups = None if wanted is None else wanted.fitted(())  # declared, so independent of data
-            silos = Silos((read(terms),), agreement(terms).classes, subgroups=subgroups)
+            agreed = agreement(terms)
+            silos = Silos((read(terms),), agreed.classes, subgroups=subgroups, target=agreed.quantity)
             check_counts(silos, self.file)
         return silos
 

@@ -191,7 +191,7 @@ class SiloRun(ByOwnBooks, LocalRun):
         ).silo_infos
         return FederationInfo(
             self.silos.shape, self.silos.classes, unknown(self.names) | dict(own), dtype=self.silos.dtype,
-            positive=self.silos.positive, subgroups=self.silos.subgroup_names,
+            positive=self.silos.positive, subgroups=self.silos.subgroup_names, target=self.silos.target,
         )  # fmt: skip
 
     def executor(self) -> Executor:
@@ -218,7 +218,7 @@ class KeptSiloRun(ByOwnBooks, KeptRun):
         prepares = self.prepares
         return FederationInfo(
             prepares.shape, prepares.classes, unknown(self.names), dtype=prepares.dtype, positive=self.positive_class,
-            subgroups=prepares.subgroup_names,
+            subgroups=prepares.subgroup_names, target=prepares.target,
         )  # fmt: skip
 
 

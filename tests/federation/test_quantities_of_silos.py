@@ -1,0 +1,124 @@
+"""A federation over Flower that predicts a quantity or a time: bars from sums of silos, the bits of one machine, and
+what leaves a silo."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from federations import assert_same
+from hospitals import NAMES, Federation, losing, summary
+
+import caveat
+from caveat.config import load
+from caveat.core import ConfigurationError, DataError, RunError
+from caveat.data.agreement import own_schema, own_silos, shared_schema
+from caveat.data.quantities import kind_of, own_sums, summed
+from caveat.federation.silo.member import SiloSide
+from caveat.federation.silo.silo_file import read_silo_file
+from caveat.federation.terms import Terms
+from caveat.files import read_payload
+
+KINDS = ("quantity", "time")
+
+
+def newest(federation: Federation) -> caveat.Config:
+    return load(str(federation.folder / "config.toml"), ["engine.keep_checkpoints=1"])
+
+
+def side(federation: Federation, name: str) -> SiloSide:
+    return SiloSide(read_silo_file(federation.homes[name] / "silo.toml"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_federation_of_separate_silos_is_the_run_of_one_machine(kind: str, method: str, tmp_path: Path) -> None:
+    federation = Federation(tmp_path, method, predict=kind)
+    run, here = federation.serve(newest(federation)), federation.embedded()
+    assert not [note for note in federation.notes if "without" in note or "refused" in note]
+    assert_same(read_payload(run / "model" / "model.safetensors"), read_payload(here / "model" / "model.safetensors"))
+    assert summary(run) == summary(here)
+    assert (run / "rounds.jsonl").read_text() == (here / "rounds.jsonl").read_text()
+    assert json.loads((run / "splits.json").read_text()) == json.loads((here / "splits.json").read_text())
+    whole = caveat.load(here)
+    for name in NAMES:
+        there = caveat.load(federation.kept(name))
+        x = there.silos.named(name).test.x
+        ours, theirs = whole.predictor(name)(x), there.predictor(name)(x)
+        assert ours.value.equal(theirs.value)
+        assert ours.interval.equal(theirs.interval)
+        assert ours.decision.equal(theirs.decision)
+
+
+@pytest.mark.long
+def test_a_server_that_gives_up_continues_with_the_agreed_bars(tmp_path: Path) -> None:
+    federation, whole = (Federation(tmp_path / n, "fedavg", quorum=3, predict="time") for n in "ab")
+    federation.grid.tamper[federation.node["hill"]] = losing(2)
+    with pytest.raises(RunError, match="fewer than the quorum"):
+        federation.serve()
+    federation.grid.tamper.clear()
+    assert "sums" not in (federation.run / "federation.json").read_text()
+    assert summary(federation.serve()) == summary(whole.serve())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bounds", [None, (0, 30)])
+def test_bars_from_sums_of_silos_are_those_of_one_machine(
+    kind: str, bounds: tuple[float, float] | None, tmp_path: Path
+) -> None:
+    federation = Federation(tmp_path, predict=kind)
+    federation.config = replace(federation.config, data=replace(federation.config.data, range=bounds))
+    settings = {name: side(federation, name).file.settings(federation.config.data) for name in NAMES}
+    schemas = {name: own_schema(each, 3, name, grid=()) for name, each in settings.items()}
+
+    def count(grid: torch.Tensor) -> torch.Tensor:
+        edges = tuple(grid.tolist())
+        sums = [own_schema(each, 3, name, grid=edges).sums for name, each in settings.items()]
+        assert bounds is None or sums == [((each[0][0],),) for each in sums]  # only the number of targets
+        return summed(sums, federation.config.data, edges)
+
+    target = kind_of(federation.config.data).counted(count, "outcome", bounds)
+    if kind == "time":
+        target = replace(target, event="died", horizons=(2.0,))
+    shared = shared_schema(schemas, federation.config.data).predicting(target)
+    assert type(shared).of_json(shared.to_json()).quantity == target
+    sources = ",".join(str(federation.homes[name] / f"{name}.csv") for name in NAMES)
+    whole = caveat.data.load(replace(federation.config.data, source=f"csv:{sources}"), 3)
+    assert whole.target == target
+    for name in NAMES:
+        (own,) = own_silos(settings[name], 3, name, shared)
+        there = whole.named(name)
+        for split in ("train", "validation", "calibration", "test"):
+            assert getattr(own, split).x.equal(getattr(there, split).x)
+            assert getattr(own, split).y.equal(getattr(there, split).y)
+            assert own.values[split].equal(there.values[split])
+
+
+def test_sums_of_targets_are_checked(tmp_path: Path) -> None:
+    data = Federation(tmp_path, predict="quantity").config.data
+    good = own_sums(torch.arange(9.0).numpy(), data)
+    assert summed([good, good], data, ()).tolist() == [18, 72, 408]
+    for bad in ((), ((-1.0, 2, 3),), ((1.5, 2, 3),), ((1.0, 2),), ((1e12, 2, 3),)):
+        with pytest.raises(DataError, match="sums of targets"):
+            summed([good, bad], data, ())
+
+
+def test_what_a_silo_refuses_to_send_about_its_targets(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, predict="quantity")
+    terms = Terms("check", federation.config, "scaffold", "", ("coast",))
+    assert side(federation, "coast").check_joining(terms).target is not None
+    toml = federation.homes["coast"] / "silo.toml"
+    toml.write_text(toml.read_text().replace("small_counts = true", ""))
+    with pytest.raises(DataError, match="counts of 1 to 4 rows leave the silo only if it allows that"):
+        side(federation, "coast").check_joining(terms)
+    secure = "secure = true\nrobust = 'off'\n"
+    for more in ("[privacy]\nclip_norm = 1\nnoise_multiplier = 1\n", secure):
+        there = Federation(tmp_path / more[:6].strip("["), predict="quantity", more=more)
+        with pytest.raises(ConfigurationError, match=r"data\.range is missing"):
+            there.serve()
+        with pytest.raises(DataError, match=r"a quantity needs data\.range"):
+            side(there, "coast").introduce(Terms("check", there.config, "scaffold", "", ()))
