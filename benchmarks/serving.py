@@ -3,7 +3,11 @@
 Starts `caveat serve` at a free port, asks single inputs with 1 and with 32 clients, which are one other process, and
 does so again with batches of one request. Prints medians in ms and requests per second.
 
-python benchmarks/serving.py RUN SILO [MODEL.onnx]
+python benchmarks/serving.py RUN MODEL.onnx --silo NAME
+
+With --answers and files of inputs, compares the answers to 8 threads, 10,000 each, with those to one at a time.
+
+python benchmarks/serving.py RUN MODEL.onnx --silo NAME --answers january.csv
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import csv
 import json
 import os
 import socket
@@ -18,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +32,11 @@ import numpy as np
 import caveat
 from caveat.serving import answering, app
 from caveat.serving.answering import read_together
-from caveat.serving.answers import ServedModel, open_model
+from caveat.serving.answers import P_VALUES, Given, ServedModel, open_model
 from caveat.serving.requests import request_of
 
 CLIENTS, SECONDS = 32, 8.0
+THREADS, EACH, DISTINCT = 8, 10_000, 2000
 
 
 def body_of(model: ServedModel) -> dict[str, Any]:
@@ -121,21 +128,73 @@ def measured(place: Path, silo: str | None) -> None:
     print(f"| {' | '.join([place.name, *cells, f'{slow:,.0f}', f'{slow50:.0f}', f'{slow_cost:.2f}'])} |")
 
 
+def given_in(path: Path) -> list[Given]:
+    """Each row of a csv file, or each image or row of features of an npz file, as a request."""
+    if path.suffix == ".npz":
+        return [Given(1, values=[x.tolist()]) for x in np.load(path)["x_test"][:DISTINCT]]
+    with path.open() as file:
+        return [Given(1, {k: [v or None] for k, v in row.items()}) for row in csv.DictReader(file)][:DISTINCT]
+
+
+def compared(place: Path, silo: str | None, given: list[Given]) -> None:
+    """Compare answers to several threads with those to one request at a time."""
+    model = open_model(place, silo, caveat.load)
+    exact = ("label", "decision", "reason", *(each for each in P_VALUES if each in model.output_names))
+
+    def told(found: dict[str, Any]) -> tuple[list[float], Any]:
+        return [found[each][0] for each in exact], found["probs"][0]
+
+    start = time.perf_counter()
+    known = [told(model.ask(read_together(model, [each]))[0]) for each in given]
+    alone = len(known) / (time.perf_counter() - start)
+    worker = answering.AnsweringThread([answering.Served("model", model)])
+    worker.thread.start()
+
+    def ask(thread: int) -> tuple[int, float]:
+        drawn, other, most = np.random.default_rng(thread), 0, 0.0
+        for k in drawn.integers(len(given), size=EACH).tolist():
+            values, probs = told(worker.submit(worker.find(), given[k]).result().found)
+            other += values != known[k][0]
+            most = max(most, float(abs(probs - known[k][1]).max()))
+        return other, most
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(ask, range(THREADS)))
+    rate = THREADS * EACH / (time.perf_counter() - start)
+    worker.close()
+    other, most = sum(each for each, _ in found), max(each for _, each in found)
+    numbers = f"{len(given):,}", f"{THREADS * EACH:,}", f"{other:,}", f"{most:.1g}", f"{alone:,.0f}", f"{rate:,.0f}"
+    print(f"| {place.name} | {' | '.join(numbers)} | {worker.batches:,} |", flush=True)
+
+
+def head(*columns: str) -> None:
+    print(f"| model | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="+", type=Path, metavar="RUN|MODEL.onnx")
     parser.add_argument("--silo", help="silo of runs")
+    parser.add_argument("--answers", nargs="+", type=Path, metavar="FILE", help="csv or npz files of inputs")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.port is not None:
         served(given.places[0], given.silo, given.port, given.batch)
         return
-    columns = "model", "ms, 1 row without HTTP", "with", "rows/s, 32 clients", "p50", "p99", "processor ms a row"
-    columns += "rows/s without batches", "p50", "processor ms a row"
-    print(f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}")
+    if given.answers:
+        head("inputs", "answers", "other label, decision, reason or p", "probabilities differ by at most",
+             "answers/s one at a time", f"of {THREADS} threads", "batches")  # fmt: skip
+    else:
+        head("ms, 1 row without HTTP", "with", "rows/s, 32 clients", "p50", "p99", "processor ms a row",
+             "rows/s without batches", "p50", "processor ms a row")  # fmt: skip
     for place in given.places:
-        measured(place, None if place.suffix == ".onnx" else given.silo)
+        silo = None if place.suffix == ".onnx" else given.silo
+        if given.answers:
+            compared(place, silo, [each for path in given.answers for each in given_in(path)])
+        else:
+            measured(place, silo)
 
 
 if __name__ == "__main__":
