@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import stat
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,10 @@ from table_runs import table
 from caveat import Run
 from caveat.files import read
 from caveat.files.schema import WatchFile
+from caveat.serving.answering import AnsweringThread, Served
+from caveat.serving.answers import RunModel
+from caveat.serving.app import service
+from caveat.serving.watch import Watch
 
 pytestmark = pytest.mark.filterwarnings("ignore::caveat.core.DataWarning")
 
@@ -132,3 +139,53 @@ def test_alarms_are_printed_although_the_page_cannot_be_written(run: Run, nowher
     done = caveat("watch", run.folder, "rows.csv", "--silo", "coast", "--page", nowhere / "no" / "page.html")
     assert "ALARM of columns" in done.stdout
     assert (done.exit_code, "--page " in done.stderr) == (2, True)
+
+
+def test_outcomes_count_once_by_the_id_of_the_answer_also_after_a_restart(run: Run, tmp_path: Path) -> None:
+    testclient = pytest.importorskip("fastapi.testclient")
+    rows = [{"age": age, "value": age and 1.5, "smokes": age and "no"} for age in (61, 34, None, 70)]
+    model, state = RunModel(run, "coast"), tmp_path / "state.json"
+    model.risk = 0.2
+
+    @contextmanager
+    def asked() -> Iterator[Any]:
+        worker = AnsweringThread([Served("heart", model, Watch.opened(state, model, 0.01), state)])
+        with testclient.TestClient(service(worker), "http://localhost:8000") as client:
+            yield client
+
+    def sent(client: Any, *outcomes: tuple[str, int, Any]) -> Any:
+        body = {"outcomes": [{"id": id, "row": row, "label": label} for id, row, label in outcomes]}
+        told = client.post("/outcomes", json=body).json()
+        return told.get("error") or (told["counted"], told["not_counted"])
+
+    with asked() as client:
+        first, again = (client.post("/predict", json={"rows": rows}).json() for _ in range(2))
+        labels = [each["label"] for each in first["answers"]]
+        wrong = "yes" if labels[0] == "no" else "no"
+        id = first["id"]
+        assert first["answers"][2]["decision"] == "abstain"
+        assert sent(client, (id, 0, wrong), (id, 1, "maybe")) == "row 1, column 'label', expected a class of the model"
+        assert sent(client, (id, 0, wrong), (id, 0, wrong), (id, 2, "no"), (again["id"], 1, "no"), ("x", 0, "no")) == (
+            1, [1, 2, 3, 4]
+        )  # fmt: skip
+        for body in ({}, {"outcomes": [{"id": 1}]}, {"outcomes": [{"id": id, "row": True, "label": "no"}]}):
+            assert client.post("/outcomes", json=body).status_code == 422
+    with asked() as client:
+        assert sent(client, (id, 0, wrong), (id, 1, labels[1])) == (1, [0])
+    kept = read(state, WatchFile)
+    assert (kept.monitors["outcomes"]["t"], kept.monitors["outcomes"]["errors"], len(kept.answered)) == (2, 1, 1)
+    assert kept.monitors["inputs"]["t"] == len(rows)
+
+
+def test_outcomes_raise_an_alarm_if_answers_are_wrong_more_often_than_promised(run: Run) -> None:
+    model, drawn = RunModel(run, "coast"), np.random.default_rng(0)
+    model.risk = 0.1
+    watch = Watch(model, 0.01)
+    for i in range(200):
+        asked = model.rows({"age": [int(drawn.integers(20, 80))], "value": [float(drawn.normal())], "smokes": ["no"]})
+        (found,) = model.ask([asked])
+        watch.add(found, asked, [str(i)], answer=str(i))
+        watch.add_outcome(str(i), 0, int(found["label"][0]) ^ int(i > 50 and i % 2))
+    (alarm,) = (each for each in watch.alarms if each.monitor == "outcomes")
+    assert 45 <= alarm.since <= 60 < alarm.at < 90
+    assert len({t for t, _ in watch.points}) == len(watch.points)

@@ -6,6 +6,7 @@ arrives, so a model that is replaced still answers the requests that were made t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,12 +67,23 @@ class Answered(NamedTuple):
     """An answer per input, if the audit needed them."""
 
 
+Answer = Future[Answered] | asyncio.Future[Answered]
+
+
 class Waiting(NamedTuple):
     """A request to a model."""
 
     served: Served
     given: Given
-    answer: Future[Answered]
+    answer: Answer
+
+
+class Outcome(NamedTuple):
+    """The true class of a row of an answer, as a text."""
+
+    id: str
+    row: int
+    label: str
 
 
 class AnswerLog:
@@ -114,9 +127,13 @@ class AnsweringThread:
         reopen: Callable[[Sequence[Served]], Sequence[Served]] | None = None,
     ) -> None:
         self.served, self.audit, self.reopen = tuple(served), audit, reopen
-        self.waiting: queue.SimpleQueue[Waiting | str] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[Waiting | Callable[[], None]] = queue.SimpleQueue()
+        """Requests, and what is to be done between batches."""
         self.changed: dict[Served, None] = {}
-        self.saved, self.batches = time.monotonic(), 0
+        self.saved, self.batches, self.open = time.monotonic(), 0, True
+        self.deliver: Callable[[Callable[[], None]], object] = lambda found: found()
+        """Calls a function that sets the results of a batch, for asyncio in the thread of its loop: a call for each
+        result would wake that thread, and wait for it, as often."""
         self.thread = threading.Thread(target=self._work, daemon=True)
 
     def find(self, name: str | None = None, version: str | None = None) -> Served:
@@ -134,50 +151,94 @@ class AnsweringThread:
         self.waiting.put(Waiting(served, given, answer))
         return answer
 
+    async def answered(self, served: Served, given: Given) -> Answered:
+        """Return the answer in the loop that `deliver` calls."""
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self.waiting.put(Waiting(served, given, answer))
+        return await answer
+
     def reload(self) -> None:
         """Open the models again, after what waits has been answered."""
-        self.waiting.put("reload")
+        self.waiting.put(self._reload)
+
+    def outcomes(self, found: Sequence[Outcome]) -> Future[list[bool]]:
+        """Add outcomes to the watches of the answers, and save these. Returns for each whether it counts. The result
+        raises Refusal for what is no class, and then none counts."""
+        counted: Future[list[bool]] = Future()
+
+        def count() -> None:
+            try:
+                counted.set_result(self._count(found))
+            except Exception as error:
+                counted.set_exception(error)
+
+        self.waiting.put(count)
+        return counted
 
     def close(self) -> None:
         """Answer what waits, and save the watch."""
-        self.waiting.put("close")
+        self.waiting.put(self._end)
         self.thread.join()
         if self.audit is not None:
             self.audit.file.close()
 
     def _work(self) -> None:
-        told = ""
-        while told != "close":
-            told, batch = self._next()
+        while self.open:
+            then, batch = self._next()
             of: dict[Served, list[Waiting]] = {}
             for each in batch:
                 of.setdefault(each.served, []).append(each)
-            for served, requests in of.items():
-                self._answer(served, requests)
-            if told or time.monotonic() - self.saved > SAVED:
+            found = [each for served, requests in of.items() for each in self._answer(served, requests)]
+            if found:
+                self.deliver(partial(_set, found))
+            if then is not None:
+                then()
+            elif time.monotonic() - self.saved > SAVED:
                 self._save()
-            if told == "reload" and self.reopen is not None:
-                try:
-                    self.served = tuple(self.reopen(self.served))
-                except Exception as error:  # the thread has to go on
-                    why = error if isinstance(error, CaveatError | OSError) else type(error).__name__
-                    LOG.error("the models were not opened again, and the old ones go on: %s", why)
 
-    def _next(self) -> tuple[str, list[Waiting]]:
-        """Wait for a request, and return it with the others that wait, or what else is to be done afterwards."""
+    def _reload(self) -> None:
+        self._save()
+        if self.reopen is not None:
+            try:
+                self.served = tuple(self.reopen(self.served))
+            except Exception as error:  # the thread has to go on
+                why = error if isinstance(error, CaveatError | OSError) else type(error).__name__
+                LOG.error("the models were not opened again, and the old ones go on: %s", why)
+
+    def _end(self) -> None:
+        self._save()
+        self.open = False
+
+    def _count(self, found: Sequence[Outcome]) -> list[bool]:
+        waiting: list[tuple[Served, Watch, int] | None] = []
+        for i, (id, row, label) in enumerate(found):
+            pairs = ((each, each.watch) for each in self.served)
+            at = next(((each, watch) for each, watch in pairs if watch and watch.waits_for(id, row)), None)
+            if at is not None and label not in at[0].model.classes:
+                raise Refusal((i, "label", "expected a class of the model"))
+            waiting.append(None if at is None else (*at, at[0].model.classes.index(label)))
+        counted = []
+        for (id, row, _), known in zip(found, waiting, strict=True):
+            counted.append(known is not None and known[1].add_outcome(id, row, known[2]))
+            self.changed |= {} if known is None else {known[0]: None}
+        self._save()
+        return counted
+
+    def _next(self) -> tuple[Callable[[], None] | None, list[Waiting]]:
+        """Wait for a request, and return it with the others that wait, and what is to be done afterwards."""
         batch: list[Waiting] = []
         count = 0
         try:
             first = self.waiting.get(timeout=SAVED if self.changed else None)
-            while not isinstance(first, str):
+            while isinstance(first, Waiting):
                 batch.append(first)
                 count += first.given.count
                 if count >= BATCH:
-                    return "", batch
+                    return None, batch
                 first = self.waiting.get_nowait()
             return first, batch
         except queue.Empty:
-            return "", batch
+            return None, batch
 
     def _save(self) -> None:
         for served in list(self.changed):
@@ -190,7 +251,7 @@ class AnsweringThread:
             del self.changed[served]
         self.saved = time.monotonic()
 
-    def _answer(self, served: Served, requests: list[Waiting]) -> None:
+    def _answer(self, served: Served, requests: list[Waiting]) -> list[tuple[Answer, Answered | Exception]]:
         self.batches += 1
         try:
             read = read_together(served.model, [each.given for each in requests])
@@ -199,16 +260,17 @@ class AnsweringThread:
             ]
             every = served.model.ask([asked for _, asked in fine]) if fine else []
         except Exception as error:
-            for each in requests:
-                each.answer.set_exception(error)
-            return
-        for each, asked in zip(requests, read, strict=True):
-            if not isinstance(asked, ServedInputs):
-                each.answer.set_exception(asked)
+            return [(each.answer, error) for each in requests]
+        told: list[tuple[Answer, Answered | Exception]] = [
+            (each.answer, asked)
+            for each, asked in zip(requests, read, strict=True)
+            if not isinstance(asked, ServedInputs)
+        ]
         for (each, asked), found in zip(fine, every, strict=True):
-            self._tell(each, asked, found)
+            told.append((each.answer, self._told(each, asked, found)))
+        return told
 
-    def _tell(self, request: Waiting, asked: ServedInputs, found: Arrays) -> None:
+    def _told(self, request: Waiting, asked: ServedInputs, found: Arrays) -> Answered | Exception:
         id, served, answers = uuid.uuid4().hex, request.served, None
         try:
             watched = found.pop(WATCHED, None)
@@ -217,12 +279,21 @@ class AnsweringThread:
                 self.audit.write(id, served, answers)
             if served.watch is not None:
                 ranked = found if watched is None else found | {"typicality": watched}
-                served.watch.add(ranked, asked, request.given.groups)
+                served.watch.add(ranked, asked, request.given.groups, answer=id)
                 self.changed[served] = None
         except Exception as error:
-            request.answer.set_exception(error)
+            return error
+        return Answered(id, found, asked, answers)
+
+
+def _set(found: Sequence[tuple[Answer, Answered | Exception]]) -> None:
+    for answer, value in found:
+        if answer.done():  # the client has gone
+            continue
+        if isinstance(value, Exception):
+            answer.set_exception(value)
         else:
-            request.answer.set_result(Answered(id, found, asked, answers))
+            answer.set_result(value)
 
 
 def read_together(model: ServedModel, given: Sequence[Given]) -> list[ServedInputs | Exception]:

@@ -23,7 +23,7 @@ from .._version import __version__
 from ..core import ConfigurationError
 from .answering import Answered, AnsweringThread, NoModel, Served
 from .answers import Given, Refusal, described
-from .requests import parsed, request_of, tensors_of
+from .requests import outcomes_of, parsed, request_of, tensors_of
 
 DATATYPES = {"f": "FP64", "i": "INT64", "b": "BOOL", "u": "UINT8"}
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>caveat serve</title>
@@ -170,6 +170,7 @@ def service(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
+        worker.deliver = asyncio.get_running_loop().call_soon_threadsafe
         worker.thread.start()
         yield
         await asyncio.to_thread(worker.close)
@@ -222,7 +223,7 @@ def service(
     async def answer(request: Any, reads: Callable[[Mapping[str, Any], int], Given]) -> tuple[Any, Served, Answered]:
         body = parsed(await request.body(), nan=request.url.path == "/invocations")
         given, served = reads(body, most_rows), asked(request)
-        return body, served, await asyncio.wrap_future(worker.submit(served, given))
+        return body, served, await worker.answered(served, given)
 
     async def predict(request: Request) -> Any:
         """Answer rows of a table, objects by column, or inputs, lists of numbers."""
@@ -251,6 +252,16 @@ def service(
             for each, values in found.found.items()
         ]  # fmt: skip
         return JSONResponse({**head, "parameters": {"answer_id": found.id}, "outputs": outputs})
+
+    async def outcomes(request: Request) -> Any:
+        """Add the true classes of answers to the watch, each once, by the id of the answer and the row."""
+        if not any(each.watch is not None and "outcomes" in each.watch.monitors for each in worker.served):
+            return failed(
+                404, "no watch of outcomes, which needs --watch and a model with a guarantee of the error rate"
+            )
+        given = outcomes_of(parsed(await request.body()), most_rows)
+        counted = await asyncio.wrap_future(worker.outcomes(given))
+        return {"counted": sum(counted), "not_counted": [i for i, each in enumerate(counted) if not each]}
 
     async def live(request: Request) -> Any:
         """Say that the process runs."""
@@ -302,7 +313,7 @@ def service(
     model, version = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
     for path, handler in (
         ("/predict", predict), ("/invocations", invocations), (f"{model}/infer", infer), (f"{version}/infer", infer),
-        ("/v2/repository/index", index),
+        ("/v2/repository/index", index), ("/outcomes", outcomes),
     ):  # fmt: skip
         app.add_api_route(path, told(handler), methods=["POST"], response_model=None)
     for path, handler in (

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .answering import Outcome
 from .answers import Given, Refusal
 
 Columns = Mapping[str, list[Any]]
@@ -82,6 +83,27 @@ def _given(body: Mapping[str, Any], count: int, columns: Columns | None = None, 
     if groups is not None and len(groups) != count:
         raise Refusal((None, None, "expected a group for each input"))
     return Given(count, columns, values, groups)
+
+
+def outcomes_of(body: Mapping[str, Any], most: int) -> list[Outcome]:
+    """Return the outcomes that a body gives; a class 1 may be sent as "1", 1 or 1.0. Raises Refusal."""
+    given = body.get("outcomes")
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise Refusal((None, None, "expected outcomes as a list of objects with id, row and label"))
+    check_count(len(given), most)
+    found = []
+    for i, each in enumerate(given):
+        id, row, label = each.get("id"), each.get("row", 0), each.get("label")
+        if not isinstance(id, str):
+            raise Refusal((i, "id", "expected the id of an answer, a text"))
+        if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < most:
+            raise Refusal((i, "row", "expected the number of a row of the answer, from 0"))
+        if isinstance(label, float) and label.is_integer():
+            label = int(label)
+        if not isinstance(label, (str, int, float)):
+            raise Refusal((i, "label", "expected the name of a class"))
+        found.append(Outcome(id, row, str(label)))
+    return found
 
 
 def _split(given: Any) -> tuple[list[str], list[list[Any]]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import ConfigurationError, DataError
+from ..core import ConfigurationError, DataError, Decision
 from ..files import record_of, write_record
 from ..files.schema import AlarmRaised, WatchFile
 from ..files.writing import privately
@@ -24,7 +24,7 @@ from ..uncertainty.monitoring import ColumnMonitor, Monitor, OutcomeMonitor, Ran
 from .answers import ServedInputs, ServedModel
 
 MOST_IDS = 50_000
-"""Number of ids that are remembered; the oldest are forgotten first."""
+"""Number of ids, and of answers without an outcome, that are remembered; the oldest are forgotten first."""
 MOST_POINTS = 200
 """Maximum number of points of the evidence over time."""
 MOST_ALARMS = 100
@@ -57,6 +57,8 @@ class Watch:
         if model.risk is not None:
             self.monitors["outcomes"] = OutcomeMonitor(model.risk, endless=endless)
         self.ids: dict[str, None] = {}
+        self.answered: dict[str, int] = {}
+        """The class of each answer without an outcome, by a keyed hash of its id and row."""
         self.alarms: list[AlarmRaised] = []
         self.points: list[tuple[int, float]] = []
         self.repeats = self.every = 0
@@ -67,38 +69,56 @@ class Watch:
         asked: ServedInputs,
         ids: Sequence[str] | None = None,
         wrong: Sequence[bool | None] | None = None,
+        answer: str | None = None,
     ) -> None:
-        """Add inputs by their outputs, ids (by default their content) and whether answers are wrong, if known."""
+        """Add inputs by their outputs, ids (by default their content) and whether answers are wrong, if known; or the
+        id of the `answer`, for outcomes that come later."""
         for i in range(len(asked)):
             content = asked.x if asked.rows is None else asked.rows
             id = np.asarray(content[i]).tobytes() if ids is None else ids[i].encode("utf-8", "backslashreplace")
             if self._repeated(id):
                 self.repeats += 1
                 continue
-            alarmed = []
-            for name, monitor in self.monitors.items():
+            for monitor in self.monitors.values():
                 if isinstance(monitor, RankMonitor):
                     monitor.add(rank_of(float(found["typicality"][i]), monitor.n))
                 elif isinstance(monitor, ColumnMonitor) and asked.rows is not None:
                     monitor.add(self._values(asked.rows[i]))
                 elif isinstance(monitor, OutcomeMonitor) and wrong is not None and (error := wrong[i]) is not None:
                     monitor.add(error)
-                if self._check(name, monitor):
-                    alarmed.append(monitor)
-            self._point()
-            for monitor in alarmed:
-                if monitor.endless:
-                    monitor.begin_anew()
+            if answer is not None and "outcomes" in self.monitors and found["decision"][i] != Decision.ABSTAIN:
+                _remember(self.answered, self._hash(_place(answer, i)), int(found["label"][i]))
+            self._settle()
+
+    def waits_for(self, answer: str, row: int) -> bool:
+        """Return whether a row of an answer has no outcome yet, and its input has counted."""
+        return self._hash(_place(answer, row)) in self.answered
+
+    def add_outcome(self, answer: str, row: int, label: int) -> bool:
+        """Add the true class of a row of an answer. Return whether it counts: once, if the row `waits_for` it."""
+        given = self.answered.pop(self._hash(_place(answer, row)), None)
+        monitor = self.monitors.get("outcomes")
+        if given is None or not isinstance(monitor, OutcomeMonitor):
+            return False
+        monitor.add(given != label)
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Look for alarms after an input or an outcome."""
+        alarmed = [monitor for name, monitor in self.monitors.items() if self._check(name, monitor)]
+        self._point()
+        for monitor in alarmed:
+            if monitor.endless:
+                monitor.begin_anew()
+
+    def _hash(self, id: bytes) -> str:
+        return hashlib.blake2b(id, key=bytes.fromhex(self.salt), digest_size=8).hexdigest()
 
     def _repeated(self, id: bytes) -> bool:
         """Return whether an id has occurred, and remember it."""
-        known = hashlib.blake2b(id, key=bytes.fromhex(self.salt), digest_size=8).hexdigest()
-        if known in self.ids:
-            return True
-        self.ids[known] = None
-        if len(self.ids) > MOST_IDS:
-            del self.ids[next(iter(self.ids))]
-        return False
+        known = self._hash(id)
+        return known in self.ids or _remember(self.ids, known, None)
 
     def _values(self, row: NDArray[Any]) -> NDArray[Any]:
         """Return a raw row with NaN for missing categories."""
@@ -133,7 +153,9 @@ class Watch:
 
     def _point(self) -> None:
         self.every = self.every or 1
-        if self.count % self.every == 0:
+        if self.points and self.points[-1][0] == self.count:  # an outcome
+            self.points[-1] = (self.count, self.evidence)
+        elif self.count % self.every == 0:
             self.points.append((self.count, self.evidence))
         if len(self.points) > MOST_POINTS:
             self.points, self.every = self.points[1::2], 2 * self.every
@@ -141,7 +163,7 @@ class Watch:
     def record(self) -> WatchFile:
         return WatchFile(
             model=self.model.version, silo=self.model.silo, alarm=self.alarm, between=self.between,
-            salt=self.salt, ids=list(self.ids), repeats=self.repeats, every=self.every,
+            salt=self.salt, ids=list(self.ids), answered=dict(self.answered), repeats=self.repeats, every=self.every,
             points=self.points, alarms=self.alarms,
             monitors={name: monitor.state() for name, monitor in self.monitors.items()},
         )  # fmt: skip
@@ -163,7 +185,7 @@ class Watch:
             option = f"--alarm {kept.alarm:g}" if kept.between is None else f"--between {kept.between}"
             raise ConfigurationError(f"expected {option}, as in {path}, which cannot change")
         watch = cls(model, kept.alarm, between)
-        watch.salt, watch.ids = kept.salt, dict.fromkeys(kept.ids)
+        watch.salt, watch.ids, watch.answered = kept.salt, dict.fromkeys(kept.ids), dict(kept.answered)
         watch.alarms, watch.points = list(kept.alarms), [(int(t), float(share)) for t, share in kept.points]
         watch.repeats, watch.every = kept.repeats, kept.every
         try:
@@ -240,6 +262,18 @@ def _evidence(state: WatchFile) -> float:
     """Return the mean over monitors of a silo's evidence; without bets against a bound, which hold at their silo."""
     found = [each["urn.wealth" if "urn.wealth" in each else "bets.wealth"] for each in state.monitors.values()]
     return float(np.mean([np.sum(each) for each in found]))
+
+
+def _place(answer: str, row: int) -> bytes:
+    return f"{answer} {row}".encode("utf-8", "backslashreplace")
+
+
+def _remember(found: dict[str, Any], name: str, value: Any) -> bool:
+    """Add a name, forget the oldest of too many, and return False."""
+    found[name] = value
+    if len(found) > MOST_IDS:
+        del found[next(iter(found))]
+    return False
 
 
 def rank_of(p: float, n: int) -> int:
