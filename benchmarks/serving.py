@@ -80,7 +80,8 @@ def used(process: int) -> float:
 def load(port: int, clients: int, body: dict[str, Any], path: str, process: int) -> list[float]:
     """The median and the 99 % quantile in ms, requests per second, and ms of processor time per request."""
     text = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+    lines = f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json", f"content-length: {len(text)}"
+    head = "\r\n".join((*lines, "", ""))
     times: list[float] = []
 
     async def all_of_them() -> None:

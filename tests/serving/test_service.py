@@ -264,6 +264,9 @@ def test_a_tensor_has_few_axes(run: Run) -> None:
         assert client.post("/v2/models/heart/infer", json={"inputs": [tensor]}).status_code == 422
 
 
+PATHS = ("/predict", "/invocations", "/v2/models/heart/infer", "/outcomes", "/v2/repository/index")
+
+
 def hostile(drawn: random.Random, secret: str) -> Any:
     """A body that no client should send, with a text that must not come back."""
     value = drawn.choice([secret, [secret], {secret: 1}, 10**400, -1, True, None, 1e308, "\ud800", secret * 900, []])
@@ -275,6 +278,7 @@ def hostile(drawn: random.Random, secret: str) -> Any:
         {"inputs": [{"name": name, "shape": [1], "datatype": "BYTES", "data": [value]} for name in NAMES]},
         {"inputs": [{"name": "inputs", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, value]}], "id": value},
         {"rows": [{"age": 1, "value": 1, "smokes": secret}], "groups": [value]}, {"rows": [], "inputs": []}, value,
+        {"outcomes": value}, {"outcomes": [{"id": secret, "row": value, "label": value}, {"id": value}]},
     ])  # fmt: skip
     text = json.dumps(body)
     kind = drawn.random()
@@ -290,10 +294,12 @@ def hostile(drawn: random.Random, secret: str) -> Any:
 def fuzzed(model: ServedModel, folder: Path, caplog: Any, capfd: Any, count: int) -> None:
     drawn, audit = random.Random(1), folder / "audit.jsonl"
     statuses, secrets = [], [f"planted{drawn.getrandbits(40):x}" for _ in range(200)]
-    errors = ""
+    errors, model.risk = "", 0.2  # outcomes are watched
     with caplog.at_level(logging.DEBUG), asked(model, audit, Watch(model, 0.01)) as client:
         for _ in range(count):
-            path = drawn.choice(["/predict", "/invocations", "/v2/models/heart/infer", "/v2/repository/index"])
+            path = drawn.choice(
+                ["/predict", "/invocations", "/v2/models/heart/infer", "/v2/repository/index", "/outcomes"]
+            )
             path += f"?model={drawn.choice(secrets)}" if drawn.random() < 0.05 else ""
             told = client.post(path, content=hostile(drawn, drawn.choice(secrets)))
             statuses.append(told.status_code)

@@ -256,9 +256,7 @@ def service(
     async def outcomes(request: Request) -> Any:
         """Add the true classes of answers to the watch, each once, by the id of the answer and the row."""
         if not any(each.watch is not None and "outcomes" in each.watch.monitors for each in worker.served):
-            return failed(
-                404, "no watch of outcomes, which needs --watch and a model with a guarantee of the error rate"
-            )
+            return failed(404, "no watch of outcomes: it needs --watch and a guarantee of the error rate")
         given = outcomes_of(parsed(await request.body()), most_rows)
         counted = await asyncio.wrap_future(worker.outcomes(given))
         return {"counted": sum(counted), "not_counted": [i for i, each in enumerate(counted) if not each]}
