@@ -36,7 +36,7 @@ bench: $(INSTALLED)  ## ratios, measured side by side: benchmarks/RESULTS.md
 bench-gpu: $(INSTALLED)  ## speed on a GPU against a bare loop, other libraries, and the tables of the papers; hours
 	$(BIN)/python benchmarks/gpu.py --device $(or $(DEVICE),cuda) $(if $(CAVEAT_DATA),--data $(CAVEAT_DATA))
 
-package:  ## build the wheel, install it in a new environment and run the examples of README.md
+package:  ## sdist and wheel in .cache/package; run the README's code with the wheel in a new environment
 	@PYTHON=$(PYTHON) tests/package.sh
 
 LOWEST := .cache/lowest

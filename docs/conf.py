@@ -77,9 +77,16 @@ def outside_navigation(app: Sphinx, document: object) -> None:
         app.env.metadata[page]["nosearch"] = True
 
 
+def for_agents(app: Sphinx, error: Exception | None) -> None:
+    """Write the list of pages that tools read, next to the pages."""
+    if error is None:
+        (Path(app.outdir) / "llms.txt").write_text(generated.llms(HERE))
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages before Sphinx looks for sources."""
     generated.write(HERE / "reference")
+    app.connect("build-finished", for_agents)
     app.connect("autodoc-skip-member", skipped)
     app.connect("autodoc-process-docstring", sections)
     app.connect("doctree-read", outside_navigation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,7 +171,7 @@ def overview() -> str:
 def summary(name: str) -> str:
     if name in VALUES:
         return VALUES[name].partition(". ")[0].rstrip(".") + "."
-    return first_sentence(getattr(caveat, name)).partition("\n")[0]
+    return re.split(r"(?<=\.)\s", " ".join(first_sentence(getattr(caveat, name)).split()))[0]
 
 
 def api_page(name: str) -> str:
@@ -197,6 +198,47 @@ def directive(path: str, found: Any) -> list[str]:
     settings = dataclasses.is_dataclass(found) and hasattr(found, "__pydantic_fields__")
     lines = ["```{eval-rst}", f".. autoclass:: {path}", *([] if settings else ["   :members:"]), "```", ""]
     return lines + (["**Settings**", "", *settings_table(found)] if settings else [])
+
+
+TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def listed(page: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the pages below a page, in the order of the sidebar, each with the caption of its toctree at the root."""
+    for block in TOCTREE.findall(page.read_text()):
+        caption = re.search(r"^:caption: (.*)$", block, re.MULTILINE)
+        for entry in re.findall(r"^(?!:)(\S+)$", block, re.MULTILINE):
+            below = (page.parent / f"{entry}.md").resolve()
+            if below.exists():  # the gallery's page is reStructuredText
+                yield (caption[1] if caption else ""), below
+                yield from (("", each) for _, each in listed(below))
+
+
+def opening(page: Path) -> tuple[str, str]:
+    """Return a page's title, and its first sentence as plain text."""
+    text = re.sub(r"^(```|:::).*?^\1$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    title = re.search(r"^# (.*)$", text, re.MULTILINE)
+    paragraphs = re.findall(r"(?:\A|\n\n)([A-Z`].*?)(?=\n\n|\Z)", text, re.DOTALL)
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)|\*\*", r"\1", " ".join(paragraphs[0].split())) if paragraphs else ""
+    return title[1] if title else page.stem.capitalize(), re.split(r"(?<=[^.]\.)\s", plain)[0]
+
+
+def llms(docs: Path) -> str:
+    """Return the contents of `llms.txt` (llmstxt.org): the site's pages, the commands and the public names."""
+    lines = ["# caveat", "", f"> {opening(docs / 'index.md')[1]}", "",
+             "Import `caveat`, or run `caveat COMMAND`. `caveat list methods --json` (or datasets, models, recipes) prints",
+             "what exists; `caveat config RECIPE` prints all keys. Errors name the value and what was expected."]  # fmt: skip
+    for caption, page in listed(docs / "index.md"):
+        lines += ["", f"## {caption}", ""] if caption and f"## {caption}" not in lines else []
+        title, sentence = opening(page)
+        lines.append(f"- [{title}]({page.relative_to(docs.resolve()).with_suffix('.html')}): {sentence}".rstrip(":. "))
+    lines += ["", "## Commands", ""]
+    for name, command in commands(get_command(app), "caveat"):
+        lines.append(f"- [{name}](reference/cli.html#{name.replace(' ', '-')}): {command.get_short_help_str(200)}")
+    lines += ["", "## Python", ""]
+    lines += [f"- [caveat.{name}](reference/api/{name.strip('_')}.html): {summary(name)}"
+              for names in GROUPS.values() for name in names]  # fmt: skip
+    return "\n".join([*lines, ""])
 
 
 def quiet(gallery: dict[str, Any], file: str) -> None:

@@ -10,13 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from commands import caveat
 from fake_comparison import fake_comparison
+from typer.main import get_command
 
 from caveat.analysis import reproduce
 from caveat.analysis.compare.grid import Grid
 from caveat.analysis.compare.table_files import markdown
+from caveat.cli.main import app
 from caveat.core import ConfigurationError
 from caveat.files import read_comparison
 
@@ -34,6 +37,7 @@ BUILT = [ROOT / "docs" / page for page in ("gallery/index.rst", "reference/api/i
 """Pages that the build of the documentation writes."""
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 DEFINED = re.compile(r"^\[[^]]+\]: (?!https?:)([^\s#]*)(?:#(\S*))?$", re.MULTILINE)
+FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMPARE = re.compile(r"^caveat compare (?!\[).*?[^\\]$", re.MULTILINE | re.DOTALL)
 TABLE = """\
 |  | 0 degrees | worst silo | 15 degrees | worst silo |
@@ -78,6 +82,46 @@ def test_scripts_and_folders_that_are_named_exist(page: str) -> None:
         assert (ROOT / path).exists(), path
     for table in re.findall(r"caveat reproduce ([a-z][\w-]+)", text):
         assert table in reproduce.tables()
+
+
+def shown_commands(text: str) -> list[str]:
+    """The command lines of a page's blocks and inline code, without comments; lines that end in a backslash joined."""
+    fenced = re.findall(FENCED, text)
+    blocks = [code for language, code in fenced if language in ("", "console")]
+    blocks += re.findall(r"\n\n((?:    .*\n)+)", re.sub(FENCED, "", text))
+    lines = [line.strip().removeprefix("$ ") for each in blocks for line in each.replace("\\\n", " ").splitlines()]
+    lines += [
+        " ".join(each.split()) for each in re.findall(r"(?<!`)`((?:caveat|make) [^`]+)`(?!`)", re.sub(FENCED, "", text))
+    ]
+    return [line.partition(" #")[0] for line in lines if re.match(r"(caveat|make) [a-z]", line)]
+
+
+def unknown(line: str) -> str:
+    """What a command line names that does not exist: the command, an option or a target; "" if nothing."""
+    first, *words = line.split()
+    if first == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return next((word for word in words if re.fullmatch("[a-z-]+", word) and word not in targets), "")
+    command: click.Command = get_command(app)
+    while isinstance(command, click.Group):
+        if not words or words[0] not in command.commands:
+            return line
+        command = command.commands[words.pop(0)]
+    options = {option for each in command.params for option in each.opts} | {"--help"}
+    return next((each for each in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line) if each not in options), "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_and_options_that_are_shown_exist(page: str) -> None:
+    found = {line: unknown(line) for line in shown_commands((ROOT / page).read_text())}
+    assert {line: what for line, what in found.items() if what} == {}
+
+
+def test_an_option_that_does_not_exist_is_found() -> None:
+    page = (
+        "```console\n$ caveat predict RUN \\\n    --silos a  # --comment\n```\n`caveat lists methods`, `make nothing`"
+    )
+    assert [unknown(line) for line in shown_commands(page)] == ["--silos", "caveat lists methods", "nothing"]
 
 
 @pytest.mark.usefixtures("registry")

@@ -85,3 +85,10 @@ def test_what_the_readme_shows_is_there() -> None:
 def test_what_to_cite_is_this_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {caveat.__version__}\n" in citation
+    assert re.search(rf"^## {re.escape(caveat.__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_only_a_person_publishes() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert re.search(r"^on:\n  workflow_dispatch:\n\n", workflow, re.MULTILINE)
+    assert re.search(r"^    environment: release", workflow, re.MULTILINE)

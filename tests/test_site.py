@@ -72,6 +72,19 @@ def test_no_page_is_longer_than_a_reader_reads() -> None:
     assert long - outside <= {"federation.md", "data.md", "familiarity.md", "uncertainty.md", "hardware.md"}
 
 
+def test_tools_find_every_page_command_and_name() -> None:
+    text = generated.llms(DOCS)
+    assert max(map(len, text.splitlines())) < 500
+    links = re.findall(r"^- \[[^]]+\]\(([^)]+)\)", text, re.MULTILINE)
+    pages = {str(page.relative_to(DOCS).with_suffix(".html")) for page in DOCS.rglob("*.md")}
+    unlisted = {page for page in pages if page.startswith(("results/tables/", "reference/api/", "gallery/"))}
+    made = {"reference/cli.html", "reference/config.html", "reference/api/index.html"}
+    assert pages - unlisted - {"index.html"} | made <= set(links)
+    assert {link for link in links if "#" not in link and "/api/" not in link} - made <= pages
+    assert text.count("](reference/cli.html#") == len(list(generated.commands(get_command(app), "caveat")))
+    assert text.count("](reference/api/") == len(caveat.__all__) + 1
+
+
 EXAMPLES = sorted((ROOT / "examples" / "gallery").glob("*.py"))
 
 

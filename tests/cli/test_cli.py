@@ -292,6 +292,9 @@ def test_report_writes_where_it_is_told(finished: tuple[Path, Result], nowhere: 
 def test_lists_have_a_name_and_a_line_about_it(kind: str, some: list[str]) -> None:
     rows = [line.split(maxsplit=1) for line in caveat("list", kind).stdout.splitlines()]
     assert {name for name, _ in rows} >= set(some)
+    named = json.loads(caveat("list", kind, "--json").stdout)
+    assert list(named) == [name for name, _ in rows]
+    assert all(named.values())
 
 
 def test_the_data_folder_is_listed(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,13 +88,18 @@ LISTS = {Kind.methods: methods, Kind.datasets: datasets, Kind.models: models, Ki
 
 
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)], plugins: console.Plugins = None
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_choices=True)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object: name to description.")] = False,
+    plugins: console.Plugins = None,
 ) -> None:
     """List the available methods, data sources, models or recipes."""
     with console.reported():
         from ..core.text import escaped
 
         rows = list(LISTS[kind]())
+        if as_json:
+            typer.echo(json.dumps(dict(rows), indent=1))
+            return
         width = max(len(name) for name, _ in rows)
         for name, about in rows:
             typer.echo(escaped(f"{name:<{width}}  {about}".rstrip()))
