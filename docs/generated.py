@@ -225,9 +225,11 @@ def opening(page: Path) -> tuple[str, str]:
 
 def llms(docs: Path) -> str:
     """Return the contents of `llms.txt` (llmstxt.org): the site's pages, the commands and the public names."""
-    lines = ["# caveat", "", f"> {opening(docs / 'index.md')[1]}", "",
-             "Import `caveat`, or run `caveat COMMAND`. `caveat list methods --json` (or datasets, models, recipes) prints",
-             "what exists; `caveat config RECIPE` prints all keys. Errors name the value and what was expected."]  # fmt: skip
+    lines = ["# caveat", "", f"> {opening(docs / 'index.md')[1]}", ""]
+    lines += ["Import `caveat`, or run `caveat COMMAND`. `caveat list methods --json` (or datasets, models, recipes)"]
+    lines += [
+        "prints what exists; `caveat config RECIPE` prints all keys. Errors name the value and what was expected."
+    ]
     for caption, page in listed(docs / "index.md"):
         lines += ["", f"## {caption}", ""] if caption and f"## {caption}" not in lines else []
         title, sentence = opening(page)
