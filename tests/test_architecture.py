@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import module_from_spec, spec_from_file_location
@@ -187,3 +188,17 @@ def test_every_planted_fault_has_its_place_in_the_sources() -> None:
     spec.loader.exec_module(faults)
     sources = "\n".join(each.read_text() for each in SOURCE.rglob("*.py"))
     assert [fault.name for fault in faults.FAULTS if sources.count(fault.old) != 1] == []
+
+
+def test_runs_need_no_extra() -> None:
+    """`make package` runs the README without extras; packages of extras are imported where they are needed."""
+    absent = ["cryptography", "dp_accounting", "fastapi", "flwr", "mlflow", "onnx", "onnxruntime", "pandas", "pyarrow"]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({absent}))
+import caveat, caveat.runs.start, caveat.cli.main, caveat.cli.running, caveat.cli.finished
+for name in caveat.__all__:
+    getattr(caveat, name)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-500:]

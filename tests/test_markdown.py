@@ -128,6 +128,8 @@ def test_an_option_that_does_not_exist_is_found() -> None:
 def test_comparisons_that_are_shown_can_be_made(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be checked of them before anything runs; each has the rows and columns that it asks for."""
     (nowhere / "examples").symlink_to(ROOT / "examples")
+    (nowhere / "RUN").mkdir()
+    (nowhere / "RUN" / "config.toml").write_text('[method]\nname = "fedavg"\n')
     assert caveat("new", "method", "mymethod").exit_code == 0  # which pages go on with
     made = []
 

@@ -6,6 +6,7 @@ import torch
 from helpers.secure_silos import SecureFederation, identities, summed, vectors
 
 from caveat.core import DataError, RunError
+from caveat.secure.fixed_point import threshold
 from caveat.secure.masks import digest_of_payload
 from caveat.secure.messages import (
     Advert,
@@ -16,7 +17,6 @@ from caveat.secure.messages import (
     TooFewSilos,
     agreement,
     signed_agreement,
-    threshold,
 )
 
 FOUR, SEVEN = ["a", "b", "c", "d"], list("abcdefg")

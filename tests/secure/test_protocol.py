@@ -6,13 +6,12 @@ import pytest
 import torch
 from helpers.secure_silos import SecureFederation, summed, vectors
 
-from caveat.secure.fixed_point import decode, encode, layout_of, sum_in_the_clear
+from caveat.secure.fixed_point import decode, encode, layout_of, sum_in_the_clear, threshold
 from caveat.secure.messages import (
     SLOTS,
     Roster,
     SecureRefused,
     TooFewSilos,
-    threshold,
 )
 
 FOUR, SEVEN = ["a", "b", "c", "d"], list("abcdefg")

@@ -25,8 +25,7 @@ from ..metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ..nn.frozen import FrozenEncoder, digest_of, taken_off
 from ..nn.models import ModelSettings, PersonalModel, assign, build_model
 from ..nn.probe import Said, said_of
-from ..secure.fixed_point import LEAST
-from ..secure.messages import threshold
+from ..secure.fixed_point import LEAST, threshold
 from ..training.fit import LABELS, Training
 from ..training.modules import tensors_of
 from ..wrappers.aggregation import Robust, ServerOptimizer

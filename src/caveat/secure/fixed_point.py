@@ -33,6 +33,16 @@ Words = NDArray[np.uint64]
 TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
+def threshold(silos: int) -> int:
+    """Return how many of the silos must take part in every phase: more than two thirds.
+
+    A silo signs one sum of a slot, and gives shares only for a sum that this many silos signed. Two different sums
+    would need 2 k signatures, but n silos give at most n + c if c of them sign both. So with c <= n / 3, silos open at
+    most one sum of a slot, and all of them the same.
+    """
+    return max(LEAST, 2 * silos // 3 + 1)
+
+
 class Segment(NamedTuple):
     """The place of one tensor in a vector."""
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from ..core import DataError, RunError, SiloId, check_silo_name
-from .fixed_point import FRACTION, LEAST, Layout
+from .fixed_point import FRACTION, Layout, threshold
 from .masks import digest, joined
 
 SLOTS = 8
@@ -33,16 +33,6 @@ class TooFewSilos(RunError):
 
 class MasksRemain(RunError):
     """The masks do not cancel, so the sum is useless."""
-
-
-def threshold(silos: int) -> int:
-    """Return how many of the silos must take part in every phase: more than two thirds.
-
-    A silo signs one sum of a slot, and gives shares only for a sum that this many silos signed. Two different sums
-    would need 2 k signatures, but n silos give at most n + c if c of them sign both. So with c <= n / 3, silos open at
-    most one sum of a slot, and all of them the same.
-    """
-    return max(LEAST, 2 * silos // 3 + 1)
 
 
 class Advert(NamedTuple):
