@@ -10,7 +10,7 @@ pip="$place/venv/bin/pip --disable-pip-version-check -q"
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' src/caveat/_version.py)
 grep -q "^## $version\b" CHANGELOG.md
 $pip install 'setuptools>=77'
-"$place/venv/bin/python" -c "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])" "$place"
+"$place/venv/bin/python" -c "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])" "$place" >/dev/null
 $pip wheel --no-deps -w "$place" "$place/caveat-$version.tar.gz"
 $pip install -c constraints.txt "$place/caveat-$version-py3-none-any.whl"
 cd "$place/empty"

@@ -45,7 +45,7 @@ class Commands:
         self.folder.mkdir()
         self.said.touch()
         self.environment = os.environ | {
-            # An environment's commands are on the path, as docs/federation.md asks for.
+            # An environment's commands are on the path, as docs/how-to/federation.md asks for.
             "PATH": f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "SAID": str(self.said), "TMPDIR": str(folder / "tmp"),
             "HTTPS_PROXY": "http://127.0.0.1:9",  # by which silo.sh looks for no server
