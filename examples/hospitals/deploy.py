@@ -1,4 +1,4 @@
-"""Run three hospitals and a server as separate processes on this machine, and test how they handle failures.
+"""Run hospitals and a server as separate processes on this machine, and test how they handle failures.
 
 For each method:
 
@@ -11,6 +11,8 @@ For each method:
 - A silo that missed the end gets the model, and a silo that comes after the run joins.
 - A malicious silo is named; its run is rolled back and continues without it.
 
+With `fedavg`, there are four hospitals with secure aggregation, none that joins later, and no malicious silo.
+
 Ends with status 1 at the first failure.
 """
 
@@ -22,7 +24,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from pathlib import Path
 
 from curious import CODES, add_surnames, flip, keep_predictions, recode, refuse_codes, refuse_digging, search_surnames
 from late import check_model, deliver, last_training, trained
-from machines import EXPECTED, Failed, Machine, copy_of, kill, open_to_others, processes, wait_for
+from machines import EXPECTED, Failed, Machine, copy_of, free_port, kill, listens, open_to_others, processes, wait_for
 from malicious import FOLDER, MALICIOUS, attack, go_back
 from reference import counted, differences
 
@@ -43,8 +44,7 @@ VICTIM, RELABELED, NAMED = "va", "hungarian", "cleveland"
 """Who is killed, whose labels are flipped while the server is away, and whose table has a column of surnames."""
 NEWCOMER = "switzerland"
 """Who comes when the run is over."""
-JOINING = 5
-"""Rounds in which it joins."""
+JOINING = 5  # rounds
 STRANGER, IMPOSTOR = "stranger", "impostor"
 """One whose key the server does not know; and one whose key it knows, but who says that it is another silo."""
 DECLARED = {
@@ -69,8 +69,14 @@ class Deployment:
     data: Path
     method: str
     port: int
+    secure: bool = False
     server: Machine = field(init=False)
     hospitals: dict[str, Machine] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The hospitals that take part from the beginning. A sum needs three, so that one of four may be away."""
+        return (*HOSPITALS, NEWCOMER) if self.secure else HOSPITALS
 
     @property
     def run(self) -> Path:
@@ -83,7 +89,9 @@ class Deployment:
     def install(self) -> None:
         """The project on every machine; certificates, keys, and the hospitals' tables."""
         project = self.folder / "server"
-        write_project(project, dump(load(str(HERE / f"{self.method}.toml"))), None)
+        config = load(str(HERE / f"{self.method}.toml"))
+        self.secure = config.federation.secure
+        write_project(project, dump(config), None)
         self.server = Machine(project)
         self.server.call("./certificates.sh", "localhost")
         for name in (*HOSPITALS, NEWCOMER, STRANGER, IMPOSTOR, *CODES, MALICIOUS):
@@ -117,8 +125,7 @@ class Deployment:
     def listens(self) -> bool:
         if self.server.ended("server") is not None:
             raise Failed(f"the server ended; see {self.server.log('server')}")
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return listens(self.port)
 
     def register(self) -> None:
         """All machines but the stranger, by the names of their keys."""
@@ -165,7 +172,7 @@ class Deployment:
 
     def states(self) -> dict[str, Path]:
         """Where the hospitals keep their private states: below the federation's name and the method's."""
-        found = {name: sorted(self.hospitals[name].folder.glob("state/*/*/state/silos")) for name in HOSPITALS}
+        found = {name: sorted(self.hospitals[name].folder.glob("state/*/*/state/silos")) for name in self.names}
         if any(len(places) > 1 for places in found.values()):
             raise Failed(f"states of several runs: {found}")
         return {name: places[0] for name, places in found.items() if places}
@@ -188,12 +195,12 @@ class Steps:
 
 
 def perform(deployment: Deployment, step: Steps) -> None:
-    server, hospitals = prepare(deployment, step), [deployment.hospitals[name] for name in HOSPITALS]
+    server, hospitals = prepare(deployment, step), [deployment.hospitals[name] for name in deployment.names]
     refuse_digging(server, deployment.method, hospitals)
     step("runs that ask for ages as labels or categories are refused by all silos")
     for name in (IMPOSTOR, *CODES):
         deployment.start_silo(name)
-    wait_for("all six are online", 120, lambda: deployment.online() == 6)
+    wait_for("all are online", 120, lambda: deployment.online() == len((*deployment.names, IMPOSTOR, *CODES)))
     deployment.submit()
     began = deployment.counts("the first round", None, -1, 300)
     step(f"round {began} counted, of {len(counted(deployment.run))} silos")
@@ -213,7 +220,8 @@ def perform(deployment: Deployment, step: Steps) -> None:
     keep_predictions(deployment.hospitals[NAMED], NAMED)
     step(f"{NAMED} predicts alike with its table sorted, extended and deleted")
     help_the_late(deployment, step)
-    withstand_a_malicious_silo(deployment, step)
+    if not deployment.secure:
+        withstand_a_malicious_silo(deployment, step)
 
 
 def prepare(deployment: Deployment, step: Steps) -> Machine:
@@ -223,10 +231,10 @@ def prepare(deployment: Deployment, step: Steps) -> Machine:
     step("server with TLS; eight keys admitted")
     refuse_stranger(deployment)
     step("a silo with a key that is not registered is refused")
-    for name in HOSPITALS:
+    for name in deployment.names:
         deployment.start_silo(name)
-    wait_for("three silos are online", 60, lambda: deployment.online() == 3)
-    step("three silos online")
+    wait_for("the silos are online", 60, lambda: deployment.online() == len(deployment.names))
+    step(f"{len(deployment.names)} silos online")
     return deployment.server
 
 
@@ -250,7 +258,7 @@ def refuse_impostor(deployment: Deployment) -> None:
 
 def keep_secrets(deployment: Deployment) -> None:
     places = [machine.folder / name for machine in deployment.machines for name in ("keys", "state", "runs")]
-    flower = [deployment.server.home / "server", *(deployment.hospitals[name].home for name in HOSPITALS)]
+    flower = [deployment.server.home / "server", *(deployment.hospitals[name].home for name in deployment.names)]
     certificates = deployment.server.folder / "certificates"
     if found := [path for place in (*places, *flower, certificates) for path in open_to_others(place)]:
         raise Failed(f"others may read {', '.join(map(str, found[:5]))}")
@@ -286,8 +294,8 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
     table = deployment.table(RELABELED)
     before = flip(table)
     deployment.start_server()
-    wait_for("three silos are online", 120, lambda: deployment.online() == 3)
-    step("server back, and three silos online again")
+    wait_for("the silos are online", 120, lambda: deployment.online() == len(deployment.names))
+    step("server back, and its silos online again")
     deployment.submit()
     log = deployment.hospitals[RELABELED].log("silo")
     wait_for(f"{RELABELED} notices its labels", 240, lambda: EXPECTED["relabeled"] in log.read_text(), 2)
@@ -303,7 +311,7 @@ def lose_server(deployment: Deployment, step: Steps) -> None:
 
 
 def stop(deployment: Deployment) -> None:
-    for name in HOSPITALS:
+    for name in deployment.names:
         if "silo" in deployment.hospitals[name].running:
             deployment.hospitals[name].stop("silo")
     deployment.server.stop("server")
@@ -311,7 +319,7 @@ def stop(deployment: Deployment) -> None:
 
 
 def compare(deployment: Deployment, step: Steps) -> None:
-    tables = [deployment.table(name) for name in HOSPITALS]
+    tables = [deployment.table(name) for name in deployment.names]
     reference, states = deployment.folder / "reference", deployment.states()
     if found := differences(deployment.run, states, tables, reference):
         raise Failed(f"other bits than on one machine: {', '.join(found)}")
@@ -320,7 +328,7 @@ def compare(deployment: Deployment, step: Steps) -> None:
 
 def help_the_late(deployment: Deployment, step: Steps) -> None:
     """The hospital that was away in the end gets the model, and one that was never there joins."""
-    server, late = deployment.server, [VICTIM, NEWCOMER]
+    server, late = deployment.server, [VICTIM] if deployment.secure else [VICTIM, NEWCOMER]
     if list(deployment.hospitals[VICTIM].folder.glob("state/*/*/model/model.json")):
         raise Failed(f"{VICTIM} was switched off before the last message, and has a model")
     deployment.start_server()
@@ -332,7 +340,8 @@ def help_the_late(deployment: Deployment, step: Steps) -> None:
         right = check_model(machine, deployment.run, name, table, machine.folder / "predicted.csv")
         own = trained(deployment.run, name)
         step(f"{name} has the model after {own} rounds by itself, and is right on {right:.1%} of its table")
-    if not 1 <= trained(deployment.run, NEWCOMER) <= JOINING or trained(deployment.run, VICTIM):
+    joined = deployment.secure or 1 <= trained(deployment.run, NEWCOMER) <= JOINING
+    if not joined or trained(deployment.run, VICTIM):
         raise Failed(f"{NEWCOMER} was to train in 1 to {JOINING} rounds, and {VICTIM} in none")
     for name in late:
         deployment.hospitals[name].stop("silo")
@@ -356,18 +365,11 @@ def withstand_a_malicious_silo(deployment: Deployment, step: Steps) -> None:
     deployment.server.stop("server")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--data", type=Path, default=os.environ.get("CAVEAT_DATA", "."), help="with uci_heart_*.csv")
-    parser.add_argument("--method", choices=("uefl", "fedpn", "both"), default="both")
+    parser.add_argument("--method", choices=("uefl", "fedpn", "both", "fedavg"), default="both")
     parser.add_argument("--port", type=int, help="of the server [a free one]")
     parser.add_argument("--limit", type=int, default=5400, help="seconds for everything")
     given = parser.parse_args()

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -41,6 +42,18 @@ def wait_for(what: str, seconds: float, found: Callable[[], bool], pause: float 
         if time.monotonic() > end:
             raise Failed(f"{what}: not within {seconds:.0f} s")
         time.sleep(pause)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def processes(home: Path) -> list[int]:

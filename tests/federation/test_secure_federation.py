@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from canaries import Recorded, files_below, plant, where
 from flower_grid import InProcessGrid
 from flwr.app import ArrayRecord, Message, RecordDict
 from hospitals import Federation, summary
@@ -18,11 +19,12 @@ from caveat.config import load
 from caveat.core import ConfigurationError, RunError
 from caveat.engines.flower import FlowerEngine, silo_app_of
 from caveat.engines.flower_messages import words_of
-from caveat.engines.flower_secure import GROUP, SecureServer
+from caveat.engines.flower_secure import GROUP, OpenedSum, SecureServer
 from caveat.federation.server.run import serve
 from caveat.federation.silo.app import NodeHandler
-from caveat.federation.silo.secure import SignedName
+from caveat.federation.silo.secure import SecureFolder, SignedName
 from caveat.runs.progress import Silent
+from caveat.secure.fixed_point import decode
 
 SECURE = """
 secure = true
@@ -101,6 +103,37 @@ def test_a_federation_has_the_bits_of_the_run_on_one_machine(tmp_path: Path) -> 
     texts = [str(words_of(records)) for records in federation.seen]
     assert secrets
     assert not [text for text in texts if any(secret in text for secret in secrets)]
+
+
+@pytest.mark.long
+def test_no_canary_of_a_silo_reaches_the_server_and_sums_are_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`benchmarks/canaries/check.py` does the same with processes, TLS, Flower's database and the server's memory."""
+    monkeypatch.setattr(SecureFolder, "masked", SecureFolder.masked)  # undone after the test
+    plant(SecureFolder, tmp_path / "canaries")
+    federation, opened, store = SecureHospitals(tmp_path, more=GUARDED), dict[str, OpenedSum](), SecureServer.store
+
+    def stored(self: SecureServer, t: int, task: str, about: bytes, found: OpenedSum) -> None:
+        opened[f"{t}-{task}"] = found
+        store(self, t, task, about, found)
+
+    monkeypatch.setattr(SecureServer, "store", stored)
+    run = federation.serve()
+    recorded = {task: Recorded(tmp_path / "canaries", task, MORE.split()) for task in opened}
+    compared = {task: each.compare(decode(opened[task].words, opened[task].layout).sums)
+                for task, each in recorded.items()}  # fmt: skip
+    assert {task.rpartition(".")[2] for task in compared} >= {"train", "temperature", "count", "conform", "5-test"}
+    assert max(worst for _, worst in compared.values()) <= 1
+    assert min(counts for task, (counts, _) in compared.items() if task.endswith(("count", "conform", "test"))) > 100
+    patterns = {each for found in recorded.values() for each in found.patterns()}
+    arrays = [(name, array.data) for each in federation.seen for name, found in each.array_records.items()
+              for array in found.values()]  # fmt: skip
+    texts = [(str(each), str(words_of(each)).encode()) for each in federation.seen]
+    assert len(patterns) > 100
+    assert where(patterns, [*arrays, *texts, *files_below(run), ("log", str(federation.notes).encode())]) == []
+    # The control: the same search finds the model of all silos.
+    assert where({tensor.numpy().tobytes()[:8] for tensor in model(run).values()}, files_below(run)) != []
 
 
 @pytest.mark.parametrize("phase", LOSSES)

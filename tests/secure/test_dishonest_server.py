@@ -278,6 +278,23 @@ def test_shares_that_do_not_fit_are_found() -> None:
         federation.server.unmask(slot, b"request", sent, opened)
 
 
+@pytest.mark.parametrize("liar", ["a", "c", "f"])
+@pytest.mark.parametrize("kind", ["seed", "seeds", "key"])
+def test_wrong_shares_of_one_silo_are_left_out_if_enough_others_gave_theirs(liar: str, kind: str) -> None:
+    """Five of seven are needed, and six gave shares."""
+    federation, given, alive = SecureFederation(SEVEN), vectors(SEVEN), list("abcdef")
+    federation.set_up()
+    slot = federation.server.begin()
+    sent = {name: federation.masked(name, slot, given[name]) for name in alive}
+    signatures = federation.signed(slot, alive)
+    opened = {name: federation.open(name, slot, alive, signatures) for name in alive}
+    wrong = {"seed": {"b"}, "seeds": set(alive), "key": {"g"}}[kind]
+    own = [{name: bytes(32) + b"\x01" if name in wrong else each for name, each in shares.items()}
+           for shares in opened[liar]]  # fmt: skip
+    opened[liar] = Opened(*own)
+    assert federation.server.unmask(slot, b"request", sent, opened).tolist() == summed(given, alive)
+
+
 def test_a_vector_that_is_not_masked_is_found() -> None:
     federation, given = SecureFederation(FOUR), vectors(FOUR)
     federation.set_up()

@@ -1,18 +1,22 @@
 """Secure aggregation between silos and a server: right sums, lost silos, and what a server must not learn."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 
 import pytest
 import torch
 from helpers.secure_silos import SecureFederation, summed, vectors
 
-from caveat.secure.fixed_point import decode, encode, layout_of, sum_in_the_clear, threshold
+from caveat.secure.fixed_point import Words, decode, encode, layout_of, sum_in_the_clear, threshold
 from caveat.secure.messages import (
     SLOTS,
     Roster,
     SecureRefused,
     TooFewSilos,
 )
+from caveat.secure.silo import SecureSilo, SiloSecrets, SlotUse
 
 FOUR, SEVEN = ["a", "b", "c", "d"], list("abcdefg")
 
@@ -56,6 +60,88 @@ def test_one_silo_vanishes_in_each_of_three_phases() -> None:
     federation, given = SecureFederation(names), vectors(names)
     federation.set_up(no_shares=["a"])
     assert federation.total(given, ["e"], ["j"]).tolist() == summed(given, [n for n in names if n not in "ae"])
+
+
+PHASES = ["keys", "shares", "masked sums", "signatures", "unmasking", "unmasked"]
+
+
+def until(federation: SecureFederation, phase: str, given: Mapping[str, Words], stop: int = 3) -> None:
+    """Run a sum of "round 3" up to a phase, which only the first silos answer."""
+    names, number = list(federation.names), PHASES.index(phase)
+    adverts = federation.adverts(names[stop:] if number == 0 else ())
+    if number == 0:
+        return
+    roster = federation.server.enrol(adverts)
+    sealed = {name: federation.silos[name].share(roster) for name in (names[:stop] if number == 1 else names)}
+    if number == 1:
+        return
+    federation.server.collect(sealed)
+    for name in names[:stop] if number == 2 else names:
+        federation.masked(name, 0, given[name], work="round 3")
+    if number == 2:
+        return
+    signatures = federation.signed(0, names, names[:stop] if number == 3 else names)
+    for name in names[: stop if number == 4 else 7] if number > 3 else ():
+        federation.open(name, 0, names, signatures)
+
+
+def check_given(*federations: SecureFederation) -> None:
+    """By the messages: nobody gave shares of both kinds of one silo, nor for two sums of a work."""
+    for federation in federations:
+        for (giver, slot), own in federation.given.items():
+            assert not own.seeds.keys() & own.keys.keys()
+            others = [each for (_, at), each in federation.given.items() if at == slot]
+            assert all(not own.seeds.keys() & each.keys.keys() for each in others), giver
+    givers = [{giver for giver, _ in each.given} for each in federations]
+    assert not set.intersection(*givers)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_server_that_is_killed_in_any_phase_gets_one_sum_of_a_round(phase: str) -> None:
+    """It starts again with a new session. A silo is away then, so that a second sum would reveal its numbers."""
+    federation, given = SecureFederation(SEVEN), vectors(SEVEN)
+    until(federation, phase, given)
+    again, there = SecureFederation(SEVEN, number=2, before=federation.silos), list("bcdefg")
+    again.set_up(no_keys=["a"])
+    if phase == "unmasked":
+        with pytest.raises(SecureRefused, match="given shares for a sum of round 3 before"):
+            again.total(given, work="round 3")
+    elif phase == "unmasking":  # three have given shares, and mask no more
+        with pytest.raises(SecureRefused, match="given shares for a sum of round 3 before"):
+            again.masked("b", again.server.begin(), given["b"], work="round 3")
+        with pytest.raises(TooFewSilos, match="4 of 7 silos sent masked vectors"):
+            again.total(given, no_vector=["b", "c"], work="round 3")
+    else:
+        assert again.total(given, work="round 3").tolist() == summed(given, there)
+    check_given(federation, again)
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1])
+@pytest.mark.parametrize("silo", ["a", "g"])
+def test_a_silo_that_is_killed_before_its_answer_goes_on_with_what_it_stored(phase: str, silo: str) -> None:
+    """It answers nothing twice, and takes part in the next sum if the others know its shares."""
+    federation, given = SecureFederation(SEVEN), vectors(SEVEN)
+    lost = {"keys": "no_keys", "shares": "no_shares", "masked sums": "no_vector", "signatures": "no_signature",
+            "unmasking": "no_opening"}[phase]  # fmt: skip
+    early = {lost: [silo]} if phase in PHASES[:2] else {}
+    federation.set_up(**early)
+    own = federation.silos[silo]
+    stored = json.dumps(asdict(own.own))
+    if phase == "masked sums":
+        own.mask(0, SEVEN, federation.server.sealed[silo], b"request", given[silo], "round 3")
+        stored = json.dumps(asdict(own.own))
+    there = [name for name in SEVEN if name != silo or phase in PHASES[3:]]
+    assert federation.total(given, **({} if early else {lost: [silo]}), work="round 3").tolist() == summed(given, there)
+    known = json.loads(stored if phase in PHASES[:3] else json.dumps(asdict(own.own)))
+    known["used"] = [SlotUse(**each) for each in known["used"]]
+    federation.silos[silo] = SecureSilo(SiloSecrets(**known), own.identity, lambda: None)
+    if phase == "masked sums":
+        with pytest.raises(SecureRefused, match="slot 0 of session 1 is used"):
+            federation.masked(silo, 0, given[silo], work="round 3")
+    after = SEVEN if not early else there
+    asked = {} if not early else {"no_vector": [silo]}
+    assert federation.total(given, **asked, work="round 4").tolist() == summed(given, after)
+    check_given(federation, SecureFederation(SEVEN))
 
 
 @pytest.mark.parametrize("phase", ["no_shares", "no_vector", "no_signature", "no_opening"])

@@ -194,12 +194,8 @@ class FlowerEngine:
             what = f"round {t}, task {address!r}: {len(updates)} of {len(cohort)} silos, fewer than the quorum"
             longer = [self._remedy] if LATE in reasons.values() else []
             raise RunError("\n".join([what, *lines, *longer]))
-        if not measures:
-            self.counted |= dict.fromkeys(updates, t)
-        if admission is not None:
-            updates = admission.admit(dict(sorted(updates.items())))
-        late = dict.fromkeys(sorted(self.untrained.union(self.members.late)), NO_PART)
-        return Replies(updates, len(self.silos), reasons | late)
+        admitted = updates if admission is None else admission.admit(dict(sorted(updates.items())))
+        return self._replies(t, admitted, reasons, measures)
 
     def _exchange_securely(
         self, secure: SecureServer, t: int, address: str, payload: Payload, cohort: Sequence[SiloId], weights: Weights
@@ -237,7 +233,7 @@ class FlowerEngine:
         nodes = {silo: node for silo in cohort if (node := self.members.nodes.get(silo, NEVER)) in online}
         session, lost = secure.ready(nodes, terms, until)
         slot, members = session.begin(), list(session.members)
-        slots = {silo: secure.slot_of(silo, slot) for silo in members}
+        slots = {silo: secure.slot_of(session, silo, slot) for silo in members}
         updates, reasons = self._ask(t, address, payload, members, until, slots)
         step = None if address in self.method.evaluations else next(islice(self.method.schedule(), t, None))
         if step is not None:
@@ -247,13 +243,14 @@ class FlowerEngine:
         if updates and not any(update.payload.get(GROUP) for update in updates.values()):
             form = next(iter(updates.values())).payload
             check_quorum(updates, min(self.quorum, len(cohort)))
-            return self._heard(t, updates, away | lost | reasons, dict(form), dict(form), step is None)
+            return self._replies(t, updates, away | lost | reasons, step is None, dict(form), dict(form))
         layout, vectors, other = alike(updates)
         left = away | lost | reasons | other
         with told(reasons | other):
             check_quorum(session.survivors(vectors), min(self.quorum, len(cohort)))
         request = request_digest(Order(t, address, NEVER, "", rollbacks=self.rollbacks), terms, payload)
-        words, alive = secure.total(slot, bound_request(request, layout, len(members)), vectors, nodes, terms, until)
+        about = bound_request(request, layout, len(members))
+        words, alive = secure.total(session, slot, about, vectors, nodes, terms, until)
         late = {silo: LATE for silo in members if silo not in alive}
         return OpenedSum(layout, words, {silo: updates[silo].examples for silo in alive}, late | left)
 
@@ -264,11 +261,11 @@ class FlowerEngine:
         total = opened.total(sum(weight_in(each, weights) for each in found.values()))
         if measures:
             check_measured(total, [self.members.cards[silo] for silo in found])
-        return self._heard(t, found, opened.left_out, total.means(layout), total.sums, measures)
+        return self._replies(t, found, opened.left_out, measures, total.means(layout), total.sums)
 
-    def _heard(
-        self, t: int, found: Mapping[SiloId, Update], left_out: Mapping[SiloId, str], means: Payload, totals: Payload,
-        measures: bool,
+    def _replies(
+        self, t: int, found: Mapping[SiloId, Update], left_out: Mapping[SiloId, str], measures: bool,
+        means: Payload | None = None, totals: Payload | None = None,
     ) -> Replies:  # fmt: skip
         if not measures:
             self.counted |= dict.fromkeys(found, t)

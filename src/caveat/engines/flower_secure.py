@@ -197,15 +197,14 @@ class SecureServer:
         self.session, self.delivered = session, set()
         return session, lost
 
-    def slot_of(self, silo: SiloId, slot: int) -> str:
-        """Return what a silo needs for a sum. Raises LookupError before `ready`."""
-        if (session := self.session) is None:
-            raise LookupError("no session")
+    def slot_of(self, session: SecureSession, silo: SiloId, slot: int) -> str:
+        """Return what a silo needs for a sum."""
         inbox = {} if silo in self.delivered else session.sealed[silo]
         return Slot(session.number, slot, session.members, inbox).to_text()
 
     def total(
         self,
+        session: SecureSession,
         slot: int,
         request: bytes,
         vectors: Mapping[SiloId, Words],
@@ -213,10 +212,8 @@ class SecureServer:
         terms: str,
         until: float,
     ) -> tuple[Words, list[SiloId]]:
-        """Return the sum of vectors, and the silos in it. `request` is that of `bound_request`. Raises TooFewSilos,
-        MasksRemain, and LookupError before `ready`."""
-        if (session := self.session) is None:
-            raise LookupError("no session")
+        """Return the sum of vectors, and the silos in it. `request` is that of `bound_request`. Raises TooFewSilos and
+        MasksRemain."""
         self.delivered |= vectors.keys()
         alive = session.survivors(vectors)
         question: dict[str, str | int] = {

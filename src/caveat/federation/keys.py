@@ -72,10 +72,28 @@ class Asked:
 
 def signed(words: Words, asked: Asked, key: Path) -> Words:
     """Return an answer with its signature. Raises ConfigurationError for a file without a private key from `key.sh`."""
-    private = private_key_in(key)
-    signature = private.sign(asked.signed_text(words), ec.ECDSA(SHA384()))
+    public, signature = key_and_signature(key, asked.signed_text(words))
+    return {**words, KEY: public, SIGNATURE: signature}
+
+
+def key_and_signature(path: Path, text: bytes) -> tuple[str, str]:
+    """Return the public key of a private key's file, and its signature of a text, hexadecimal. Raises
+    ConfigurationError, naming the file, if it is invalid."""
+    private = private_key_in(path)
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return {**words, KEY: public.decode(), SIGNATURE: signature.hex()}
+    return public.decode(), private.sign(text, ec.ECDSA(SHA384())).hex()
+
+
+def signer(key: str, signature: str, text: bytes) -> str:
+    """Return the fingerprint of the public key that signed a text. Raises DataError for an invalid signature."""
+    try:
+        if max(len(key), len(signature)) > LONGEST:
+            raise ValueError(f"more than {LONGEST} characters")
+        public = public_key(key.encode())
+        public.verify(bytes.fromhex(signature), text, ec.ECDSA(SHA384()))
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
+        raise DataError(str(error) or type(error).__name__) from None
+    return fingerprint(public)
 
 
 def private_key_in(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -138,17 +156,11 @@ def _signer(silo: SiloId, words: Words, asked: Asked) -> str:
     """Return the fingerprint of the key that signed. Raises NameRefused for an invalid signature."""
     if KEY not in words and SIGNATURE not in words:
         return UNSIGNED
-    line, signature = str(words.get(KEY, "")), str(words.get(SIGNATURE, ""))
     try:
-        if max(len(line), len(signature)) > LONGEST:
-            raise ValueError(f"more than {LONGEST} characters")
-        public = public_key(line.encode())
-        public.verify(bytes.fromhex(signature), asked.signed_text(words), ec.ECDSA(SHA384()))
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
-        why = str(error) or type(error).__name__
+        return signer(str(words.get(KEY, "")), str(words.get(SIGNATURE, "")), asked.signed_text(words))
+    except DataError as error:
         told = f"the signature under the name {silo!r} is invalid"
-        raise NameRefused(f"silo {silo!r}: its signature is invalid: {why}", told) from None
-    return fingerprint(public)
+        raise NameRefused(f"silo {silo!r}: its signature is invalid: {error}", told) from None
 
 
 def public_key(line: bytes) -> ec.EllipticCurvePublicKey:

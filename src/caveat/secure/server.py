@@ -1,7 +1,7 @@
 """The server in secure aggregation: passes keys and sealed shares on, adds masked vectors, and unmasks their sum."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,38 +73,58 @@ class SecureSession:
     def unmask(
         self, slot: int, request: bytes, vectors: Mapping[SiloId, Words], opened: Mapping[SiloId, Opened]
     ) -> Words:
-        """Return the sum of the survivors' vectors, from the shares that silos gave. Raises TooFewSilos, and
-        MasksRemain if shares or masks do not fit."""
+        """Return the sum of the survivors' vectors, from the shares that silos gave. If more silos than needed gave
+        shares, one with wrong shares is left out. Raises TooFewSilos, and MasksRemain if shares or masks do not fit."""
         alive = self.survivors(vectors)
-        secrets = self._secrets(alive, opened)
-        context = mask_context(self.roster, self.members, slot, request)
-        total = np.zeros(len(vectors[alive[0]]), np.uint64)
-        for silo in alive:
-            total += vectors[silo]
-            add_mask(total, derived(secrets[silo], "own mask", context), -1)
-        for lost in set(self.members) - set(alive):
-            if public_of(secrets[lost]) != self.roster.by_name[lost].masks[slot]:
-                raise MasksRemain(f"the shares of the key of silo {lost!r} do not fit its public key")
-            for silo in alive:
-                key = derived(agreed(secrets[lost], self.roster.by_name[silo].masks[slot]), "mask of a pair", context)
-                # The survivor added the mask if its name comes first.
-                add_mask(total, key, -1 if silo < lost else 1)
-        if int(total[0]) != len(alive):
-            raise MasksRemain(
-                "the masks do not cancel, so nothing was learnt: silos were sent different models, requests or lists "
-                "of keys, or one of them sent a vector that is not its own"
-            )
-        return total
-
-    def _secrets(self, alive: Sequence[SiloId], opened: Mapping[SiloId, Opened]) -> dict[SiloId, bytes]:
-        """Return the survivors' seeds, and the keys of lost members."""
         lost = set(self.members) - set(alive)
         fits = [
             silo for silo, each in sorted(opened.items())
             if silo in self.members and set(each.seeds) == set(alive) and set(each.keys) == lost
         ]  # fmt: skip
         self.enough(fits, "gave shares")
-        by, names = fits[: self.roster.threshold], self.roster.names
+        needed, context = self.roster.threshold, mask_context(self.roster, self.members, slot, request)
+        without = [[silo for silo in fits if silo != wrong] for wrong in fits[:needed]] if len(fits) > needed else []
+        total, problem = np.zeros(len(vectors[alive[0]]), np.uint64), None
+        for silo in alive:
+            total += vectors[silo]
+        for by in (fits, *without):
+            try:
+                secrets = self._secrets(by[:needed], alive, opened)
+                masks = list(self._masks(slot, secrets, alive, context))
+                first = total[:1].copy()
+                for key, sign in masks:
+                    add_mask(first, key, sign)
+                if int(first[0]) == len(alive):
+                    for key, sign in masks:
+                        add_mask(total, key, sign)
+                    return total
+                raise MasksRemain(
+                    "the masks do not cancel, so nothing was learnt: silos were sent different models, requests or "
+                    "lists of keys, or one of them sent a vector or a share that is not its own"
+                )
+            except MasksRemain as error:
+                problem = problem or error
+        raise problem or MasksRemain("no shares")
+
+    def _masks(
+        self, slot: int, secrets: Mapping[SiloId, bytes], alive: Sequence[SiloId], context: bytes
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the keys of the masks that remain in a sum, and the sign with which they are removed."""
+        for silo in alive:
+            yield derived(secrets[silo], "own mask", context), -1
+        for lost in set(self.members) - set(alive):
+            if public_of(secrets[lost]) != self.roster.by_name[lost].masks[slot]:
+                raise MasksRemain(f"the shares of the key of silo {lost!r} do not fit its public key")
+            for silo in alive:
+                key = derived(agreed(secrets[lost], self.roster.by_name[silo].masks[slot]), "mask of a pair", context)
+                # The survivor added the mask if its name comes first.
+                yield key, -1 if silo < lost else 1
+
+    def _secrets(
+        self, by: Sequence[SiloId], alive: Sequence[SiloId], opened: Mapping[SiloId, Opened]
+    ) -> dict[SiloId, bytes]:
+        """Return the survivors' seeds, and the keys of lost members, from the shares of some silos."""
+        lost, names = set(self.members) - set(alive), self.roster.names
         weights = shares.weights([1 + names.index(silo) for silo in by])
         found = {}
         for silo in self.members:

@@ -5,12 +5,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-from ...core import SiloId, Update
+from ...core import DataError, SiloId, Update
 from ...core.text import escaped
 from ...engines.flower_messages import Order, Words
 from ...engines.flower_secure import Slot, masked, work_of
@@ -18,7 +13,7 @@ from ...files import privately, record_of, write_record
 from ...files.schema import PeersFile, SecureKept
 from ...secure.messages import Roster, SecureRefused, hexed
 from ...secure.silo import SecureSilo, SiloSecrets, SlotUse, begun
-from ..keys import LONGEST, fingerprint, fingerprint_in, private_key_in, public_key
+from ..keys import fingerprint_in, key_and_signature, signer
 
 SESSION, PEERS = "secure.json", "peers.json"
 """The files of a silo's secrets in a session, and of its peers' keys."""
@@ -42,19 +37,13 @@ class SignedName:
             raise SecureRefused(
                 f"silo {self.silo!r} has no key, with which secure aggregation signs: start it by silo.sh"
             )
-        private = private_key_in(self.key)
-        public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        return public.decode(), private.sign(text, ec.ECDSA(SHA384())).hex()
+        return key_and_signature(self.key, text)
 
     def check(self, silo: SiloId, key: str, signature: str, text: bytes) -> str:
         try:
-            if max(len(key), len(signature)) > LONGEST:
-                raise ValueError(f"more than {LONGEST} characters")
-            public = public_key(key.encode())
-            public.verify(bytes.fromhex(signature), text, ec.ECDSA(SHA384()))
-        except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
-            return f"an invalid signature ({str(error) or type(error).__name__})"
-        found = fingerprint(public)
+            found = signer(key, signature, text)
+        except DataError as error:
+            return f"an invalid signature ({error})"
         if silo == self.silo:
             return "" if self.key is not None and key == self.sign(b"")[0] else "another key than its own"
         known = self._known(silo)
