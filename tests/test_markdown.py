@@ -33,7 +33,10 @@ if shutil.which("git") is None or not (ROOT / ".git").exists():
 PAGES = subprocess.run(
     ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.splitlines()
-BUILT = [ROOT / "docs" / page for page in ("gallery/index.rst", "reference/api/index.md")]
+BUILT = [
+    ROOT / "docs" / page
+    for page in ("gallery/index.rst", "reference/api/index.md", "reference/cli.md", "reference/config.md")
+]
 """Pages that the build of the documentation writes."""
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 DEFINED = re.compile(r"^\[[^]]+\]: (?!https?:)([^\s#]*)(?:#(\S*))?$", re.MULTILINE)
