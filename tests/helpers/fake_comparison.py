@@ -59,7 +59,7 @@ def fake_comparison(
         "tuning": _tuning(methods) if tuned else None,
         "measures": MEASURES,
         "cells": cells,
-        "tables": [_table(cells, methods, column, m) for column in settings for m in MEASURES],
+        "tables": [table_of(cells, methods, column, m) for column in settings for m in MEASURES],
         "paper": _paper(methods, settings) if paper else None,
     }
 
@@ -138,7 +138,7 @@ def _interval(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-def _table(
+def table_of(
     cells: Sequence[Mapping[str, Any]], methods: Sequence[str], column: str, measure: Mapping[str, Any]
 ) -> dict[str, Any]:
     figure = measure["figure"]
@@ -173,7 +173,7 @@ def _pairs(values: Mapping[str, Mapping[int, Mapping[str, float]]], known: Seque
     for a, b in itertools.combinations(known, 2):
         shared = sorted(set(values[a]) & set(values[b]))
         gaps = [float(np.mean([values[a][s][n] - values[b][s][n] for n in values[a][s]])) for s in shared]
-        p = float(ttest_1samp(gaps, 0.0).pvalue) if len(gaps) > 1 else None
+        p = float(ttest_1samp(gaps, 0.0).pvalue) if len(gaps) > 1 and np.ptp(gaps) > 1e-9 else None
         pairs.append({"a": a, "b": b, **_interval(gaps), "p": p})
     return [{**p, "p_adjusted": None if p["p"] is None else min(1.0, len(pairs) * p["p"])} for p in pairs]
 

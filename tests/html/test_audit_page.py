@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from caveat.core.text import apart
-from caveat.files.schema import AccuracyRecord, AuditFile, Finding
+from caveat.files.schema import AccuracyRecord, AuditFile, Finding, Verdict
 from caveat.html.audit import _growth, findings_figure, next_steps
 
 FALLS = Finding(
@@ -45,6 +48,21 @@ def test_what_to_do_does_not_contradict_what_cannot_be_said() -> None:
     assert advice(open_, unknown)[0].startswith("Repeat the command with more seeds (--seeds 0,1,2,3)")
     (step,) = advice(open_, warning="These models have not learned.")
     assert step.startswith("Train for more rounds")  # more seeds of models that have not learned decide nothing
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_advice_claims_more_than_the_findings_hold(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    kinds: list[Verdict] = ["holds", "holds", "cannot say", "does not apply", "does not hold"]
+    of = [kinds[i] for i in random.integers(len(kinds) - int(random.integers(4)), size=random.integers(1, 4))]
+    found = [replace(FALLS, name=f"name {i}", claim=f"claim {i}", verdict=verdict) for i, verdict in enumerate(of)]
+    found += [Finding("confidence", "it is calibrated", kinds[int(random.integers(2, 4))], "", {})]
+    said = " ".join(advice(*found, warning=str(random.choice(["", "Nothing was learned."])) or None))
+    verdicts = {each.verdict for each in found}
+    assert ("Use these" in said) == (verdicts <= {"holds", "does not apply"} and "Train for more" not in said)
+    for each in found:
+        assert (f"Do not rely on it: {each.claim}." in said) == (each.verdict == "does not hold")
+        assert each.name not in said or each.verdict == "cannot say"
 
 
 def test_aleatoric_uncertainty_that_grows_with_data_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from html_page import Page
@@ -143,3 +144,25 @@ def test_one_input_without_finite_probabilities_says_nothing_of_the_others() -> 
     check, person = steps(found)
     assert check == "Check the values of the inputs whose probabilities are not finite, here 1."
     assert person.startswith("Have a person decide 1 input:")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_headline_or_advice_claims_more_than_the_predictions_hold(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    low, columns = int(random.choice([0, 0, 1, 3, 8, 20])), int(random.choice([0, 0, 2]))
+    age = UnlikeColumn("age", "median", 62.0, 31.0, 0.001)
+    noted = int(random.choice([0, 0, 3]))
+    found = made(
+        low, unlike_columns=(age,) * columns, ranked_among=int(random.choice([5, 18, 99])),
+        input_notes=("sex: never seen: 'x'",) * noted + ("",) * (INPUTS - noted),
+    )  # fmt: skip
+    undefined = int(random.choice([0, 0, 1, 20]))
+    found.prediction.probs[:undefined] = torch.nan
+    lines, said, todo = verdicts(found), sentence(found).striptags(), steps(found)
+    unlike = any(line.kind == "bad" and "nlike the silo" in line.text for line in lines)
+    assert ("Do not rely on these" in said) == todo[0].startswith("Do not rely") == unlike
+    assert unlike == (bool(columns) or (low >= 8 and found.prediction.ranked_among == 99))
+    assert ("All inputs together" in render(found)) == (unlike and low < INPUTS)
+    assert any("not finite" in step for step in todo) == bool(undefined)
+    assert (todo == ["Use the labels of the CSV."]) == (all(line.kind == "good" for line in lines) and low == 0)
+    assert f"{sum(found.answered)} of {INPUTS} inputs answered" in said

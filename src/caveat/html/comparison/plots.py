@@ -87,7 +87,7 @@ def forest(pairs: Sequence[DifferenceRecord], measure: Measure, about: str) -> M
     zero = frame.x(0)
     heads = [
         svg.text(frame.right + 46, 12, "points" if measure.percent else "gap", "end", "tick"),
-        svg.text(rows.width, 12, "corrected p", "end", "tick"),
+        svg.text(rows.width, 12, "p", "end", "tick"),
     ]
     if measure.higher is not None:
         left, right = ("worse", "better") if measure.higher else ("better", "worse")

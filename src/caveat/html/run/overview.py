@@ -31,7 +31,7 @@ def _sentence(run: RunFolder) -> Markup:
     mean, worst = run.mean.accuracy or 0.0, run.worst
     if only := one_class(run):
         text = Markup("<b>{}</b> predicts <b>class {}</b> for {}; <b>{}</b> of these have this class.")
-        return text.format(run.title, only.name, only.of, percent(only.having / only.inputs))
+        return text.format(run.title, only.name, only.of, percent(only.having / only.inputs)) + promise_clause(run)
     if (answering := _answering(run)) is not None:
         return answering
     known = Markup("<b>{}</b> predicts <b>{}</b> of {} inputs correctly").format(run.title, percent(mean), run.split)

@@ -191,7 +191,7 @@ def _ends(run: RunFolder) -> dict[str, tuple[Cell | str, Cell | str]]:
         "to most frequent class": ("", _gain_of(together)),
         "sensitivity": (percent(mean.sensitivity), _share(together.sensitivity)),
         "specificity": (percent(mean.specificity), _share(together.specificity)),
-        "AUROC": (decimal(mean.auroc), _auroc(together.auroc)),
+        "AUROC": (decimal(mean.auroc, 2), _auroc(together.auroc)),
         "alarms": (percent(mean.alarms), percent(pooled.alarms)),
     }
 
@@ -265,7 +265,7 @@ def helped(rows: Sequence[SiloRow]) -> Chart | None:
     known.sort(key=lambda each: -each[0].value)
     ends = [end for dot, _ in known for end in dot.known]
     values = ticks(min(0.0, *ends), max(0.0, *ends))
-    layout = lay_out([("", [name for _, name in known])], 17.0, (values[0], values[-1]), most=14)
+    layout = lay_out([("", [name for _, name in known])], 17.0, (values[0], values[-1]), most=22)
     frame = layout.frame
     zero = line((frame.x(0), frame.top), (frame.x(0), frame.bottom), "boundary")
     drawn = [

@@ -54,24 +54,24 @@ def right_and_wrong(run: RunFolder) -> tuple[Chart, list[tuple[Markup, str]]] | 
             counts = [other.count for other in each.chosen.uncertainty.values()]
             parts[f"foreign ({name})"] = [sum(column) for column in zip(*counts, strict=True)]
         first = entropies["right"]
-        edges, axis, end = [*first.start, first.start[-1] + first.step], "uncertainty (entropy), nats", 0
+        edges, axis, lowest = [*first.start, first.start[-1] + first.step], "uncertainty (entropy), nats", True
     elif found is not None:
         count, right = found[0].count, found[0].correct
         parts = {"right": [*right], "wrong": [c - r for c, r in zip(count, right, strict=True)]}
-        edges, axis, end = [i / len(count) for i in range(len(count) + 1)], "confidence", -1
+        edges, axis, lowest = [i / len(count) for i in range(len(count) + 1)], "confidence", False
     else:
         return None
     parts = {name: counts for name, counts in parts.items() if sum(counts)}
     if len(parts) < 2:
         return None
     shares = {name: [n / sum(counts) for n in counts] for name, counts in parts.items()}
-    surest = f"the {'lowest bin' if end == 0 else 'highest bin'}"
+    filled = [i for counts in parts.values() for i, n in enumerate(counts) if n]
+    start, stop = min(filled), max(filled) + 1
+    surest, end = ("the lowest bin", start) if lowest else ("the highest bin", stop - 1)
     notes = {name: f"{sum(counts):,.0f}, {percent(shares[name][end], 0)} of them in {surest}"
              for name, counts in parts.items()}  # fmt: skip
     told = "; ".join(f"{name} {note}" for name, note in notes.items())
-    if end:
-        start = min(i for counts in parts.values() for i, n in enumerate(counts) if n)
-        edges, shares = edges[start:], {name: each[start:] for name, each in shares.items()}
+    edges, shares = edges[start : stop + 1], {name: each[start:stop] for name, each in shares.items()}
     drawn = histogram_chart(edges, shares, notes, f"{axis.capitalize()} of predictions: {told}", axis)
     caption = f"Share of each kind of test inputs by the {axis.split(',')[0]} of their prediction: {told}. The less "
     caption += "the others overlap with right ones, the better uncertainty detects them."
