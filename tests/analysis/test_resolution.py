@@ -12,7 +12,7 @@ from caveat.analysis.compare.build_record import ends_of, rests_on, steps_of
 from caveat.analysis.statistics import Interval
 from caveat.files.schema import MEASURES, Measure, SiloRecord
 
-KNOWN = {measure.name: measure for measure in MEASURES}
+KNOWN = {measure.name: measure for measure in MEASURES["classes"]}
 
 
 def finished(*silos: tuple[str, int, float]) -> Any:

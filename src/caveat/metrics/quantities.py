@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core import Prediction, Tensors
 from ..core.quantity import Times
-from .survival import survival_figures, survival_sums
+from .survival import survival_contributions, survival_figures, survival_sums
 
 PIT_BINS = 10
 """Bins of the histogram of F(y), which is uniform if predicted distributions F are calibrated (Dawid, 1984)."""
@@ -57,6 +57,33 @@ def quantity_sums(prediction: Prediction, y: Tensor) -> Tensors:
             "bounded": bounded.sum().double(),
             "width": (high - low)[bounded].sum(),
         }
+    return found
+
+
+def quantity_contributions(prediction: Prediction, y: Tensor) -> Tensors:
+    """Return, by metric, (N,) float64 values of N inputs with targets y (N,), whose mean is the metric (that of rmse up
+    to its influence, see `contributions`): crps, mae, rmse, spread, interval_coverage and, if all are finite,
+    interval_width. For times, see `survival_contributions`."""
+    if (target := prediction.target) is None:
+        raise ValueError("the prediction is about classes")
+    probs, y = prediction.probs.double().cpu(), y.double().cpu()
+    if isinstance(target, Times):
+        found = survival_contributions(probs, y, target)
+    else:
+        squared = (prediction.mean.cpu() - y).square()
+        rmse = squared.mean().sqrt()
+        found = {
+            "crps": target.crps(probs, y),
+            "mae": (prediction.value.cpu() - y).abs(),
+            "rmse": rmse + (squared - rmse.square()) / (2 * rmse.clamp_min(1e-300)),
+        }
+    found["spread"] = target.spread(probs)
+    if prediction.interval is not None:
+        low, high = prediction.interval.cpu().unbind(1)
+        y = y.abs() if isinstance(target, Times) else y
+        found["interval_coverage"] = ((low <= y) & (y <= high)).double()
+        ends = {"interval_low": low} if isinstance(target, Times) else {"interval_width": high - low}
+        found |= {name: each for name, each in ends.items() if bool(each.isfinite().all())}
     return found
 
 

@@ -17,7 +17,7 @@ from ..core import Decision, Prediction, Tensors
 from ..uncertainty import histograms
 from ..uncertainty.histograms import beside
 from .calibration import BINS, calibration_sums, ece, ece_classwise
-from .quantities import quantity_figures, quantity_sums
+from .quantities import quantity_contributions, quantity_figures, quantity_sums
 
 
 def measure(prediction: Prediction, y: Tensor, scores: bool = True) -> Tensors:
@@ -222,6 +222,8 @@ LOWER_IS_BETTER = frozenset({
     "nll", "brier", "ece", "ece_classwise", "fpr95_error", "aurc", "eaurc", "augrc", "risk_at_80", "fpr95",
     "mae", "rmse", "crps", "integrated_brier", "interval_width",
 })  # fmt: skip
+UNBOUNDED = frozenset({"nll", "mae", "rmse", "crps", "interval_width"})
+"""Metrics with such a direction that can be above 1 or, like the Brier score of classes, 2."""
 
 
 def figures(sums: Tensors) -> dict[str, float]:
@@ -280,8 +282,10 @@ def contributions(prediction: Prediction, y: Tensor) -> Tensors:
     novel, unsure, set_coverage, set_size), these are the inputs' values. For ece, auroc_error, aurc and augrc, they are
     the metric plus the input's influence on it (Hampel, 1974): their mean is the metric, up to the binning of scores,
     and for many inputs the variance of their mean is the variance of the metric. auroc_error is absent unless there are
-    both wrong and right answers.
+    both wrong and right answers. For a quantity, y are its values, see `quantity_contributions`.
     """
+    if prediction.target is not None:
+        return quantity_contributions(prediction, y)
     probs, rows = prediction.probs.double().cpu(), torch.arange(len(y))
     y, right = y.cpu(), (prediction.label == y).double().cpu()
     target = torch.nn.functional.one_hot(y, probs.shape[1])

@@ -60,10 +60,30 @@ def concordance(times: Tensor, event: Tensor, risk: Tensor, weight: Tensor | Non
 def brier(times: Tensor, event: Tensor, survival: Tensor, grid: Tensor, censoring: tuple[Tensor, Tensor]) -> Tensor:
     """Return (M,) Brier scores of survival (N, M) at the times of the grid (M,), weighted by the curve of censoring
     (Graf et al., Stat. Med. 1999)."""
+    return _weighted(times, event, survival, grid, censoring).mean(0)
+
+
+def _weighted(times: Tensor, event: Tensor, survival: Tensor, grid: Tensor, censoring: tuple[Tensor, Tensor]) -> Tensor:
+    """Return (N, M) weighted squared errors of survival."""
     known, later = (at(*censoring, each) for each in (times, grid))
     known, later = (torch.where(each > 0, each, torch.inf) for each in (known, later))
     case = ((times[:, None] <= grid) & event[:, None]) / known[:, None]
-    return (survival.square() * case + (1 - survival).square() * (times[:, None] > grid) / later).mean(0)
+    return survival.square() * case + (1 - survival).square() * (times[:, None] > grid) / later
+
+
+def _last(times: Tensor, target: Times) -> float:
+    """Return the time until which weighted sums include inputs."""
+    return min(float(times.quantile(REACHED, interpolation="lower")), target.end) if len(times) else 0.0
+
+
+def survival_contributions(probs: Tensor, y: Tensor, target: Times) -> Tensors:
+    """Return (N,) float64 values whose mean is the integrated Brier score, given the curve of censoring."""
+    times, event = observed(y)
+    last = _last(times, target)
+    grid = torch.linspace(0, last, GRID, dtype=torch.float64)
+    censoring = kaplan_meier(times, event, censoring=True)
+    errors = _weighted(times, event, target.survival(probs, grid), grid, censoring)
+    return {"integrated_brier": torch.trapezoid(errors, grid, dim=1) / last if last else errors[:, 0]}
 
 
 def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
@@ -79,7 +99,7 @@ def survival_sums(prediction: Prediction, y: Tensor, target: Times) -> Tensors:
     probs, (times, event) = prediction.probs.double(), observed(y.double())
     censoring = kaplan_meier(times, event, censoring=True)
     chance, risk = at(*censoring, times), -target.mean(probs)
-    last = min(float(times.quantile(REACHED, interpolation="lower")), target.end) if len(times) else 0.0
+    last = _last(times, target)
     weight = torch.where((chance > 0) & (times <= last), chance.square().reciprocal(), 0.0)
     right, total = concordance(times, event, risk)
     weighted_right, weighted_total = concordance(times, event, risk, weight)

@@ -8,9 +8,9 @@ from typing import Any
 from ..._version import __version__
 from ...core import DataError
 from ...files import schema
-from ...files.schema import SCHEMA, Measure, MethodVariant, Setting
+from ...files.schema import CURVES, SCHEMA, Measure, MethodVariant, Setting, predicted
 from ...html.run.classification import majority
-from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER
+from ...metrics import HIGHER_IS_BETTER, LOWER_IS_BETTER, UNBOUNDED
 from ..statistics import Interval, Steps, Values, estimate, interval, mean_ranks, simultaneous
 from .folder import ComparisonFolder, FinishedRun
 from .grid import OWN, Grid
@@ -63,7 +63,8 @@ def _tuning(grid: Grid) -> schema.TuningReport | None:
         seed=grid.seeds[0],
         seeds=grid.seeds_tried,
         runs=len(grid.tuning.values) * len(grid.seeds_tried),
-        by=f"accuracy{f' of the {grid.judged} model' * bool(grid.judged)} on validation data",
+        by=f"{CURVES[predicted(grid.measures)][0]}{f' of the {grid.judged} model' * bool(grid.judged)} on validation "
+        "data",
     )
 
 
@@ -94,7 +95,7 @@ def _trials(results: ComparisonFolder, setting: Setting, method: MethodVariant) 
     return tuple(
         schema.Trial(
             value=value,
-            score=score[0] if (score := results.tuning.score(runs)) else None,
+            score=abs(score[0]) if (score := results.tuning.score(runs)) else None,
             error=next((why for run in runs if (why := results.failure(run))), ""),
         )
         for value, runs in results.tuning.tried(method, setting)
@@ -120,6 +121,9 @@ def _figures(grid: Grid, found: FinishedRun) -> dict[str, Any]:
         "figures": {measure.name: found.of_run(measure) for measure in grid.measures if measure.path},
         "curve": tuple(found.curve()),
         "majority": _majority(found),
+        "without_inputs": {
+            each.name: value for each in grid.measures if (value := found.without_inputs(each)) is not None
+        },
     }
 
 
@@ -287,7 +291,7 @@ def _largest(measure: Measure) -> float:
     name = (measure.figure or measure.path).rpartition("/")[2]
     if name == "brier":
         return 2.0
-    bounded = measure.percent or name in (HIGHER_IS_BETTER | LOWER_IS_BETTER) - {"nll"}
+    bounded = measure.percent or name in (HIGHER_IS_BETTER | LOWER_IS_BETTER) - UNBOUNDED
     return 1.0 if bounded else math.inf
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...core import CaveatError, ConfigurationError, Method
 from ...core.errors import short_repr
-from ...core.quantity import check_classes_only
 from ...data import Silos
 from ...files import nothing_begun, read_comparison, write_bytes
 from ...files.schema import Comparison, MethodVariant, Setting
@@ -15,7 +14,7 @@ from ...metrics.custom_metrics import OwnMetric, given_metrics
 from ...runs.local import Run
 from ...runs.progress import Progress
 from .folder import ComparisonFolder, FinishedRun, inputs_file
-from .grid import Grid, PlannedRun, slug, with_own
+from .grid import Grid, PlannedRun, check_alike, slug, with_own
 from .per_input import write_inputs
 from .runner import write
 
@@ -57,13 +56,13 @@ def compare_calls(
     `check` takes the same arguments as `run` and raises for invalid ones. If a run fails, its error is recorded and
     the others continue. Raises ConfigurationError or DataError for an invalid comparison, before anything runs.
     """
-    grid = grid_of_calls(methods, seeds, given_metrics(arguments.get("metrics") or {}))
+    made = {seed: silos(seed) if callable(silos) else silos for seed in dict.fromkeys(seeds)}
+    targets = [getattr(each, "target", None) for each in made.values()]
+    kind = check_alike("classes" if target is None else target.predicts for target in targets) if made else "classes"
+    grid = grid_of_calls(methods, seeds, given_metrics(arguments.get("metrics") or {}), kind)
     results = CalledComparison(grid, folder)
     if not (folder / "comparison.json").exists() and not nothing_begun(folder):
         raise ConfigurationError(f"out = {str(folder)!r} exists and is not a comparison; choose a new folder", "out")
-    made = {seed: silos(seed) if callable(silos) else silos for seed in grid.seeds}
-    for each in made.values():
-        check_classes_only(getattr(each, "target", None), "compare")
     for seed in grid.seeds:
         for name, asked in methods.items():
             _check(check, name, made[seed], asked, seed, arguments)
@@ -111,7 +110,9 @@ def _carried_out(
     return ""
 
 
-def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: Sequence[OwnMetric] = ()) -> CalledGrid:
+def grid_of_calls(
+    methods: Mapping[str, Method], seeds: Sequence[int], metrics: Sequence[OwnMetric] = (), predicts: str = "classes"
+) -> CalledGrid:
     """Return the comparison of methods by row name. Raises ConfigurationError for invalid methods or seeds."""
     if not isinstance(methods, Mapping) or not methods:
         raise ConfigurationError(
@@ -128,7 +129,7 @@ def grid_of_calls(methods: Mapping[str, Method], seeds: Sequence[int], metrics: 
     grid = CalledGrid(
         title=", ".join(methods), rows=rows, columns=(Setting(),), seeds=tuple(seeds),
         command="caveat.compare in Python", kinds={name: method.name for name, method in methods.items()},
-        measures=with_own(metrics),
+        measures=with_own(metrics, predicts),
     )  # fmt: skip
     short = [slug(name) for name in methods]
     if doubled := [name for name in methods if short.count(slug(name)) > 1]:

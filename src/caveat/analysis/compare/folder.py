@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from ...config import Config
 from ...config.toml import toml
 from ...core import ConfigurationError, Payload, SiloId
 from ...files import FINAL, RUN, Manifest, manifest_of, read, read_payload, read_plain, read_rows
-from ...files.schema import Measure, MethodVariant, RoundRow, Sets, Setting, SiloRecord, Summary, as_json
+from ...files.schema import CURVES, Measure, MethodVariant, RoundRow, Sets, Setting, SiloRecord, Summary, as_json
+from ...metrics import LOWER_IS_BETTER
 from ...runs.spec_file import described_config, differences, read_run_file
 from .grid import Grid, PlannedRun
 
@@ -81,19 +82,28 @@ class FinishedRun:
         return [silo for silo in self.summary.silos if not silo.newcomer]
 
     def score(self, model: str = "") -> tuple[float, float]:
-        """Return a model's mean accuracy and mean log-likelihood on validation data after the last round."""
+        """Return a model's mean accuracy, or minus a metric that is better if lower, and mean log-likelihood on
+        validation data after the last round."""
         last = [row for row in self.rows_of(model) if row.round == self.rounds]
-        return _mean(row.accuracy for row in last), -_mean(row.nll for row in last)
+        name = self._curves[0]
+        first = _mean(getattr(row, name) for row in last)
+        return -first if name in LOWER_IS_BETTER else first, -_mean(row.nll for row in last)
+
+    @property
+    def _curves(self) -> tuple[str, str]:
+        """The metrics that are shown over rounds."""
+        target = self.summary.target
+        return CURVES["classes" if target is None else "time" if target.event else "quantity"]
 
     def curve(self) -> list[tuple[int, float, float]]:
-        """Return per round the means over silos of accuracy and entropy on validation data, as trained: without the
+        """Return per round the means over silos of two metrics (`CURVES`) on validation data, as trained: without the
         final model, whose temperature is fitted, unless there is no other."""
         at: dict[int, list[RoundRow]] = {}
         rows = self.rows_of()
         for row in [row for row in rows if row.phase != FINAL] or rows:
             at.setdefault(row.round, []).append(row)
         return [
-            (number, _mean(row.accuracy for row in at[number]), _mean(row.entropy for row in at[number]))
+            (number, *(_mean(getattr(row, name) for row in at[number]) for name in self._curves))
             for number in sorted(at)
         ]
 
@@ -104,6 +114,11 @@ class FinishedRun:
         path = measure.figure if "/" in measure.figure else f"test/{measure.figure}"
         found = {silo["name"]: looked_up(silo, path) for silo in self._file["silos"] if not silo.get("newcomer")}
         return {name: value for name, value in found.items() if value is not None}
+
+    def without_inputs(self, measure: Measure) -> float | None:
+        """Return the mean over silos of a metric of the distribution of all training targets, if known."""
+        found = self.of_silos(replace(measure, figure=f"reference_{measure.figure}")) if measure.figure else {}
+        return _mean(found.values()) if found else None
 
     def of_run(self, measure: Measure) -> float | None:
         """Return a metric of the whole run; None for a metric of silos, or if the run lacks it."""
@@ -146,8 +161,8 @@ class Tuning:
     def chosen(self, method: MethodVariant, setting: Setting) -> Sets | None:
         """Return the value chosen for a method under a setting; None while trials are open, or if every trial failed.
 
-        The choice is the best mean accuracy on validation data; ties go to the best likelihood, then to the first
-        value. A value with a failed trial is excluded; a killed process, which may have another cause, leaves the
+        The choice is the best mean accuracy (or CRPS, or Brier score) on validation data; ties go to the best
+        likelihood, then to the first value. A value with a failed trial is excluded; a killed process, which may have another cause, leaves the
         choice open.
         """
         if self.grid.tuning is None:
@@ -205,7 +220,7 @@ class Tuning:
         return [*found, *((f"{method.then.key}={v}", runs) for v, runs in self._refined(method, setting, chosen))]
 
     def score(self, runs: list[PlannedRun]) -> tuple[float, float] | None:
-        """Return means over runs of accuracy and log-likelihood on validation data; None unless all runs are done."""
+        """Return means over runs of `FinishedRun.score`; None unless all runs are done."""
         found = [self.done(run) for run in runs]
         scores = [each.score(self.grid.judged) for each in found if each is not None]
         if len(scores) < len(runs):

@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +19,18 @@ from ...config.toml import senseless, toml
 from ...core import ConfigurationError
 from ...core.errors import cut, one_of
 from ...core.settings import check_seed
-from ...files.schema import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting, TuningPlan
+from ...data.sources import parsed
+from ...files.schema import MEASURES, GridFile, Measure, MethodVariant, Sets, Setting, TuningPlan, predicted
 from ...methods import METHODS
 from ...methods.plugins import advice
 from ...metrics.custom_metrics import OwnMetric, check_known, known_metrics
 from ...runs.user_code import import_named
 
-DECIDING = ("accuracy", "nll", "brier", "ece", "auroc_error", "aurc", "augrc", "coverage")
+DECIDING = {
+    "classes": ("accuracy", "nll", "brier", "ece", "auroc_error", "aurc", "augrc", "coverage"),
+    "quantity": ("crps", "mae", "rmse", "interval_width"),
+    "time": ("integrated_brier",),
+}
 """Metrics for contrasts: one direction is better, and values per input are stored."""
 OWN = "metrics"
 """The path of custom metrics in a silo's record."""
@@ -74,10 +79,27 @@ class PlannedRun:
             raise ConfigurationError("\n".join(lines)) from None
 
 
-def with_own(metrics: Sequence[OwnMetric]) -> tuple[Measure, ...]:
-    """Return the usual measures and the custom metrics."""
+def with_own(metrics: Sequence[OwnMetric], predicts: str) -> tuple[Measure, ...]:
+    """Return the usual measures of what is predicted, and the custom metrics."""
     own = (Measure(each.name, f"{OWN}/{each.name}", higher=each.higher_is_better) for each in metrics)
-    return (*MEASURES, *own)
+    return (*MEASURES[predicts], *own)
+
+
+def predicts(config: Config) -> str:
+    """Return what a configuration predicts: classes, a quantity or a time."""
+    return config.data.predict or parsed(config.data.source)[0].predicts
+
+
+def check_alike(kinds: Iterable[str]) -> str:
+    """Return what all runs predict. Raises ConfigurationError for runs that predict different kinds."""
+    first, *others = sorted(set(kinds))
+    if others:
+        raise ConfigurationError(
+            f"data.predict: some runs predict {first!r} and others {others[0]!r}, which have no common metrics; "
+            "compare them separately",
+            "data.predict",
+        )
+    return first
 
 
 @dataclass(frozen=True)
@@ -110,6 +132,7 @@ class Grid(GridFile):
                 problems.append(str(error))
         if problems:
             raise ConfigurationError("\n".join(problems))
+        check_alike(predicts(self.first(self.rows[0], setting).config()) for setting in self.columns)
 
     def _check_rows(self) -> None:
         for method in self.rows:
@@ -152,10 +175,14 @@ class Grid(GridFile):
             for name, known in ((each.a, rows), (each.b, rows), (each.column, columns)):
                 if name not in known:
                     raise ConfigurationError(f"contrast {each.claim!r}: no {name!r}; there are: {', '.join(known)}")
-            if not 0 < each.margin < 1:
-                raise ConfigurationError(f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin < 1")
-            if each.figure not in DECIDING or (each.known is not None and each.figure != "accuracy"):
-                all_figures = ", ".join(DECIDING)
+            kind = predicted(self.measures)
+            most = 1 if kind == "classes" else math.inf  # margins of a quantity are in its unit
+            if not 0 < each.margin < most:
+                raise ConfigurationError(
+                    f"contrast {each.claim!r}: margin {each.margin}; expected 0 < margin{' < 1' * (most == 1)}"
+                )
+            if each.figure not in DECIDING[kind] or (each.known is not None and each.figure != "accuracy"):
+                all_figures = ", ".join(DECIDING[kind])
                 expected = "accuracy, with `known`" if each.known is not None else f"one of {all_figures}"
                 raise ConfigurationError(f"contrast {each.claim!r}: figure {each.figure!r}; expected {expected}")
 
@@ -176,7 +203,7 @@ class Grid(GridFile):
 
     @property
     def judged(self) -> str:
-        """The model whose accuracy decides."""
+        """The model whose metric decides."""
         return self.tuning.model if self.tuning else ""
 
     def first(self, method: MethodVariant, setting: Setting) -> PlannedRun:
@@ -310,7 +337,7 @@ def asked(
         tuning=tuning,
         match_rounds=match_rounds or "",
         swept=tuple(swept_values),
-        measures=with_own(known_metrics(config.evaluation.metrics)),
+        measures=with_own(known_metrics(config.evaluation.metrics), predicts(config)),
     )
 
 

@@ -31,7 +31,8 @@ PER_INPUT = re.compile(
 """Metrics of silos, and with "over" paths of whole runs, whose values per input are stored."""
 TELLING = frozenset({"auroc_error", "fpr95_error"})
 """Metrics of error detection, which depend on few errors."""
-COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80"}
+COUNTED = TELLING | {"accuracy", "coverage", "answered_accuracy", "coverage_at_1", "coverage_at_5", "risk_at_80",
+                     "interval_coverage"}  # fmt: skip
 """Metrics that are shares of test inputs."""
 
 
@@ -58,7 +59,7 @@ def _inputs_at(run: Run, silo: Silo, one_source: bool) -> Tensors:
 
 def _contributed(run: Run, silo: Silo, data: Data, name: str, one_source: bool) -> Tensors:
     x = Inputs(data.x, subgroup=silo.subgroups.get(name))
-    y, answers = data.y.cpu(), run.answers(silo.name)(x)
+    y, answers = silo.values.get(name, data.y).cpu(), run.answers(silo.name)(x)
     models = {CHOSEN: run.predictor(silo.name)(x)}
     models |= {decision.name.lower(): answer for decision, answer in answers.items()}
     # With one source, its domains are shifts, and an input is the same in each of them.

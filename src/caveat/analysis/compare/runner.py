@@ -15,10 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from ... import data, files
 from ...config import Config
 from ...core import CaveatError, ConfigurationError, DataError
-from ...core.quantity import check_classes_only
 from ...data import Silos
 from ...engines.worker_process import end_with_parent
-from ...files.schema import SCHEMA, as_json, check_seal, grid_record, sealed
+from ...files.schema import CURVES, SCHEMA, as_json, check_seal, grid_record, predicted, sealed
 from ...html.comparison.page import render
 from ...html.run.page import write_report
 from ...runs.local import open_run
@@ -137,9 +136,7 @@ class Runner:
         if key not in self.silos:
             while len(self.silos) >= KEPT:
                 self.silos.pop(next(iter(self.silos)))
-            silos = data.load(config.data, config.seed)
-            check_classes_only(silos.target, "caveat compare")
-            self.silos[key] = silos
+            self.silos[key] = data.load(config.data, config.seed)
         return self.silos[key]
 
     def _wait(self) -> None:
@@ -158,7 +155,8 @@ class Runner:
             self._leave(note, run, note.read_text().strip() if note.exists() else killed)
             return
         figures: dict[str, float] = as_json(found.summary.mean) if found.summary.mean else {}
-        mean: dict[str, float] = {name: figures[name] for name in ("accuracy", "entropy") if name in figures}
+        shown = CURVES[predicted(self.results.grid.measures)]
+        mean: dict[str, float] = {name: figures[name] for name in shown if name in figures}
         self.progress.round(self.finished, run.title, {**mean, "seconds": time.perf_counter() - began})
 
 

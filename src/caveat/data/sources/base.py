@@ -49,6 +49,8 @@ class Source(ABC):
     """The suffixes of files that this source reads."""
     in_silos: ClassVar[bool] = False
     """Whether its pools are always silos, not domains to partition."""
+    predicts: ClassVar[str] = "classes"
+    """What the target is without `data.predict`."""
     for_one_silo: ClassVar[bool] = True
     """Whether a silo of a federation can use it as its own source."""
     alone: ClassVar[str] = ""

@@ -84,6 +84,7 @@ class DiabetesSource(Source):
     in_silos = True
     for_one_silo = False
     alone = "its target is a quantity"
+    predicts = "quantity"
 
     def read(self, settings: SourceSettings) -> DataSource:
         from sklearn.datasets import load_diabetes  # importing scikit-learn takes a second

@@ -44,6 +44,7 @@ from .figures import SeparationOverSilos as SeparationOverSilos
 from .figures import SiloStream as SiloStream
 from .figures import Stream as Stream
 from .figures import Traffic as Traffic
+from .grid import CURVES as CURVES
 from .grid import MEASURES as MEASURES
 from .grid import Contrast as Contrast
 from .grid import GridFile as GridFile
@@ -56,6 +57,7 @@ from .grid import Sets as Sets
 from .grid import Setting as Setting
 from .grid import TuningPlan as TuningPlan
 from .grid import grid_record as grid_record
+from .grid import predicted as predicted
 from .progress import NO_PART as NO_PART
 from .progress import Checkpoint as Checkpoint
 from .progress import Failure as Failure

@@ -66,7 +66,7 @@ class MajorityRecord(Record):
 class ComparedRun(Record):
     """One method under one setting with one seed."""
 
-    OMITTED: ClassVar = frozenset({"majority"})
+    OMITTED: ClassVar = frozenset({"majority", "without_inputs"})
 
     row: str
     column: str = ""
@@ -84,8 +84,10 @@ class ComparedRun(Record):
     figures: dict[str, Finite] = {}
     """The metrics of the whole run."""
     curve: tuple[tuple[int, Finite, Finite], ...] = ()
-    """Round, mean accuracy and mean entropy on validation data."""
+    """Round, and the means of two metrics on validation data (`CURVES`): accuracy and entropy of classes."""
     majority: MajorityRecord | None = None
+    without_inputs: dict[str, Finite] = {}
+    """For a quantity or a time, metrics of the distribution of all training targets, mean over silos."""
 
 
 class IntervalRecord(Record):

@@ -3,6 +3,7 @@
 Methods are stored under "rows", settings under "columns".
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,16 +26,44 @@ class Measure:
     """Shown times 100."""
 
 
-MEASURES = (
-    Measure("accuracy", "accuracy", higher=True, percent=True),
-    Measure("entropy", "entropy"),
-    Measure("nll", "nll", higher=False),
-    Measure("brier", "brier", higher=False),
-    Measure("ece", "ece", higher=False),
-    Measure("auroc_error", "auroc_error", higher=True),
-    Measure("augrc", "augrc", higher=False),
-)
-"""The default metrics of a comparison."""
+_COVERAGE = Measure("interval_coverage", "interval_coverage", percent=True)
+MEASURES = {
+    "classes": (
+        Measure("accuracy", "accuracy", higher=True, percent=True),
+        Measure("entropy", "entropy"),
+        Measure("nll", "nll", higher=False),
+        Measure("brier", "brier", higher=False),
+        Measure("ece", "ece", higher=False),
+        Measure("auroc_error", "auroc_error", higher=True),
+        Measure("augrc", "augrc", higher=False),
+    ),
+    "quantity": (
+        Measure("crps", "crps", higher=False),
+        Measure("mae", "mae", higher=False),
+        Measure("rmse", "rmse", higher=False),
+        _COVERAGE,
+        Measure("interval_width", "interval_width", higher=False),
+        Measure("spread", "spread"),
+    ),
+    "time": (
+        Measure("integrated_brier", "integrated_brier", higher=False),
+        Measure("c_index", "c_index", higher=True),
+        Measure("c_index_uno", "c_index_uno", higher=True),
+        _COVERAGE,
+        Measure("interval_low", "interval_low"),
+    ),
+}
+"""The default metrics of a comparison, by what is predicted (`data.predict`)."""
+CURVES = {
+    "classes": ("accuracy", "entropy"), "quantity": ("crps", "spread"), "time": ("integrated_brier", "c_index"),
+}  # fmt: skip
+"""The metrics that are shown over rounds; the first one decides about the values of tuning."""
+
+
+def predicted(measures: Iterable[Measure]) -> str:
+    """Return what the runs of a comparison with these metrics predict."""
+    names = {measure.figure for measure in measures}
+    return next((kind for kind in ("quantity", "time") if CURVES[kind][0] in names), "classes")
 
 
 @dataclass(frozen=True)
@@ -144,7 +173,7 @@ class GridFile:
     tuning: TuningPlan | None = None
     match_rounds: str = ""
     """The method whose number of training rounds, for the same setting and seed, all other methods use."""
-    measures: tuple[Measure, ...] = MEASURES
+    measures: tuple[Measure, ...] = MEASURES["classes"]
     command: str = ""
     """The command that runs it again."""
     about: str = ""

@@ -4,9 +4,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from ...core.text import duration, megabytes, percent
+from ...core.text import duration, megabytes
 from ...core.text import tick as plain_tick
-from ...files.schema import ComparedRun, Comparison, IntervalRecord, Measure, Setting, domains_of
+from ...files.schema import (
+    CURVES,
+    ComparedRun,
+    Comparison,
+    IntervalRecord,
+    Measure,
+    Setting,
+    domains_of,
+    predicted,
+)
 from .. import templates
 from ..diagrams import Dot
 from ..svg import Chart, Point, Write, swatch
@@ -35,10 +44,9 @@ _FAR = 2.0
 def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     """Return a dot plot per setting, best first, on one scale if their ranges allow it, and a note."""
     rows = {setting.name: _rows(record, setting, measure) for setting in record.columns}
-    is_accuracy = measure.figure == "accuracy"
-    most = {each.name: verdicts.majority(record, each) if is_accuracy else None for each in record.columns}
+    most = {each.name: verdicts.baseline(record, each, measure) for each in record.columns}
     own = {
-        name: (min(found[0], found[0] if (share := most[name]) is None else share), found[1])
+        name: (min(found[0], share), max(found[1], share)) if (share := most[name]) is not None else found
         for name, each in rows.items() if (found := method_limits(each, measure)) is not None
     }  # fmt: skip
     shared = _shared(list(own.values()))
@@ -54,7 +62,8 @@ def headline(record: Comparison, measure: Measure) -> tuple[list[Chart], str]:
     if any(row.paper is not None for each in rows.values() for row in each):
         note_below += " A hollow diamond is the paper's result."
     if any(share is not None for share in most.values()):
-        note_below += " A dashed line is the accuracy of always predicting each silo's most frequent class."
+        without = verdicts.WITHOUT[predicted(record.measures)][0]
+        note_below += f" A dashed line is the {measure.name} of {without}."
     return charts, note_below + (" Every setting has its own scale." if len(rows) > 1 and shared is None else "")
 
 
@@ -128,11 +137,14 @@ def silos(record: Comparison, setting: Setting, measure: Measure) -> Chart | Non
 
 
 def curves(record: Comparison, setting: Setting) -> list[Chart]:
-    """Return accuracy and entropy on validation data over rounds, means over the seeds that finished."""
+    """Return two metrics on validation data (`CURVES`) over rounds, means over the seeds that finished."""
+    first, second = CURVES[kind := predicted(record.measures)]
+    units = (", %", ", nats") if kind == "classes" else ("", "")
     kinds: tuple[tuple[Literal[1, 2], str, Write], ...] = (
-        (1, "Accuracy on validation data, %", lambda value: plain_tick(100 * value)),
-        (2, "Entropy on validation data, nats", plain_tick),
-    )
+        (1, f"{first.capitalize()} on validation data{units[0]}",
+         (lambda value: plain_tick(100 * value)) if kind == "classes" else plain_tick),
+        (2, f"{second.capitalize()} on validation data{units[1]}", plain_tick),
+    )  # fmt: skip
     figures = []
     for which, title, write in kinds:
         rows = ((row.name, record.runs(row, setting, "done")) for row in record.rows)
@@ -175,9 +187,11 @@ def facts(record: Comparison) -> list[tuple[str, str]]:
     silos_of = {len(run.silos) for run in record.runs(status="done") if run.silos}
     seconds = [run.seconds for run in record.cells if run.seconds is not None]
     sent = [(run.bytes_up or 0) + (run.bytes_down or 0) for run in record.cells]
-    most = [share for setting in record.columns if (share := verdicts.majority(record, setting)) is not None]
+    judged = verdicts.judged(record)
+    most = [share for setting in record.columns if (share := verdicts.beside(record, setting, judged))]
+    name = "always most frequent class" if predicted(record.measures) == "classes" else "without inputs"
     found = [
-        ("always most frequent class", " or ".join(dict.fromkeys(percent(share) for share in most))),
+        (name, " or ".join(dict.fromkeys(most))),
         ("methods", str(len(record.rows))),
         ("settings", str(len(record.columns)) if len(record.columns) > 1 else ""),
         ("seeds", str(len(record.seeds))),

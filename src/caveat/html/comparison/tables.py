@@ -7,12 +7,21 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from ...core.text import MINUS, count, decimal, duration, equation, megabytes, probability
-from ...files.schema import ComparedMethod, ComparedRun, Comparison, DifferenceRecord, IntervalRecord, Measure, Setting
+from ...files.schema import (
+    ComparedMethod,
+    ComparedRun,
+    Comparison,
+    DifferenceRecord,
+    IntervalRecord,
+    Measure,
+    Setting,
+    predicted,
+)
 from ..diagrams import interval_cell
 from ..svg import element, limits, swatch
 from ..templates import Cell, Column, Table, column, table, words
 from . import wording
-from .verdict import gap_between, majority
+from .verdict import WITHOUT, baseline, gap_between
 
 _ARROWS = {True: "\N{NO-BREAK SPACE}\N{UPWARDS ARROW}", False: "\N{NO-BREAK SPACE}\N{DOWNWARDS ARROW}", None: ""}
 _EDGE = "at the edge of the tried values: a better value may be beyond"
@@ -44,7 +53,7 @@ def main_table(record: Comparison, setting: Setting) -> Table | None:
     return table(columns, caption, [row.name for row in record.rows])
 
 
-_MAIN = ("ece", "augrc")
+_MAIN = ("ece", "augrc", "mae", "rmse", "interval_coverage", "interval_width", "c_index", "interval_low")
 """Metrics of the main table besides the first one."""
 
 
@@ -78,14 +87,14 @@ def _forest(record: Comparison, setting: Setting, measure: Measure) -> list[Colu
     results = record.results(setting, measure)
     found = [record.result(row, setting, measure) for row in record.rows]
     order, shown = wording.ranked(results.rows, measure), limits(wording.known(found), measure.percent)
-    most = majority(record, setting) if measure.figure == "accuracy" else None
+    most, short = baseline(record, setting, measure), WITHOUT[predicted(record.measures)][1]
     bars = [
         interval_cell(dot, shown, most, f"{one.row}: {wording.bracketed(measure, one)}")
         if shown and (dot := wording.dot(one))
         else ""
         for one in found
     ]
-    columns = [words("interval", bars, "the same with its interval, on one scale; a tick is the most frequent class")]
+    columns = [words("interval", bars, f"the same with its interval, on one scale; a tick is {short}")]
     if len(order) < 2 or measure.higher is None:
         return columns
     best, cells = order[0].row, list[str]()

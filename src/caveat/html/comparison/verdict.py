@@ -7,7 +7,7 @@ from statistics import fmean
 
 from ...core.text import duration, equation, joined, listed, megabytes, percent, plural, seeds_option
 from ...files import schema
-from ...files.schema import Comparison, Measure, Setting
+from ...files.schema import CURVES, Comparison, Measure, Setting, predicted
 from ...uncertainty.statistical_tests import binomial_tail, student_quantile
 from .wording import LEVEL, figure, interval, mean_of, ranked, with_unit
 
@@ -68,6 +68,9 @@ def _at_common_round(record: Comparison, setting: Setting) -> str:
         name: fmean(accuracy for run in each for at, accuracy, _ in run.curve if at == last and accuracy is not None)
         for name, each in runs.items()
     }
+    if (kind := predicted(record.measures)) != "classes":
+        texts = [f"{name} {value:.3f}" for name, value in sorted(found.items(), key=lambda each: each[1])]
+        return f"At equal budgets (round {last}, the last common one), {CURVES[kind][0]} is {joined(texts)}."
     (first, best), (second, other), *others = sorted(found.items(), key=lambda each: -each[1])
     where = f"At equal budgets (round {last}, the last common one),"
     behind = "".join(f", {name} {percent(accuracy)}" for name, accuracy in others)
@@ -98,18 +101,19 @@ def verdict(record: Comparison, setting: Setting) -> str:
             f"to {_with_interval(measure, order[0])} with {order[0].row}."
         )
     first, second = order[:2]
-    missed, most = unlearned(record, setting), percent(majority(record, setting))
+    missed, most = unlearned(record, setting), beside(record, setting, judged(record))
+    without, short = WITHOUT[predicted(record.measures)]
     if first.row in missed:
         which = "No method" if len(missed) == len(order) else f"{first.row}, which has the best mean {measure.name},"
         return (
-            f"{which} is {'not ' * (len(missed) < len(order))}shown to be better than always predicting each silo's "
-            f"most frequent class ({most}): {first.row} has {measure.name} "
+            f"{which} is {'not ' * (len(missed) < len(order))}shown to be better than {without} "
+            f"({most}): {first.row} has {measure.name} "
             f"{_with_interval(measure, first)}. Differences between models that may not have learned do not rank "
             "methods."
         )
     pair, others = gap_between(results.pairs, first.row, second.row, measure), _others(order, results.pairs, measure)
     if missed:
-        others += f" Not shown to be better than the most frequent class ({most}): {listed(missed, _MOST_OTHERS)}."
+        others += f" Not shown to be better than {short} ({most}): {listed(missed, _MOST_OTHERS)}."
     if unequal_budgets(record, setting):
         lead = _lead(first.row, second.row, pair, measure) if pair and pair.mean is not None else ""
         after = against(record, setting, first.row, second.row)
@@ -124,18 +128,50 @@ def verdict(record: Comparison, setting: Setting) -> str:
     return f"{little}{_lead(first.row, second.row, pair, measure)} {tested}{others}"
 
 
-def majority(record: Comparison, setting: Setting) -> float | None:
-    """Return the accuracy of always predicting each silo's most frequent class, mean over runs; None if unknown."""
-    found = [run.majority.accuracy for run in record.runs(setting=setting, status="done") if run.majority]
-    return fmean(found) if found else None
+WITHOUT = {
+    "classes": ("always predicting each silo's most frequent class", "the most frequent class"),
+    **dict.fromkeys(("quantity", "time"), ("predicting the distribution of all training targets", "no inputs")),
+}
+"""The baseline of each kind, in a sentence and in short."""
+
+
+def judged(record: Comparison) -> Measure | None:
+    """Return the metric by which methods are compared with a baseline: accuracy, or the first one of a quantity or a
+    time; None if it is not compared."""
+    name = CURVES[predicted(record.measures)][0]
+    return next((measure for measure in record.measures if measure.figure == name), None)
+
+
+def baseline(record: Comparison, setting: Setting, measure: Measure | None) -> float | None:
+    """Return the metric without a model, mean over runs, None if unknown: the accuracy of always predicting each silo's
+    most frequent class, or metrics of the distribution of all training targets."""
+    runs = record.runs(setting=setting, status="done")
+    if measure is not None and measure.figure == "accuracy":
+        return fmean(found) if (found := [run.majority.accuracy for run in runs if run.majority]) else None
+    known = [run.without_inputs.get(measure.name) for run in runs] if measure else []
+    return fmean(found) if (found := [value for value in known if value is not None]) else None
+
+
+def beside(record: Comparison, setting: Setting, measure: Measure | None) -> str:
+    """Return the baseline's metric as text; "" if unknown."""
+    found = baseline(record, setting, measure)
+    if measure is None or found is None:
+        return ""
+    return percent(found) if measure.percent else f"{measure.name} {figure(measure, found)}"
 
 
 def unlearned(record: Comparison, setting: Setting) -> list[str]:
-    """Return the methods that are not better than the most frequent class beyond chance.
+    """Return the methods that are not better than the baseline beyond chance.
 
-    A sign test of the test inputs for which only one of both is right, of their mean numbers over seeds, because seeds
-    share inputs; corrected for the number of methods.
+    For classes, a sign test of the test inputs for which only one of both is right, of their mean numbers over seeds,
+    because seeds share inputs; corrected for the number of methods. Otherwise, the baseline is not outside the interval
+    of the method's metric or, without one, not worse than the metric.
     """
+    measure = judged(record)
+    if measure is not None and measure.figure != "accuracy":
+        most = baseline(record, setting, measure)
+        rows = ranked(record.results(setting, measure).rows, measure) if most is not None else []
+        return [row.row for row in rows if (row.high if row.high is not None else row.mean or 0.0) >= (most or 0.0)]
     runs = {row.name: record.runs(row, setting, "done") for row in record.rows}
     # If every silo's test inputs have one class, no method can be better.
     beside = {name: [m for run in each if (m := run.majority) and m.accuracy < 1] for name, each in runs.items()}
@@ -157,7 +193,7 @@ def _accuracies(record: Comparison, setting: Setting) -> list[schema.Result]:
 def barely(record: Comparison, setting: Setting) -> bool:
     """Return whether no method is more than barely better than the most frequent class: the best agreement above it is
     below 20 %."""
-    most, results = majority(record, setting), _accuracies(record, setting)
+    most, results = baseline(record, setting, judged(record)), _accuracies(record, setting)
     return bool(results) and most is not None and most < 1 and (results[0].mean or 0) - most < _BARELY * (1 - most)
 
 
