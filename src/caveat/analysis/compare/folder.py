@@ -162,8 +162,8 @@ class Tuning:
         """Return the value chosen for a method under a setting; None while trials are open, or if every trial failed.
 
         The choice is the best mean accuracy (or CRPS, or Brier score) on validation data; ties go to the best
-        likelihood, then to the first value. A value with a failed trial is excluded; a killed process, which may have another cause, leaves the
-        choice open.
+        likelihood, then to the first value. A value with a failed trial is excluded; a killed process, which may have
+        another cause, leaves the choice open.
         """
         if self.grid.tuning is None:
             return ()
