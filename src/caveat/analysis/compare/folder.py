@@ -99,11 +99,15 @@ class FinishedRun:
         """Return per round the means over silos of two metrics (`CURVES`) on validation data, as trained: without the
         final model, whose temperature is fitted, unless there is no other."""
         at: dict[int, list[RoundRow]] = {}
-        rows = self.rows_of()
+        rows, (first, second) = self.rows_of(), self._curves
         for row in [row for row in rows if row.phase != FINAL] or rows:
             at.setdefault(row.round, []).append(row)
         return [
-            (number, *(_mean(getattr(row, name) for row in at[number]) for name in self._curves))
+            (
+                number,
+                _mean(getattr(row, first) for row in at[number]),
+                _mean(getattr(row, second) for row in at[number]),
+            )
             for number in sorted(at)
         ]
 
