@@ -49,13 +49,14 @@ def method_plot(
     methods: Sequence[MethodRow], measure: Measure, shown: Point, about: str, most: float | None = None
 ) -> Markup:
     """Draw a line per method: mean and interval, the paper's result as a hollow mark, and the mean in digits. `most`,
-    the value of the most frequent class, is a dashed line if it is within the axis."""
+    the value of the baseline, is a dashed line if it is within the axis."""
     rows = lay_out([("", [method.name for method in methods])], 26, shown, right=46, most=22)
     drawn = [_method(rows.frame, one, y, measure) for one, y in zip(methods, rows.at, strict=True)]
     if most is not None and shown[0] <= most <= shown[1]:
         x = rows.frame.x(most)
         rule = svg.line((x, rows.frame.top), (x, rows.frame.bottom), "event")
-        drawn.append(svg.group(f"most frequent class: {with_unit(measure, most)}", rule))
+        name = "most frequent class" if measure.figure == "accuracy" else "no inputs"
+        drawn.append(svg.group(f"{name}: {with_unit(measure, most)}", rule))
     unit = directed(measure.name, measure)
     return dot_plot(rows, about, scale(measure, shown), unit, *named(rows), *drawn, class_="measured")
 

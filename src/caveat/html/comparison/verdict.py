@@ -212,7 +212,8 @@ def next_steps(record: Comparison, setting: Setting) -> list[str]:
             f"accuracy, before comparing: {why}."
         ]
     if order and order[0].row in unlearned(record, setting):
-        return [f"{order[0].row} is not shown to be better than the most frequent class: add test inputs."]
+        short = WITHOUT[predicted(record.measures)][1]
+        return [f"{order[0].row} is not shown to be better than {short}: add test inputs."]
     if ALONE not in names and record.rows:
         steps.append(f"Add the method {ALONE} (training alone) as a control, which shows what sharing adds.")
     if len(order) < 2 or measure.higher is None:
